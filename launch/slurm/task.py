@@ -1,8 +1,8 @@
-"""What srun starts on each node of a job: an agent, which connects to the leader of its run.
+"""srun starts this on each node of a job: an agent, which connects to the leader of its run.
 
 srun --ntasks-per-node=1 python -m launch.slurm.task FILE
 
-FILE, in the run folder, says at which port the leader listens, and by which secret it is known.
+FILE, in the run folder, has the leader's port, and a secret by which to recognise it.
 """
 
 import os
@@ -29,7 +29,7 @@ PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 def main() -> int:
     if len(sys.argv) != 2:
         raise UsageError("usage: python -m launch.slurm.task FILE")
-    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # without Slurm's supervisor nobody could end this process
     rank, num_nodes, leader = place(os.environ)
     meeting = _wait_for(Path(sys.argv[1]))
     address = first_address(num_nodes, meeting["network"]) if rank == 0 else ""
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def place(env: Mapping[str, str]) -> tuple[int, int, str]:
-    """This task's rank in its step, the step's nodes, and where srun is, and with it the leader.
+    """This task's rank in its step, the number of nodes, and the host of srun and the leader.
 
     Raises:
         MusterError: srun did not start this process.
@@ -70,10 +70,10 @@ def _wait_for(path: Path) -> Mapping[str, Any]:
 
 
 def first_address(num_nodes: int, network: str | None) -> str:
-    """This node's address, for the other nodes of its run; this is the first of them.
+    """This node's address for the other nodes of its run, if it is the first.
 
-    It is the address by which Slurm itself reaches the node, not what the host's name happens to
-    resolve to; or the one in `network`.
+    It is the address by which Slurm itself reaches the node, not what the host's name may resolve
+    to; or the one in `network`.
 
     Raises:
         MusterError: it has none that other nodes could reach.

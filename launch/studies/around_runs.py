@@ -1,4 +1,4 @@
-"""A study: its runs on testbeds of their rates, collectives before, and a report after them."""
+"""A study: its runs on testbeds with their link rates, collectives before, a report after them."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
-# Another program, until it is ended; by itself it ends after half a day.
+# Another program that takes cores until it is ended; by itself it ends after half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 
@@ -31,11 +31,11 @@ def run(
     more: Sequence[str],
     tell: Callable[[Note], None],
 ) -> int | None:
-    """Run what is not done yet; the signal that ended it, if any.
+    """Run what is not done yet; return the signal that ended it, if any.
 
-    Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
-    study's collectives are measured first. `more` are flags for every run; `tell` is called with
-    what has changed.
+    Cells with a link rate are grouped, each group on a testbed with that rate, on which the study's
+    collectives are measured first. `more` are flags for every run; `tell` is called after each
+    change.
     """
     left = [cell for cell in study.cells if notes.of(cell.id).state != "done"]
     for rate in dict.fromkeys(cell.rate for cell in left):
@@ -65,9 +65,9 @@ def collectives(
     more: Sequence[str],
     env: Mapping[str, str],
 ) -> int:
-    """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
+    """Measure the study's collectives on `nodes` nodes, unless that is done; return the exit code.
 
-    A failure is printed, and the study goes on without predictions.
+    A failure is printed, and the study continues without predictions.
     """
     name = rate or "network"
     if COLLECTIVES.path(folder / FOLDER / name).exists():
@@ -85,7 +85,7 @@ def collectives(
 
 
 def predictions(folder: Path) -> None:
-    """What steps must cost, beside what they did; from collectives of one network."""
+    """Write predicted times of steps beside the measured ones; from one network's collectives."""
     found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
     if len(found) != 1:
         return
@@ -95,7 +95,7 @@ def predictions(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """The report of what is done; where it fails, the study does not."""
+    """Write the report of what is done; if it fails, the study does not."""
     done = _run_module(["train.report", str(folder)])
     print(cell_process.last_line(done.stderr if done.returncode else done.stdout))
 
@@ -113,7 +113,7 @@ def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
 
 @contextmanager
 def rated_cluster(rate: str | None, nodes: int) -> Iterator[Mapping[str, str]]:
-    """The variables of a testbed with links of one rate; without a rate there is none.
+    """The variables of a testbed whose links have one rate; without a rate there is none.
 
     Raises:
         MusterError: the testbed cannot be made; it says why.
@@ -130,7 +130,7 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Mapping[str, str]]:
 
 
 def _place(env: Mapping[str, str], nodes: int) -> list[str]:
-    """Flags by which launch/submit.py finds that many nodes of the testbed, if there is one."""
+    """Flags for launch/submit.py to use that many nodes of the testbed, if there is one."""
     if not env:
         return []
     hosts = Path(env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
@@ -140,7 +140,7 @@ def _place(env: Mapping[str, str], nodes: int) -> list[str]:
 
 @contextmanager
 def _busy(nodes: int, of: int) -> Iterator[None]:
-    """The last `nodes` of the first `of` have another program on their cores."""
+    """A context: another program runs on the cores of the last `nodes` of the first `of`."""
     programs = [
         subprocess.Popen(
             [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]

@@ -1,4 +1,4 @@
-"""A sweep on Slurm is one job array, whose task i runs cell i; only what is missing is in it."""
+"""A sweep on Slurm is one job array: task i runs cell i, and only missing cells are in it."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ def suits(sweep: Sweep, at_once: int) -> bool:
     """Whether the runs are to be a job array: on Slurm, and not inside one of its jobs.
 
     Raises:
-        UsageError: they would not be alike, or share the nodes of one job.
+        UsageError: they would differ, or share the nodes of one job.
     """
     first = sweep.first
     if chosen(first.launch) != "slurm":
@@ -52,13 +52,13 @@ def suits(sweep: Sweep, at_once: int) -> bool:
 
 
 def run(sweep: Sweep, notes: Notes, folder: Path, at_once: int, cwd: Path, *, wait: bool) -> bool:
-    """Submit what is neither done nor going on; whether all is over then.
+    """Submit the runs that are neither done nor running; return whether all is over.
 
-    With `wait` it stays until all is.
+    With `wait` it waits for that.
 
     Raises:
-        UsageError: Slurm would not take the job.
-        KeyboardInterrupt: after saying that the job goes on.
+        UsageError: Slurm would not accept the job.
+        KeyboardInterrupt: after a line that the job continues.
     """
     watchers = run_state.Watchers()
     left = [note for note in notes.cells if note.state != "done"]
@@ -121,7 +121,7 @@ def _submit(
         note = notes.of(spec.run_id)
         note.place, note.state, note.message = f"{array}_{index}", "waiting", ""
         job = run_record.read_job(spec.run_dir) or {}
-        if job.get("job_id") == run_record.NOT_YET:  # else its task has begun already
+        if job.get("job_id") == run_record.NOT_YET:  # otherwise its task has begun already
             run_record.begin(spec, "slurm", note.place, cluster=cluster)
     return array
 
@@ -131,7 +131,7 @@ def _prepare(
 ) -> LaunchSpec:
     """A run with its folder, as launch/submit.py makes it; all share one snapshot."""
     program = one.program(cwd)
-    if isinstance(program, OwnProgram):  # the others were looked at before
+    if isinstance(program, OwnProgram):  # the user's programs were checked before
         program.check(facts.nodes[0].python, facts.world_size)
     id_of(program.run, program.name, facts.size, make=True)
     spec = program.spec(make=True, snapshot=True, earlier=submission)

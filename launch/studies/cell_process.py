@@ -1,4 +1,4 @@
-"""Runs cells as processes of their own, a few at a time, that end in order when all are to end."""
+"""Run cells as processes, a few at a time, which stop cleanly when all are to stop."""
 
 import os
 import signal
@@ -19,12 +19,12 @@ from muster.orderly_stop import STOP_SIGNALS
 
 POLL_S = 0.1
 
-# Exit codes of a run that was stopped, in order or by a signal.
+# Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 
 class Processes:
-    """Those that run now; a signal to stop is passed on: only they can end their runs in order."""
+    """The running processes; a stop signal is passed on, so that each ends its run cleanly."""
 
     def __init__(self) -> None:
         self.stopped_by: int | None = None  # the first signal
@@ -47,16 +47,16 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # a terminal's Ctrl-C comes from here, once
+                process_group=0,  # this process passes a terminal's Ctrl-C on, once
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads here
             )
         self.running.append(process)
-        if self.stopped_by is not None:  # while it was being started
+        if self.stopped_by is not None:  # a signal came during the start
             process.send_signal(self.stopped_by)
         return process
 
     def pass_on(self, number: int, _: FrameType | None) -> None:
-        """The handler of a signal to stop."""
+        """The handler of a stop signal."""
         self.stopped_by = self.stopped_by or number
         for process in self.running:
             process.send_signal(number)
@@ -64,7 +64,7 @@ class Processes:
 
 @contextmanager
 def processes() -> Iterator[Processes]:
-    """Inside it, signals to stop go to the processes that are started through it."""
+    """A context in which stop signals go to the processes that are started through it."""
     found = Processes()
     before = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
     on_stop(found.pass_on)
@@ -77,15 +77,15 @@ def processes() -> Iterator[Processes]:
 
 @dataclass(frozen=True)
 class Work:
-    """One cell that is to be run."""
+    """One cell to run."""
 
     note: Note
-    words: Callable[[int], Sequence[str]]  # its command, given its place among those at a time
+    words: Callable[[int], Sequence[str]]  # its command, given its place among simultaneous runs
     log: Path
-    ended: Callable[[int], None]  # has the note say what came of it, given the exit code
+    ended: Callable[[int], None]  # records the result in the note, given the exit code
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = REPOSITORY
-    cancelled: Path | None = None  # a file by which somebody says that it need not begin
+    cancelled: Path | None = None  # if this file exists, it must not begin
 
 
 def run_all(
@@ -95,9 +95,9 @@ def run_all(
 ) -> tuple[dict[str, int], int | None]:
     """Run them in their order, at most `at_once` at a time.
 
-    `tell` is called with each note that has changed. Returns the exit code of each that was
-    started, by its id; and the signal that ended it all, if any: then nothing more is started, and
-    every run has ended in order.
+    `tell` is called with each note that has changed. Returns the exit code of each started one, by
+    its id; and the signal that ended it all, if any: then nothing more is started, and every run
+    has ended cleanly.
     """
     waiting, places = list(works), list(range(at_once))
     codes: dict[str, int] = {}
@@ -129,7 +129,7 @@ def run_all(
 
 
 def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-    """Run the command `words` to its end, with its output in `log`; its exit code."""
+    """Run the command `words` to its end, with its output in `log`; return its exit code."""
     with processes() as found:
         return found.start(words, log, env).wait()
 

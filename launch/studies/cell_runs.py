@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep as processes of launch/submit.py, and says what came of each."""
+"""Run the cells of a sweep as processes of launch/submit.py, and record each result."""
 
 import fcntl
 import shlex
@@ -30,9 +30,10 @@ WRONG_INPUT = UsageError.exit_code
 
 
 def begin(sweep: Sweep, folder: Path, *, fresh: bool = False) -> Notes:
-    """The record of the sweep, in which what is done already is done.
+    """The record of the sweep, with the cells that are done already.
 
-    A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is.
+    A run is done if its exit.json says 0 and its settings are the same. `fresh`: none counts as
+    done.
     """
     earlier = {one.id: one for one in progress_record.earlier(folder / sweep.record)}
     cells = []
@@ -49,7 +50,7 @@ def begin(sweep: Sweep, folder: Path, *, fresh: bool = False) -> Notes:
 
 
 def _note(sweep: Sweep, cell: Cell) -> Note:
-    words = None if sweep.is_study else cell.parsed.what_runs  # a study's settings are all of it
+    words = None if sweep.is_study else cell.parsed.what_runs  # a study's settings say it all
     nodes = cell.nodes or (1 if sweep.is_study else None)
     where = f"runs/{cell.id}"
     settings = dict(cell.settings)
@@ -60,16 +61,16 @@ def _is_done(folder: Path, note: Note, was: Note) -> bool:
     is_same = (note.settings, note.words, note.nodes) == (was.settings, was.words, was.nodes)
     end = run_record.read_end(folder / note.run_dir)
     if is_same and end is not None and end["code"] == 0:
-        conclude(was, folder, 0)  # also where nobody was left to write it down
+        conclude(was, folder, 0)  # also if no process was left to record it
         return True
     return False
 
 
 def wait_for_last(sweep: Sweep, folder: Path) -> None:
-    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves.
+    """Wait until all runs of an earlier, killed call have ended; they stop cleanly by themselves.
 
     Raises:
-        UsageError: a run goes on after a while, or is on another machine.
+        UsageError: a run continues after a while, or is on another machine.
     """
     watchers, deadline = run_state.Watchers(), time.monotonic() + run_state.PATIENCE_S
     dirs = {cell.id: folder / "runs" / cell.id for cell in sweep.cells}
@@ -97,12 +98,12 @@ def forget(notes: Notes, folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside it, nobody else leads this sweep; the kernel ends that with the process.
+    """A context in which no other process leads this sweep; the kernel releases the lock.
 
-    On a file system without locks that is for the user to see to.
+    On a file system without locks the user must take care of that.
 
     Raises:
-        UsageError: somebody does.
+        UsageError: another process leads it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
@@ -113,21 +114,21 @@ def alone(folder: Path) -> Iterator[None]:
                 f"this sweep is running already: {folder}; see muster jobs list, or give this one "
                 "another --name"
             ) from None
-        except OSError as error:  # Lustre that is mounted without flock, say
+        except OSError as error:  # for example Lustre mounted without flock
             note = f"note: {folder} cannot be locked ({error.strerror}); start this sweep once only"
             print(note, file=sys.stderr)
         yield
 
 
 def checkpoints(folder: Path, cell_id: str) -> Path:
-    """Where a cell has its checkpoints, through all calls of the sweep."""
+    """The folder of a cell's checkpoints, through all calls of the sweep."""
     return folder / "checkpoints" / cell_id
 
 
 def words_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
-    """What follows launch/submit.py for one run; `where`: flags that say on which nodes."""
+    """The arguments of launch/submit.py for one run; `where`: flags that select its nodes."""
     place = [f"--logs-dir={folder / 'runs'}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
-    if not sweep.is_study:  # whose runs are measured from their beginning
+    if not sweep.is_study:  # a study's runs are measured from their start
         own = checkpoints(folder, cell.id)
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
@@ -137,10 +138,10 @@ def words_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) 
 
 
 class Places:
-    """Where runs go on at the same time: here, or each on hosts of its own.
+    """Where simultaneous runs take place: here, or each on its own hosts.
 
     Raises:
-        UsageError: there are not so many hosts, or two runs would need the same port.
+        UsageError: there are too few hosts, or two runs would need the same port.
     """
 
     def __init__(self, sweep: Sweep, at_once: int, folder: Path) -> None:
@@ -160,7 +161,7 @@ class Places:
             )
 
     def flags(self, place: int) -> list[str]:
-        """Those that say which hosts a place has; none where there are no hosts."""
+        """The flags for a place's hosts; none if there are no hosts."""
         file = self._folder / "hosts" / f"group_{place}.txt"
         return [f"--hosts={file}"] if self._groups else []
 
@@ -173,7 +174,7 @@ class Places:
             write_text(self._folder / "hosts" / f"group_{place}.txt", lines)
 
     def name(self, place: int) -> str | None:
-        """What the table says of a place."""
+        """The name of a place in the table."""
         return ",".join(spec.name for spec in self._groups[place]) if self._groups else None
 
 
@@ -181,7 +182,7 @@ def _dealt_out(hosts: Sequence[NodeSpec], nodes: int, at_once: int) -> list[Sequ
     """`at_once` groups of `nodes` hosts, in their order.
 
     Raises:
-        UsageError: there are not so many hosts.
+        UsageError: there are too few hosts.
     """
     if at_once * nodes > len(hosts):
         named = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
@@ -204,9 +205,9 @@ def work_of(
     name: Callable[[int], str | None] = lambda place: None,
     **how: Any,
 ) -> Work:
-    """One run; `flags` say on which nodes it is, given its place among those at a time.
+    """One run; `flags` select its nodes, given its place among simultaneous runs.
 
-    `name` is what the table calls that place; `how` is more of `Work`.
+    `name` is the name of that place in the table; `how` has more fields of `Work`.
     """
 
     def words(place: int) -> Sequence[str]:
@@ -222,7 +223,7 @@ def command_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()
 
 
 def print_commands(sweep: Sweep, folder: Path, where: Sequence[str] = ()) -> None:
-    """What a dry run shows."""
+    """Print the commands of a dry run."""
     commands = [command_of(sweep, cell, folder, where) for cell in sweep.cells]
     json_output.emit("plan", commands=commands)
     for command in commands:
@@ -230,7 +231,7 @@ def print_commands(sweep: Sweep, folder: Path, where: Sequence[str] = ()) -> Non
 
 
 def conclude(note: Note, folder: Path, code: int) -> None:
-    """Have the note say what came of its run, which has ended with this exit code."""
+    """Record in the note what came of its run, which has ended with this exit code."""
     run_dir, log = folder / note.run_dir, _log(folder, note)
     note.message, note.results = "", None
     if code == 0:
@@ -239,7 +240,7 @@ def conclude(note: Note, folder: Path, code: int) -> None:
     note.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
     end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
-    # the last line says what a traceback is about; all of it is in exit.json
+    # the last line says what a traceback is about; exit.json has all of it
     message = end.get("message") or cell_process.last_message(log) or f"exit code {code}"
     note.message = cell_process.last_line(message)
 
@@ -247,7 +248,7 @@ def conclude(note: Note, folder: Path, code: int) -> None:
 def results(run_dir: Path) -> dict[str, Any]:
     """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
 
-    {} where the program left neither.
+    {} if the program left neither.
     """
     found = read_json(run_files.SUMMARY.path(run_dir))
     if found is None:

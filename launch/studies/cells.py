@@ -1,4 +1,4 @@
-"""What the words of a sweep's command mean: cells, each a command line of launch/submit.py."""
+"""Parse a sweep's command into cells, each a command line of launch/submit.py."""
 
 import itertools
 import json
@@ -25,18 +25,18 @@ class Cell:
     """One run of a study or sweep."""
 
     id: str
-    settings: Mapping[str, Any]  # of the grid, and for a study what is common to all runs
-    words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
+    settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
+    words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
     parsed: CommandLine
-    # Of a study alone.
+    # Of a study only.
     repeat: int | None = None
-    name: str | None = None  # of its entry; None: it is called by its settings
-    rate: str | None = None  # the link rate of the testbed that it runs on, such as 1gbit
-    busy: int = 0  # nodes of its testbed, the last ones, on which another program runs
+    name: str | None = None  # of its entry; None: named by its settings
+    rate: str | None = None  # the link rate of the testbed for it, such as 1gbit
+    busy: int = 0  # the last nodes of its testbed, on which another program runs
 
     @property
     def nodes(self) -> int | None:
-        """How many it asks for; None: all of --hosts."""
+        """The number of nodes that it asks for; None: all of --hosts."""
         return self.parsed.launch.nodes and int(self.parsed.launch.nodes)
 
 
@@ -58,12 +58,12 @@ class Sweep:
 
     @property
     def record(self) -> str:
-        """The file of its folder that says what came of each run."""
+        """The file of its folder that records the result of each run."""
         return run_files.STUDY if self.is_study else run_files.SWEEP
 
     @property
     def all_hosts(self) -> tuple[NodeSpec, ...]:
-        """The hosts that --hosts names, whatever number of them one run takes.
+        """The hosts of --hosts, however many of them one run takes.
 
         Raises:
             UsageError: something is wrong with them.
@@ -75,10 +75,10 @@ class Sweep:
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination, which is appended to the program's words, or to our trainer's.
+    """A cell for each combination, which is appended to the words of the program or our trainer.
 
     Raises:
-        UsageError: a flag is given twice, or no run could be like that; every problem at once.
+        UsageError: a flag is given twice, or a run would be invalid; every problem at once.
     """
     if not over:
         raise UsageError("a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4")
@@ -119,10 +119,10 @@ def from_grid(
 def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
     """The cells of a file: {"name": ..., "cells": [{"id": ..., "words": [...]}, ...]}.
 
-    `flags` come before the words of each.
+    `flags` come before the words of each cell.
 
     Raises:
-        UsageError: it is not such a file, or no run could be like that; every problem at once.
+        UsageError: it is not such a file, or a run would be invalid; every problem at once.
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -137,7 +137,7 @@ def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
 
 
 def _placed(words: Sequence[Any], file: Path) -> list[str]:
-    """The words of a cell; a function is found from the file's folder."""
+    """The words of a cell; a function's path is relative to the file's folder."""
     before = ["", *map(str, words)]
     return [
         str(file.absolute().parent / word) if last == "--function" else word
@@ -146,7 +146,7 @@ def _placed(words: Sequence[Any], file: Path) -> list[str]:
 
 
 def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
-    """The cells, if launch/submit.py would take each, as far as that is seen here.
+    """The cells, if launch/submit.py would accept each, as far as that is known here.
 
     `found`: the name of each, its settings, and its words.
 
@@ -179,7 +179,7 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
 
 
 def checked_name(flag: str, name: str) -> str:
-    """The name, if it can name a folder, as a run id does.
+    """`name`, if it can be the name of a folder, like a run id.
 
     Raises:
         UsageError: it cannot.

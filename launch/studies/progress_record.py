@@ -1,4 +1,4 @@
-"""What a study or sweep has done so far: a file of its folder, rewritten after every run."""
+"""The progress of a study or sweep: a file in its folder, rewritten after every run."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -10,26 +10,26 @@ from muster.writing import write_json
 
 @dataclass
 class Note:
-    """What came of one cell."""
+    """The result of one cell."""
 
     id: str
     settings: dict[str, Any]
     nodes: int | None
     repeat: int | None
-    run_dir: str  # within the folder of the study or sweep
-    name: str | None = None  # that a study gives it
-    state: str = "waiting"  # running, done, failed, stopped
+    run_dir: str  # relative to the folder of the study or sweep
+    name: str | None = None  # given by a study
+    state: str = "waiting"  # or running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
-    # Of a sweep alone.
-    words: list[str] | None = None  # of what is run, the program or our trainer's settings
+    # Of a sweep only.
+    words: list[str] | None = None  # of the program, or of our trainer's settings
     place: str | None = None  # its hosts, or its job
     results: dict[str, Any] | None = None
 
 
 @dataclass
 class Notes:
-    """All of a study or sweep; what is done already is not run again."""
+    """All cells of a study or sweep; finished ones are not run again."""
 
     name: str
     title: str
@@ -52,7 +52,7 @@ class Notes:
 
 
 def earlier(path: Path) -> list[Note]:
-    """What the record at `path` says of each cell; nothing where there is none."""
+    """Each cell's entry in the record at `path`; empty if there is none."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         return [Note(**{"nodes": None, "repeat": None, **one}) for one in raw["cells"]]

@@ -1,4 +1,4 @@
-"""What ran, what runs and what is left: a line for each change, and a table at the end."""
+"""Show what has run, what runs and what is left: a line for each change, and a final table."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ MOST_RESULTS = 8
 
 
 def teller(notes: Notes, path: Path) -> Callable[[Note], None]:
-    """What writes the record at `path` and prints a line, each time that a cell has changed."""
+    """A function that writes the record at `path` and prints a line, for each changed cell."""
 
     def tell(note: Note) -> None:
         notes.write(path)
@@ -32,9 +32,9 @@ def teller(notes: Notes, path: Path) -> Callable[[Note], None]:
 
 
 def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
-    """Show and write what came of all; the exit code."""
+    """Print and write all results; return the exit code."""
     write_csv(notes, folder / "results.csv")
-    # a file or a pipe has no width that lines must be broken for
+    # lines in a file or a pipe need not be broken
     width = None if sys.stdout.isatty() else 250
     Console(width=width).print(table(notes))
     failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
@@ -49,7 +49,7 @@ def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
 
 
 def table(notes: Notes) -> RenderableType:
-    """A row for each cell: what differs between them, and what came of each."""
+    """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(notes) or ["run"]
     found = [name for name in columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
@@ -69,7 +69,7 @@ def table(notes: Notes) -> RenderableType:
             *left,
             escape(one.message),
         )
-    # a title of its own would be cut to its width
+    # a title inside the table would be cut to its width
     return Group(escape(f"{notes.title}: {how_far(notes)}"), drawn)
 
 
@@ -79,7 +79,7 @@ def columns(notes: Notes) -> list[str]:
 
 
 def write_csv(notes: Notes, path: Path) -> None:
-    """One line for each cell: its values, its state, what it took and what it left."""
+    """Write one line for each cell: its settings, its state, its time and its results."""
     values = dict.fromkeys(name for one in notes.cells for name in one.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -93,13 +93,13 @@ def write_csv(notes: Notes, path: Path) -> None:
 
 
 def _differing(notes: Notes) -> list[str]:
-    """The settings that are not the same of all cells."""
+    """The settings that differ between cells."""
     names = dict.fromkeys(name for one in notes.cells for name in one.settings)
     return [name for name in names if len({str(one.settings.get(name)) for one in notes.cells}) > 1]
 
 
 def _is_shown(notes: Notes, name: str) -> bool:
-    """Numbers are; texts are in the CSV file."""
+    """Whether the table shows a result: numbers, since texts are in the CSV file."""
     return any(isinstance((one.results or {}).get(name), int | float) for one in notes.cells)
 
 
