@@ -1,4 +1,4 @@
-"""HetSeq's flags in ours: each is translated, not needed, or refused with what to use."""
+"""HetSeq's flags in ours: each is translated, ignored, or refused with what to use instead."""
 
 import argparse
 import re
@@ -10,7 +10,7 @@ from muster.errors import UsageError, refuse
 from train.command_lines.course import Parser
 
 TASKS = {"bert": "bert", "mnist": "mnist", "BertForTokenClassification": "ner"}
-# By ours of another name and the same value; those of one name need no line.
+# Ours with another name and the same value; flags with the same name need no line.
 SAME = {
     "--data": "--data-dir",
     "--dict": "--tokenizer",
@@ -38,7 +38,7 @@ FURTHER_NAMES = {
     "--wd": "--weight-decay",
     "--dadelta-weight-decay": "--weight-decay",
 }
-# What HetSeq does where nothing else is said; its learning rate of 0.25 suits none of its tasks.
+# HetSeq's defaults; its learning rate of 0.25 suits none of its tasks.
 DEFAULTS = (
     "--seed=19940802 --max-grad-norm=25 --weight-decay=0 --decay=all --schedule=polynomial "
     "--schedule-steps=1000000 --warmup-steps=0 --end-lr=0 --power=1 --checkpoint-every=epoch"
@@ -82,10 +82,10 @@ PAIR = re.compile(r"\(?\s*([\d.e-]+)\s*,\s*([\d.e-]+)\s*\)?")
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What HetSeq's flags say of this node's workers and of batches; the other words as ours.
+    """HetSeq's flags about this node's workers and batches; the remaining words as our flags.
 
     Raises:
-        UsageError: one is wrong, or has no meaning here; every one at once.
+        UsageError: one is wrong, or has no meaning here; all problems at once.
     """
     same = ", ".join(f"{theirs} ({ours})" for theirs, ours in SAME.items())
     parser = Parser(
@@ -122,10 +122,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
-    """The settings that a command of HetSeq means.
+    """The settings that a command of HetSeq stands for.
 
     Raises:
-        UsageError: one is wrong; every one at once, in HetSeq's words.
+        UsageError: one is wrong; all problems at once, in HetSeq's words.
     """
     theirs = {ours: theirs for theirs, ours in SAME.items()}
     try:
@@ -140,7 +140,7 @@ def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
 
 def _argv(args: argparse.Namespace, ours: Sequence[str]) -> Iterator[str]:
     yield from (f"--task={TASKS[args.task]}", *DEFAULTS, OF_OPTIMIZER[args.optimizer])
-    yield f"--epochs={args.max_epoch or args.max_update}"  # no set is too small for the steps
+    yield f"--epochs={args.max_epoch or args.max_update}"  # enough for the steps with any set
     yield f"--max-steps={args.max_update or 'null'}"
     yield f"--local-batch-size={args.max_sentences * args.update_freq}"
     yield f"--accumulation={args.update_freq}"

@@ -1,4 +1,4 @@
-"""What a step of a run computes and sends, from its records."""
+"""The computing time and the bytes of a run's step, from its records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ NEEDED = (*COMPUTING, "samples", "sync_s", "step_s", "payload_bytes")
 
 @dataclass(frozen=True)
 class Steps:
-    """The mean of a run's full batches but the first, of the rank that computes longest."""
+    """The mean of a run's full batches except the first, for the rank that computes longest."""
 
     computing_s: float  # all but the sync
-    backward_s: float  # of it
+    backward_s: float  # a part of it
     buckets_bytes: tuple[int, ...]  # of each collective of gradients
-    is_mixed: bool  # it communicates in its backward pass, which that may slow
+    is_mixed: bool  # it communicates during its backward pass, which may slow that down
 
 
 def read_steps(run: Run, mode: str, workers: int) -> Steps | None:
-    """None where too little is on record."""
+    """The steps of a run; None if too little is recorded."""
     ranks = [
         {
             row["step"]: row
@@ -50,7 +50,7 @@ def _own_s(row: Row) -> float:
 
 
 def _computing_s(rows: Sequence[Row]) -> float:
-    """What no phase accounts for is the same on all ranks, but for waiting."""
+    """The time outside all phases is the same on all ranks, except for waiting."""
     rest_s: float = min(row["step_s"] - _own_s(row) - row["sync_s"] for row in rows)
     return max(map(_own_s, rows)) + max(0.0, rest_s)
 
@@ -62,6 +62,6 @@ def _buckets(run: Run, mode: str, workers: int, payload_bytes: int) -> tuple[int
         found = tuple(int(one[3]) for one in (recorded or [[]])[-1] if one[0] in operations)
         if found:
             return found
-    # how often a rank hands the gradients' bytes to collectives; zero1 its part once more
+    # how often a rank passes the gradients' bytes to collectives; zero1 its part once more
     times = {"gather_scatter": 2.0, "zero1": 1 + 1 / workers}.get(mode, 1.0)
     return (int(payload_bytes / times),)

@@ -1,10 +1,11 @@
-"""Seconds of a step in the modes that send exact gradients: computing, and what is waited for.
+"""Predict a step's seconds in modes with exact gradients: computing, and waiting for the network.
 
-How it works: the sync is one collective for each bucket of gradients. Sent after the backward pass,
-all of it is waited for: C, their sum. Sent during that pass, of B seconds, what is waited for is
-max(last of the b buckets, C - B (b - 1) / b): the first bucket is ready after a b-th of the pass,
-the last one at its end (the schedule of S. Li et al., "PyTorch Distributed: Experiences on
-Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not counted.
+How it works: the sync is one collective for each bucket of gradients. If they are sent after the
+backward pass, a step waits for all of them: C, their sum. If they are sent during that pass, of B
+seconds, a step waits max(last of the b buckets, C - B (b - 1) / b): the first bucket is ready after
+a b-th of the pass, the last one at its end (the schedule of S. Li et al., "PyTorch Distributed:
+Experiences on Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not
+counted.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step; what hides behind the backward pass is in `hidden_s` alone."""
+    """One step; only `hidden_s` has the time that overlaps the backward pass."""
 
     computing_s: float
     latency_s: float = 0.0
@@ -41,7 +42,7 @@ def predict(
 ) -> Prediction:
     """One step of `mode`; `overlaps`: it sends during the backward pass, as ddp always does.
 
-    gather_scatter then sends the mean of one bucket while the next comes in.
+    gather_scatter then sends the mean of one bucket while it receives the next.
     """
     if workers == 1:
         return Prediction(steps.computing_s)
