@@ -1,4 +1,4 @@
-"""`python -m train.report`: a report of runs, or what differs between them."""
+"""`python -m train.report`: a report of runs, or the differences between them."""
 
 import argparse
 import sys

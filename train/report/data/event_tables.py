@@ -1,4 +1,4 @@
-"""Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
+"""Tables of records beside steps: traffic, splits, checkpoints, ends and predictions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,15 @@ from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import add_up, frame, mean_of, timed
 
-# Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
+# Observed bytes over those of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
-BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
-RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
-FAR = 0.15  # a prediction that misses what was measured by more is not drawn
+BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
+RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
+FAR = 0.15  # a prediction with a larger error is not drawn
 
 
 def traffic(subject: Subject) -> pd.DataFrame:
-    """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
+    """Bytes of each host and epoch; epoch 0 is the broadcast that made the replicas equal."""
     made = []
     for entry in subject.entries:
         sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
@@ -40,7 +40,7 @@ def traffic(subject: Subject) -> pd.DataFrame:
 
 
 def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
-    """Over the epochs of training; a part that is not known leaves its total unknown."""
+    """Sums over the epochs of training; if a part is unknown, so is its total."""
     keys, sizes = ["run", "host", "direction"], ["expected_bytes", "observed_bytes"]
     if table.empty:
         return frame([], [*keys, *sizes])
@@ -58,7 +58,7 @@ def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
 
 
 def collectives(subject: Subject) -> pd.DataFrame:
-    """The gradient collectives of a step, one a row, as the lowest rank handed them over."""
+    """The gradient collectives of a step, one per row, as recorded by the lowest rank."""
     made = []
     for entry in subject.entries:
         for row in entry.run.first_rank("collectives"):  # all ranks take part in the same ones
@@ -74,7 +74,7 @@ def collectives(subject: Subject) -> pd.DataFrame:
 
 
 def balance(subject: Subject) -> pd.DataFrame:
-    """Each plan of --split auto, and what came of it: steps of its own against those before."""
+    """Each division of --split auto, and its effect: the steps after it against those before."""
     made = []
     for entry in subject.entries:
         plans, steps = entry.run.first_rank("split"), timed(entry.run)
@@ -90,7 +90,7 @@ def balance(subject: Subject) -> pd.DataFrame:
 
 
 def drift(subject: Subject) -> pd.DataFrame:
-    """How far ranks' parameters were apart when they were made equal."""
+    """How much ranks' parameters differed when they were made equal."""
     made = []
     for entry in subject.entries:
         if rows := entry.run.first_rank("drift"):
@@ -101,7 +101,7 @@ def drift(subject: Subject) -> pd.DataFrame:
 
 
 def checkpoints(subject: Subject) -> pd.DataFrame:
-    """What checkpoints cost each rank that wrote some."""
+    """The cost of checkpoints on each rank that wrote some."""
     made = []
     for entry in subject.entries:
         for rank, kinds in entry.run.ranks.items():
@@ -131,7 +131,7 @@ def failures(subject: Subject) -> pd.DataFrame:
 
 
 def _bad_ends(part: Run) -> Iterator[Row]:
-    """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
+    """Causes first, then lost peers, which follow from another rank's end; the run's end last."""
     bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
     for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
         yield {
@@ -151,7 +151,7 @@ def short(text: Any, longest: int = 300) -> str:
 
 
 def prediction(subject: Subject) -> pd.DataFrame:
-    """What `train.cost` says of the runs, beside what they did; older files told other things."""
+    """The predictions of `train.cost` beside the measurements; older files have other columns."""
     rows = subject.prediction.get("seconds_per_iteration")
     return frame(
         {**row, "error": row["predicted_s"] / row["measured_s"] - 1}

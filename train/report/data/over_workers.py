@@ -1,7 +1,7 @@
-"""What more workers do to time, throughput and memory: a row for each group of repeats.
+"""How time, throughput and memory depend on the number of workers: a row for each group of repeats.
 
 Seconds of an epoch are those of all its samples at the rate of the timed steps: the first step of a
-run, which also pays for what happens once, counts as the mean of the others.
+run, which includes one-time costs, counts as the mean of the others.
 """
 
 from typing import Any
@@ -16,10 +16,10 @@ from train.report.data.tables import frame
 
 
 def training(subject: Subject) -> pd.DataFrame:
-    """Accuracy, seconds and speed-up by workers and by the batch of each.
+    """Accuracy, seconds and speed-up by workers and by each worker's batch.
 
-    A batch that no run on fewer workers had is compared with that of another size; `against` says
-    which run it was.
+    If no run on fewer workers had the same batch, the base is a run with another one; `against`
+    says which run it was.
     """
     known = tables.seconds(subject).to_dict("records")
     rates = {row["run"]: row["samples_per_s"] for row in known if row["samples_per_s"]}
@@ -69,7 +69,7 @@ def evaluation(subject: Subject) -> pd.DataFrame:
 
 
 def memory(subject: Subject) -> pd.DataFrame:
-    """The most that one worker of each run had: of the machine's memory, and of its GPU."""
+    """The most memory that one worker of each run used: of the machine, and of its GPU."""
     made = []
     for label, entries in tables.cells(subject):
         ends = [end for entry in entries for end in entry.run.exits]
@@ -82,10 +82,10 @@ def memory(subject: Subject) -> pd.DataFrame:
 
 
 def _of_epoch(entries: list[Entry]) -> float | None:
-    """How many samples the training set of these runs has."""
+    """The number of samples in the training set of these runs."""
     return mean(entry.run.summary.get("train_samples") for entry in entries)
 
 
 def has_widths(table: pd.DataFrame) -> bool:
-    """Whether a series of `table` goes over several numbers of workers."""
+    """Whether a series of `table` has several numbers of workers."""
     return len(table) > 0 and bool((table.groupby("series")["workers"].nunique() > 1).any())

@@ -1,6 +1,6 @@
-"""Measured seconds become a mean with its spread and a 95 % confidence interval.
+"""Estimate a mean from measured seconds, with its spread and a 95 % confidence interval.
 
-How it works: the n values are taken as independent draws from one normal distribution. m is their
+How it works: the n values are treated as independent draws from one normal distribution. m is their
 mean and s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
 distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
 of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Of `count` values, in their unit; the interval is None where one value alone is known."""
+    """An estimate from `count` values, in their unit; the interval is None for a single value."""
 
     count: int
     mean: float
@@ -29,7 +29,7 @@ class Estimate:
     high: float | None
 
     def columns(self, *names: str) -> dict[str, float | None]:
-        """Those fields as columns of seconds."""
+        """The fields with these names as columns."""
         return {f"{name}_s": getattr(self, name) for name in names}
 
 
@@ -43,13 +43,13 @@ def numbers(values: Iterable[Any]) -> list[float]:
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """The mean of all numbers among `values`; None where there are none."""
+    """The mean of all numbers among `values`; None if there are none."""
     known = numbers(values)
     return statistics.fmean(known) if known else None
 
 
 def estimate(values: Iterable[Any]) -> Estimate | None:
-    """Mean and interval of all numbers among `values`; None where there are none."""
+    """Mean and interval of all numbers among `values`; None if there are none."""
     known = numbers(values)
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""How figures are drawn: without a screen, narrow enough for a phone, in colours of their own.
+"""Draw figures: without a screen, narrow enough for a phone, with distinct colours.
 
-Text and axes take the colour of the page around them, so that a figure works on light and dark.
-No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
-the bar beside the name.
+Text and axes take the colour of the surrounding page, so that a figure works on light and dark. No
+text is coloured: small coloured text has too little contrast, and a legend shows the line or the
+bar beside the name.
 """
 
 import io
@@ -13,14 +13,14 @@ from typing import Any
 
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
-# Okabe and Ito's, less black and yellow; the light ones darker, for 3:1 on white.
+# Okabe and Ito's, without black and yellow; the light ones darker, for 3:1 on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BF6496", "#B07A00", "#3A93C9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
-WIDTH_IN, TYPE_PT = 4.2, 9.5  # on a phone of 390 pixels, type then has 11
-LINE_IN, LETTERS = 0.18, 46  # of a line of text, and letters across the figure
+WIDTH_IN, TYPE_PT = 4.2, 9.5  # on a phone of 390 pixels, type is then 11 pixels high
+LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": TYPE_PT,
@@ -52,7 +52,7 @@ def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as an <svg> element, of which text and axes have the page's colour."""
+    """The figure as an <svg> element; its text and axes have the page's colour."""
     out = io.StringIO()
     metadata = {"Date": None, "Creator": None}
     figure.savefig(out, format="svg", transparent=True, metadata=metadata)
@@ -61,7 +61,7 @@ def as_svg(figure: Any) -> str:
 
 
 def alone(svg: str) -> str:
-    """The figure as a file of its own: on white, whatever the reader's desktop is."""
+    """The figure as a separate file: on white, whatever the reader's desktop uses."""
     svg = svg.replace("currentColor", PRINT_INK)
     cut = svg.index(">") + 1
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
@@ -69,12 +69,12 @@ def alone(svg: str) -> str:
 
 
 def text(words: Any, letters: int = LETTERS) -> str:
-    """In lines of so many letters, and nothing in it is read as mathematics."""
+    """Break into lines of at most `letters`, and escape mathematical notation."""
     return "\n".join(textwrap.wrap(str(words), letters)).replace("$", r"\$")
 
 
 def legend(figure: Any, handles: Sequence[Any]) -> None:
-    """Names above the figure, which grows by their height; in columns where all are short."""
+    """Names above the figure, which grows by their height; in columns if all are short."""
     names = [text(one.get_label(), LETTERS - 8) for one in handles]
     columns = max(1, min(len(names), LETTERS // (max(map(len, names)) + 6)))
     how = {"loc": "outside upper left", "ncols": columns, "frameon": False}
@@ -84,7 +84,7 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Steps and epochs have no fractions."""
+    """Label with whole numbers only: steps and epochs have no fractions."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))

@@ -1,4 +1,4 @@
-"""A subject becomes the sections of its report: a table each, a figure, and what was counted."""
+"""Turn a subject into the sections of its report: each a table, a figure, and its data."""
 
 from dataclasses import dataclass, field
 
@@ -30,20 +30,20 @@ DRIFT = (
 
 @dataclass
 class Section:
-    """One part of the report; `figures` are SVGs in the page's colour, by the name of each."""
+    """One part of the report; `figures` are SVGs in the page's colour, by name."""
 
     title: str
     name: str  # of its data
     table: pd.DataFrame
     lines: list[str] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
-    shown: list[str] | None = None  # columns of the table in the page; None: all of it
-    data: dict[str, pd.DataFrame] = field(default_factory=dict)  # what is written beside it
-    longest: int = 60  # rows in the page; all are in the data
+    shown: list[str] | None = None  # columns of the table in the page; None: all of them
+    data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
+    longest: int = 60  # rows in the page; the data has all of them
 
 
 def build(subject: Subject) -> list[Section]:
-    """Those that there are records for, in reading order."""
+    """The sections for which there are records, in reading order."""
     seconds, training = tables.seconds(subject), over_workers.training(subject)
     prediction = event_tables.prediction(subject).drop(columns="folders", errors="ignore")
     collectives = event_tables.collectives(subject)
@@ -70,7 +70,7 @@ def build(subject: Subject) -> list[Section]:
 
 
 def _overview(subject: Subject) -> Section:
-    """Of several runs the settings in which they differ; of one its main ones."""
+    """For several runs the settings in which they differ; for one its main ones."""
     table = tables.overview(subject)
     always = {"run", "folder", "state", "workers", "steps", "final_loss", "seed"}
     shown = [name for name in table if name in {*always, *subject.varying}]
@@ -103,7 +103,7 @@ def _seconds(table: pd.DataFrame) -> Section:
 
 
 def _training(table: pd.DataFrame) -> Section:
-    """What BSC's study shows of a training: accuracy, time and speed-up by devices and batch."""
+    """The results of BSC's study of training: accuracy, time and speed-up by devices and batch."""
     line = (
         "Seconds are those of all samples, of an epoch and of the training, at the rate of all "
         "steps but the first; the speed-up is one of samples per second, over the run named last."
@@ -117,7 +117,7 @@ def _training(table: pd.DataFrame) -> Section:
 
 
 def _throughput(table: pd.DataFrame) -> Section:
-    """Samples per second: over workers where there are several numbers of them, else bars."""
+    """Samples per second: over workers if there are several numbers of them, else bars."""
     figures = plots.over_workers(table, OF_TRAINING) if len(table) else {}
     if len(table) > 1 and not figures:
         figures = plots.in_parts("throughput", plots.throughput, table)
