@@ -25,7 +25,7 @@ from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
-TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
+TOKENIZER = "bert-base-uncased"  # with the shape's vocabulary
 SHARDS_PADDING = 0
 
 
@@ -39,7 +39,7 @@ class BertPreTraining(PreparedTask):
         super().__init__(config, str(BERT_BASE), TOKENIZER if own_shape else None)
 
     def prepare(self) -> None:
-        """Tokenise the text into the cache, unless it is there already; look at the shards.
+        """Tokenise the text into the cache, unless it is done already; check the shards.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -83,7 +83,7 @@ class BertPreTraining(PreparedTask):
         return Datasets(self._train, named)
 
     def start_epoch(self, epoch: int) -> None:
-        """Draw other pairs and masks; shards have theirs once and for all."""
+        """Draw new pairs and masks; those in shards are fixed."""
         if isinstance(self._train, Pairs):
             self._train.epoch = epoch
 
@@ -119,7 +119,7 @@ class BertPreTraining(PreparedTask):
         return Guesses()
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """The guess (n,) whether the second sentence is the next, and whether it is (n,)."""
+        """The prediction (n,) whether the second sentence is the next, and whether it is (n,)."""
         right = logits[:, COLUMNS.index("next_right")] > 0
         return torch.where(right, labels, 1 - labels), labels
 

@@ -18,13 +18,13 @@ from train.tasks.tagging.conll import Sentence
 from train.tasks.tagging.entities import Entities
 
 DEFAULT_MODEL = "bert-base-cased"
-# The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
+# The original set is a script, which `datasets` no longer runs; this is the Hub's copy of its rows.
 HUB_SET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 class Ner(LabelledTask):
-    """Word pieces with the tag of each word on its first; the loss is a mean over words."""
+    """Word pieces; the first one of each word has the word's tag. The loss is a mean over words."""
 
     has_tags = True
 
@@ -32,7 +32,7 @@ class Ner(LabelledTask):
         super().__init__(config, DEFAULT_MODEL)
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache, unless it is done already.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -76,7 +76,7 @@ class Ner(LabelledTask):
         return Entities(self._tags)
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """The tags of each sentence's words by name, as seqeval takes them."""
+        """The tags of each sentence's words by name, in seqeval's form."""
         answers: tuple[list[list[str]], list[list[str]]] = ([], [])
         for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
             words = gold != encoding.IGNORED

@@ -1,4 +1,4 @@
-"""Samples of unequal length, and transformers' collators that make one rectangle of them."""
+"""Samples of unequal length, and transformers' collators that pad them to a rectangle."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from train.tasks.base import Batch
 
-# One example of t tokens: "input_ids" and whatever else each token has (t,), its tags as "labels";
-# or "label", a class number or a score.
+# One example of t tokens: "input_ids", other values of each token (t,), and tags as "labels"; or
+# "label", a class number or a score.
 Sample = dict[str, Any]
 
 
@@ -39,9 +39,10 @@ class TokenSet:
 def collator(
     tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
 ) -> Callable[[Sequence[Sample]], Batch]:
-    """What makes a batch as `tokenizer` pads: int64 (n, width) each, and labels (n,).
+    """A function that makes a batch, padded like `tokenizer`: int64 (n, width), and labels (n,).
 
-    `width` None: that of the longest, up to a `multiple`. With `tags` there are labels for tokens.
+    `width` None: that of the longest sample, rounded up to a `multiple`. With `tags`, tokens have
+    labels.
     """
     from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 

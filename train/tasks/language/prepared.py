@@ -1,4 +1,4 @@
-"""What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
+"""Shared by tasks on text: a model, its tokenizer, and a cache that is made once for all ranks."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ from train.tasks.sources import cache
 class PreparedTask(Task):
     """A task that tokenises its text into the cache.
 
-    `model` and `tokenizer` are those of the settings, or else the ones given here; the tokenizer
-    of a model is the one that lies with it.
+    `model` and `tokenizer` come from the settings, or else from the arguments; by default the
+    tokenizer is the one in the model's folder.
     """
 
-    pad_multiple = 1  # of tokens, to which the longest sample is filled up
-    has_tags = False  # whether labels are those of tokens
+    pad_multiple = 1  # the longest sample is padded to a multiple of it
+    has_tags = False  # whether tokens have labels
 
     def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
         self.config = config
@@ -42,15 +42,15 @@ class PreparedTask(Task):
 
     @abstractmethod
     def _source(self) -> Iterator[str | bytes]:
-        """What the data is: all of its files, or its name on the Hub."""
+        """The identity of the data: all of its files, or its name on the Hub."""
 
     @property
     def _width(self) -> int | None:
-        """What samples are filled up to; None: the longest of the batch."""
+        """The width to pad to; None: that of the batch's longest sample."""
         return self.config.max_seq_length if self.config.pad == "max_length" else None
 
     def lengths(self, samples: Samples) -> Tensor | None:
-        """Those of tokenised text, unless all of it is filled up to --max-seq-length."""
+        """The lengths of tokenised text, unless all of it is padded to --max-seq-length."""
         if self._width is not None or not isinstance(samples, TokenSet):
             return None
         return -(-samples.lengths // self.pad_multiple) * self.pad_multiple
@@ -58,7 +58,7 @@ class PreparedTask(Task):
     def collate(self, samples: Sequence[Any]) -> Batch:
         """n samples as int64 (n, width) each, and labels (n,).
 
-        Where tokens have labels they are (n, width), and those of padding -100.
+        If tokens have labels, they are (n, width), and -100 for padding.
         """
         return self._collator(samples)
 
@@ -75,16 +75,16 @@ class PreparedTask(Task):
 
     @cached_property
     def _cache(self) -> Path:
-        """The cache for this very data, tokenizer and length."""
+        """The cache for exactly this data, tokenizer and length."""
         identity = tokens.identity(self._loaded_tokenizer)
         parts = [*self._source(), identity, str(self.config.max_seq_length)]
         return cache.place(self.config.cache_dir, self.config.task, parts)
 
 
 class LabelledTask(PreparedTask):
-    """A task whose model tells one of a few labels, of a text or of each word."""
+    """A task whose model gives one of a few labels to a text or to each word."""
 
-    _label_order: list[int] | None = None  # of the model's outputs, where it is another
+    _label_order: list[int] | None = None  # of the model's outputs, if it differs
 
     @property
     @abstractmethod
@@ -97,11 +97,11 @@ class LabelledTask(PreparedTask):
         return classifier.build(self.model, config, self.is_fresh, self.labels.model_class)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What `model` makes of `batch`, (n, ..., labels) in the task's order of labels."""
+        """The model's output for `batch`, (n, ..., labels) in the task's order of labels."""
         found: Tensor = model(**classifier.inputs(model, batch)).logits
         return in_float32(found if self._label_order is None else found[..., self._label_order])
 
 
 def _home(model: str) -> str:
-    """Where the tokenizer of `model` is: with it, or next to its config.json."""
+    """The place of the tokenizer of `model`: with it, or next to its config.json."""
     return str(Path(model).parent) if classifier.is_configuration(model) else model

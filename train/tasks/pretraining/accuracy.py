@@ -1,4 +1,4 @@
-"""How well hidden tokens and next sentences are guessed, over all ranks."""
+"""The accuracy for hidden tokens and next sentences, over all ranks."""
 
 import math
 
@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 COLUMNS = ("surprise", "right", "hidden", "next_right")
-MAX_EXPONENT = 700.0  # beyond it e**x is no float
+MAX_EXPONENT = 700.0  # beyond it e**x is not a float
 
 
 def per_sample(
     token_losses: Tensor, scores: Tensor, targets: Tensor, rows: Tensor, next_right: Tensor
 ) -> Tensor:
-    """What there is to count of n samples with m hidden tokens: `COLUMNS`, (n, 4).
+    """The values to sum for n samples with m hidden tokens: `COLUMNS`, (n, 4).
 
-    Of each hidden token there are its loss and target (m,), its scores (m, vocabulary), and
-    its sample in `rows` (m,); of each sample (n,) whether the next sentence was predicted right.
+    Each hidden token has its loss and target (m,), its scores (m, vocabulary), and its sample in
+    `rows` (m,). Each sample has whether the next sentence was predicted correctly (n,).
     """
     each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
     each.append(torch.ones_like(token_losses))
@@ -30,7 +30,7 @@ class Guesses:
         self.state = torch.zeros(len(COLUMNS) + 1, dtype=torch.float64)
 
     def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
-        """Count n samples: `per_sample` (n, 4) in the place of logits, which would be gigabytes."""
+        """Count n samples: `per_sample` (n, 4) in place of logits, which would take gigabytes."""
         self.state[:-1] += logits.double().sum(0)
         self.state[-1] += len(labels)
 

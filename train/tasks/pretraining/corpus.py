@@ -1,4 +1,4 @@
-"""Documents become token ids with their sentences, cut into chunks that fit into a sample."""
+"""Turn documents into token ids with sentences, cut into chunks that fit into a sample."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +17,15 @@ Thing = TypeVar("Thing")
 
 
 def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str, Tensor]:
-    """The corpus as tensors, four bytes a token.
+    """The corpus as tensors, four bytes per token.
 
-    A chunk is as many sentences of one document, in a row, as fit into `room` tokens, at least
-    two tokens; a longer sentence is cut.
+    A chunk is as many consecutive sentences of one document as fit into `room` tokens, at least two
+    tokens; a longer sentence is cut.
 
     Returns:
         tokens: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
-        [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), of sentences likewise;
-        chunks: int64 (c, 3), each document, first sentence and the one behind the last.
+        [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), the same for sentences;
+        chunks: int64 (c, 3), for each its document, its first sentence and the one after its last.
     """
     tokens, ends, document_ends = array("i"), array("q", [0]), array("q", [0])
     chunks = array("q")
@@ -45,7 +45,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
                 for start, end in pieces:
                     chunks.extend((number, first + start, first + end))
                 document_ends.append(len(ends) - 1)
-            else:  # nothing in it, or one token: no pair can be made of it
+            else:  # empty, or a single token: it cannot make a pair
                 del tokens[ends[first] :]
                 del ends[first + 1 :]
     return {
@@ -57,7 +57,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
 
 
 def refuse_few(where: str, corpus: dict[str, Tensor]) -> None:
-    """Refuse a set without another document that a random next sentence could come from.
+    """Refuse a set with a single document: a random next sentence must come from another one.
 
     Raises:
         UsageError: there are fewer than two documents.

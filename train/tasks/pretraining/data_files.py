@@ -1,4 +1,4 @@
-"""A folder's files become training and evaluation sets, by what their names say."""
+"""Divide a folder's files into training and evaluation sets, by their names."""
 
 import re
 from pathlib import Path
@@ -13,10 +13,11 @@ NOT_TEXT = ("vocab.txt", "readme.txt", "license.txt", "requirements.txt")
 
 
 def find(folder: Path | None) -> dict[str, list[Path]]:
-    """The files of `train` and, where there are some, `valid` and `test`; all of one kind.
+    """The files of `train` and, if there are any, `valid` and `test`; all of one kind.
 
-    A file belongs to a set where a word of its name, or of a folder below `folder`, says so:
-    `valid.txt`, `wiki.test.tokens`, `books_test_3.hdf5`, `validation/0.h5`. All others train.
+    A file belongs to a set if a word of its name, or of a folder below `folder`, says so:
+    `valid.txt`, `wiki.test.tokens`, `books_test_3.hdf5`, `validation/0.h5`. All others are for
+    training.
 
     Raises:
         UsageError: there is no folder, nothing to train on, or text next to shards.
@@ -44,7 +45,7 @@ def find(folder: Path | None) -> dict[str, list[Path]]:
 
 
 def are_shards(sets: dict[str, list[Path]]) -> bool:
-    """Whether what `find` found is HDF5, not text."""
+    """Whether the files from `find` are HDF5, not text."""
     return sets["train"][0].suffix in SHARDS
 
 

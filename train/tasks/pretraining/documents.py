@@ -1,4 +1,4 @@
-"""Plain text becomes documents of sentences."""
+"""Split plain text into documents of sentences."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from train.tasks.sources.files import numbered_lines
 
 HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
 TITLE = re.compile(r"^ ?= [^=].* = ?$")
-# Behind a stop and before what a sentence may begin with; not behind an initial, as in "J. Smith".
+# After a full stop and before the start of a sentence; not after an initial, as in "J. Smith".
 BOUNDARY = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'\u201c\u2018(]?\s?[A-Z0-9])")
 JOINER = re.compile(r" @([-.,])@ ")  # WikiText's "10 @,@ 000"
 
@@ -18,9 +18,8 @@ Document = list[str]
 def read(paths: list[Path], unknown: str) -> Iterator[Document]:
     """The documents of all files, each a list of sentences.
 
-    In a file with WikiText's headings a title begins a document; in any other a blank line does.
-    A line holds one sentence or several, which are cut at their ends. `unknown` stands for the
-    words that WikiText has as <unk>.
+    In a file with WikiText's headings a title begins a document; in any other file a blank line
+    does. A line has one sentence or several, which are split. `unknown` replaces WikiText's <unk>.
 
     Raises:
         UsageError: a line is not UTF-8; the message names file and line.
@@ -44,5 +43,5 @@ def read(paths: list[Path], unknown: str) -> Iterator[Document]:
 
 
 def sentences(line: str) -> list[str]:
-    """The sentences of one line; none of a blank one."""
+    """The sentences of one line; none for a blank one."""
     return [sentence for sentence in BOUNDARY.split(line.strip()) if sentence]

@@ -1,27 +1,27 @@
-"""Some tokens are hidden, and what they were is to be guessed: BERT's 80/10/10."""
+"""Hide some tokens, which the model is to predict: BERT's 80/10/10."""
 
 import math
 from random import Random
 from typing import NamedTuple
 
-MASKED, REPLACED = 0.8, 0.1  # shares of what is to be guessed; the rest is left as it is
+MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict; the rest is left unchanged
 
 
 class Vocabulary(NamedTuple):
-    """What masking has to know of a tokenizer."""
+    """The facts about a tokenizer that masking needs."""
 
     size: int
     mask: int
-    special: frozenset[int]  # never to be guessed
+    special: frozenset[int]  # never to be predicted
     continues: frozenset[int]  # pieces that continue a word: "##s"
 
 
 class Masked(NamedTuple):
     """A sample of t tokens, some of them hidden."""
 
-    tokens: list[int]  # t, what the model sees
-    positions: list[int]  # of what is to be guessed, ascending
-    targets: list[int]  # what was there
+    tokens: list[int]  # t, the model's input
+    positions: list[int]  # of the tokens to predict, ascending
+    targets: list[int]  # the original tokens
 
 
 def hide(
@@ -56,14 +56,14 @@ def hide(
 
 
 def most_per_sample(share: float, max_seq_length: int) -> int:
-    """How many tokens of one sample are hidden at most, as NVIDIA's BERT has it."""
+    """The largest number of hidden tokens in one sample, as in NVIDIA's BERT."""
     return math.ceil(share * max_seq_length)
 
 
 def _words_in_random_order(
     tokens: list[int], vocabulary: Vocabulary, rng: Random, whole_word: bool
 ) -> list[list[int]]:
-    """Positions that are hidden together."""
+    """Groups of positions that are hidden together."""
     words: list[list[int]] = []
     for position, token in enumerate(tokens):
         if token in vocabulary.special:

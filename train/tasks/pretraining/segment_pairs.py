@@ -1,4 +1,4 @@
-"""Chunks of a corpus become pairs of segments, anew in every epoch, alike on every rank."""
+"""Make pairs of segments from a corpus's chunks, new in every epoch, the same on every rank."""
 
 from collections.abc import Mapping
 from random import Random
@@ -11,15 +11,15 @@ from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
 from train.tasks.pretraining.samples import PairSample
 
 RANDOM_NEXT = 0.5
-EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # so that all runs and epochs are scored on the same
+EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # all runs and epochs are scored on the same
 
 
 class Pairs:
-    """As many samples as the corpus has chunks; which pair and which masks, the epoch decides.
+    """As many samples as the corpus has chunks; the epoch determines pairs and masks.
 
-    Each chunk is cut into two segments, between sentences where it has several. In one half of
-    the samples a run of sentences from another document takes the second segment's place, and the
-    rest of the chunk is left out for this epoch.
+    Each chunk is cut into two segments, between sentences if it has several. In one half of the
+    samples, a run of sentences from another document replaces the second segment, and the rest of
+    the chunk is not used in this epoch.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Pairs:
         )
 
     def _cut(self, start: int, end: int, rng: Random) -> int:
-        """Where the second segment begins: at a sentence, or within the only one."""
+        """Where the second segment begins: at a sentence, or within a single one."""
         if end - start > 1:
             return int(self._sentences[rng.randrange(start + 1, end)])
         return rng.randrange(int(self._sentences[start]) + 1, int(self._sentences[end]))

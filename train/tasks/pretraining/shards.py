@@ -1,4 +1,4 @@
-"""Samples lie ready in HDF5 files of NVIDIA's layout, and are read one by one as they are used."""
+"""Read samples from HDF5 files in NVIDIA's layout, one by one as they are used."""
 
 import os
 from bisect import bisect_right
@@ -12,11 +12,11 @@ from muster.errors import UsageError
 from train.tasks.pretraining.samples import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
-PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), zeros behind the last
-LABELS = "next_sentence_labels"  # (n,), 1 where the second segment is from elsewhere
+PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), padded with zeros
+LABELS = "next_sentence_labels"  # (n,), 1 if the second segment is from elsewhere
 DATASETS = (*PER_TOKEN, *PER_GUESS, LABELS)
-# Compressed chunks are unpacked once for all of their rows. So much is kept per process, over all
-# shards, and at least what HDF5 itself would keep of each dataset.
+# Compressed chunks are unpacked once for all of their rows. This many bytes are cached per process,
+# over all shards, and at least HDF5's own default for each dataset.
 CACHE_BYTES, LEAST_CACHE_BYTES = 512 * 2**20, 2**20
 
 
@@ -24,8 +24,8 @@ class Shards:
     """The rows of all `paths`, in order.
 
     Raises:
-        UsageError: a file is no HDF5, or has not the datasets; on reading, a row that does not
-            fit the model's `vocabulary_size`.
+        UsageError: a file is not HDF5, or lacks a dataset; on reading, a row does not fit the
+            model's `vocabulary_size`.
     """
 
     def __init__(self, paths: list[Path], vocabulary_size: int) -> None:
@@ -53,7 +53,7 @@ class Shards:
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_owner": -1, "_open": {}}  # open files stay behind
+        return {**vars(self), "_owner": -1, "_open": {}}  # without open files
 
     def _opened(self, number: int) -> dict[str, Any]:
         """The datasets of a file, opened by this process: HDF5's handles do not survive a fork."""
@@ -64,7 +64,7 @@ class Shards:
             share = CACHE_BYTES // (len(self.paths) * len(DATASETS))
             cache_bytes = max(LEAST_CACHE_BYTES, share)
             file = h5py.File(path, "r", rdcc_nbytes=cache_bytes, locking=False)
-            # A dataset's cache lives as long as the dataset is kept: forty times faster.
+            # A dataset's cache lives as long as the dataset is open: forty times faster.
             self._open[number] = {name: file[name] for name in DATASETS}
         return self._open[number]
 
@@ -80,7 +80,7 @@ class Shards:
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    """Rows and width of a file, after a look at all of its datasets."""
+    """Rows and width of a file, after a check of all its datasets."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             missing = [name for name in DATASETS if name not in file]

@@ -1,4 +1,4 @@
-"""CoNLL's files become sentences of words with tags; a wrong row is refused with file and line."""
+"""Read CoNLL's files as sentences of words with tags; a wrong row is refused with file and line."""
 
 import re
 from collections.abc import Iterator
@@ -77,7 +77,8 @@ def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> N
 def _sentences(path: Path) -> Iterator[Sentence]:
     open_one, columns = Sentence([], [], 0), 0
     for number, line in numbered_lines(path):
-        # By blanks and tabs only: a word may hold other separators, such as a no-break space.
+        # Split only at blanks and tabs: a word may contain other separators, such as a no-break
+        # space.
         fields = re.split(r"[ \t]+", line.strip(" \t"))
         if fields == [""] or fields[0] == "-DOCSTART-":
             if open_one.words:

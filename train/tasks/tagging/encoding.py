@@ -1,4 +1,4 @@
-"""Words become word pieces; the first piece of each carries its tag."""
+"""Split words into word pieces; the first piece of each has the word's tag."""
 
 import logging
 from itertools import pairwise
@@ -10,11 +10,11 @@ from muster.errors import UsageError
 from train.tasks.language import tokens
 from train.tasks.tagging.conll import Sentence
 
-IGNORED = -100  # the tag of what is no word's first piece, and of padding
+IGNORED = -100  # the tag of other pieces than a word's first, and of padding
 
 
 def check(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that cannot tell which word a piece is of.
+    """Refuse a tokenizer that cannot tell to which word a piece belongs.
 
     Raises:
         UsageError: it is not one of the fast ones.
@@ -29,10 +29,10 @@ def check(tokenizer: Any, name: str) -> None:
 def encode(
     tokenizer: Any, name: str, sentences: list[Sentence], tags: list[str], max_seq_length: int
 ) -> dict[str, Tensor]:
-    """The pieces of the n sentences of set `name`, end to end, and what cuts them apart.
+    """The pieces of the n sentences of set `name` in one row, and where each sentence begins.
 
     Returns:
-        input_ids, labels and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
+        input_ids, labels and, if the tokenizer makes them, token_type_ids: int32 (all pieces,);
         labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
         [offsets[i], offsets[i + 1]).
     """
@@ -60,7 +60,7 @@ def encode(
 def _of_first_pieces(
     words: list[int | None], sentence: Sentence, numbers: dict[str, int]
 ) -> list[int]:
-    """The tag of each piece that begins a word; `words` has the word that each piece is of."""
+    """The tag of each piece that begins a word; `words` has the word of each piece."""
     return [
         IGNORED if word is None or word == before else numbers[sentence.tags[word]]
         for before, word in pairwise([None, *words])

@@ -31,7 +31,7 @@ class GlueTask(LabelledTask):
         return self.spec
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache, unless it is done already.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -80,7 +80,7 @@ class GlueTask(LabelledTask):
         return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
 
     def _source(self) -> Iterator[str | bytes]:
-        """What the data is: all of its files, or its name on the Hub."""
+        """The identity of the data: all of its files, or its name on the Hub."""
         if self.data_dir is None:
             yield " ".join(self.spec.hub_name)
             return

@@ -1,4 +1,4 @@
-"""How one text task differs from the others: its columns, its labels and its metrics."""
+"""The differences between text tasks: columns, labels and metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ HUB_SET = "nyu-mll/glue"
 
 
 class Part(NamedTuple):
-    """One set of samples, by the names it goes by."""
+    """The names of one set of samples."""
 
     file: str  # in GLUE's own folder
     split: str  # on the Hub
@@ -23,26 +23,26 @@ DEV: Mapping[str, Part] = MappingProxyType({"": Part("dev.tsv", "validation")})
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(Labels):
-    """One task with a label per text or pair of texts, as its files and the Hub have it.
+    """One task with a label per text or pair of texts, in its files and on the Hub.
 
-    `name` is its set of GLUE on the Hub, too; `labels` are in GLUE's order.
+    `name` is also its name in GLUE on the Hub; `labels` are in GLUE's order.
     """
 
-    hub: tuple[str, ...] = ()  # its name on the Hub, where it is not one of GLUE's
+    hub: tuple[str, ...] = ()  # its name on the Hub, if it is not in GLUE
     text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
     label: str = "label"
-    hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
+    hub_text: tuple[str, ...] = ()  # columns on the Hub, if they differ
     metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[str, ...] | None = None  # of files that need no header line
-    separator: str = "\t"  # of fields; the first field may hold it, where it is another than a tab
-    short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    separator: str = "\t"  # of fields; if it is not a tab, the first field may contain it
+    short_rows: bool = False  # the original files have rows without some fields: skip them
     train: Part = TRAIN
     evaluation: Mapping[str, Part] = field(default_factory=lambda: DEV)
-    pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
+    pad_multiple: int = 1  # samples are padded to a multiple of it
 
     @property
     def hub_name(self) -> tuple[str, ...]:
-        """Where the Hub has it: the set, and which of its configurations."""
+        """The Hub's name of the set, and of its configuration."""
         return self.hub or (HUB_SET, self.name)
 
     @property

@@ -1,4 +1,4 @@
-"""GLUE's own files become examples; a wrong row is refused with its file and line."""
+"""Read GLUE's own files as examples; a wrong row is refused with its file and line."""
 
 import logging
 import math
@@ -49,7 +49,7 @@ def read(spec: Spec, path: Path) -> Examples:
     labels: list[float] = []
     skipped = 0
     for number, line in lines:
-        # no quoting: sentences hold stray quotes
+        # no quoting: sentences contain unpaired quotes
         fields = line.split("\t") if is_tabbed else line.rsplit(spec.separator, len(header) - 1)
         if number == 1 and spec.columns is not None and fields == header:
             continue
@@ -82,10 +82,10 @@ def _check_header(spec: Spec, path: Path, header: list[str]) -> None:
 
 
 def label(spec: Spec, text: str, where: str) -> float:
-    """The number that a file's `text` stands for: of a class, or a score.
+    """The number for a file's `text`: a class, or a score.
 
     Raises:
-        UsageError: it is no label of the task, or no number; the message begins with `where`.
+        UsageError: it is not a label of the task, or not a number; the message begins with `where`.
     """
     if not spec.is_regression:
         if text not in spec.labels:

@@ -1,4 +1,4 @@
-"""MNIST's own files become images; a wrong header is refused by its file's name."""
+"""Read MNIST's own files as images; the message about a wrong header names its file."""
 
 import gzip
 import math
@@ -13,8 +13,8 @@ from muster.errors import UsageError
 from train.tasks.sources.files import require_folder
 from train.tasks.vision.images import Images
 
-SUBFOLDER = Path("MNIST", "raw")  # where torchvision keeps them
-# The images and labels of each part; a dot instead of the second hyphen is as good.
+SUBFOLDER = Path("MNIST", "raw")  # torchvision's folder
+# The images and labels of each part; a dot may replace the second hyphen.
 PARTS = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -27,7 +27,7 @@ CLASSES = 10
 def read(folder: Path) -> dict[str, Images]:
     """The images of each part, uint8 (n, 1, 28, 28).
 
-    Their files are packed or not, in `folder` itself or in MNIST/raw below it.
+    The files may be packed, in `folder` itself or in MNIST/raw below it.
 
     Raises:
         UsageError: a file is missing, damaged, or not what its name says.
@@ -54,11 +54,11 @@ def _part(images_path: Path, labels_path: Path) -> Images:
 
 
 def _array(path: Path, dimensions: int) -> numpy.ndarray[Any, Any]:
-    """The bytes of one idx file, uint8, in the shape that its header gives.
+    """The bytes of one idx file, uint8, in the shape of its header.
 
     Raises:
-        UsageError: the header is not that of unsigned bytes in so many `dimensions`, or does not
-            fit what follows it.
+        UsageError: the header is not that of unsigned bytes in `dimensions`, or does not fit the
+            data after it.
     """
     try:
         data = path.read_bytes()
