@@ -1,12 +1,12 @@
-"""Look after runs, however they were started: `launch/jobs.py list|status|logs|...`."""
+"""Manage runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _runs(root: Path | None) -> list[Path]:
-    """The run folders, newest first; without a `root` those of this user that are known."""
+    """The run folders, newest first; without a `root` all known ones of this user."""
     roots = [root] if root else [REPOSITORY / "logs", project_of(Path.cwd()) / "logs"]
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
@@ -117,7 +117,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """One run folder.
 
     Raises:
-        UsageError: none fits, or several do; lists them.
+        UsageError: no run matches, or several do; the message lists them.
     """
     runs = _runs(root)
     if not runs:

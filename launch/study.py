@@ -1,10 +1,10 @@
-"""Run a study, or go on with one: `python launch/study.py configs/studies/quick.yaml`."""
+"""Run a study, or continue one: `python launch/study.py configs/studies/quick.yaml`."""
 
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _taken(words: list[str]) -> Iterator[str]:
-    """Flags that a study gives to each of its runs itself."""
+    """Flags that a study sets for each of its runs itself."""
     for word in words:
         name = word.partition("=")[0]
         if name in ("--logs-dir", "--run-id"):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -32,7 +32,7 @@ from muster.errors import MusterError, UsageError, refuse
 
 def main() -> int:
     line = CommandLine.of(own_arguments())
-    os.environ.pop(VALUES, None)  # the run has them; nothing else that starts here does
+    os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch, ssh, slurm = line.launch, line.ssh, line.slurm
     if launch.json:
         json_output.begin()
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _ask(launcher: Launcher) -> Facts:
-    """What the machines say; whatever stands against a run is refused as wrong input is.
+    """The machines' facts; problems are refused like wrong input.
 
     Raises:
         UsageError: the run could not start, or not as it should; every problem at once.
@@ -77,7 +77,7 @@ def _ask(launcher: Launcher) -> Facts:
 def _spec(
     program: OwnProgram | UserProgram, launcher: Launcher, facts: Facts, *, make: bool
 ) -> LaunchSpec:
-    """The run on these nodes; with `make`, its folder is this run's from here on.
+    """The run on these nodes; with `make`, its folder is claimed for it.
 
     Raises:
         UsageError: the program cannot start, or the folder is not free.
@@ -99,7 +99,7 @@ def _problems(line: CommandLine) -> Iterator[str]:
 
 
 def _set_up(launcher: Launcher) -> int:
-    """Make the environment where that is for this side to do."""
+    """Make the environment, if that is done from here."""
     launcher.set_up()
     print("ready on all nodes")
     return 0

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -62,7 +62,7 @@ def main() -> int:
             cell_runs.forget(notes, folder)
         notes.write(folder / run_files.SWEEP)
         if places is None:
-            os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
+            os.environ.pop(VALUES, None)  # each run has them; its job does not need them
             wait = not args.detach
             is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
             if is_over:
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
+    # From muster.map: {"name": NAME, "cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser
 

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _status() -> int:
-    """Print a line for each node; 0 if everything is alive and in service, else 1.
+    """Print a line for each node; return 0 if everything is alive and in service, else 1.
 
     Raises:
         MusterError: no testbed is up.
@@ -120,7 +120,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _venv(named: str | None) -> Path | None:
-    """The environment that a private home shows: the one that is named, or the checkout's own."""
+    """The environment that is visible in a private home: the named one, or the checkout's own."""
     venv = Path(named).absolute() if named else REPOSITORY / ".venv"
     if named and not (venv / "bin" / "python").exists():
         raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
@@ -137,7 +137,7 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
         raise UsageError(f"exec {name}: the testbed has {', '.join(node.name for node in hosts)}")
     (node,) = found
     home = private and cluster.options.private_home
-    # Not nsenter's own --wd: that folder would still be the box's, also where it is hidden.
+    # Not nsenter's own --wd: it would use the box's folder, even if that is hidden.
     words = namespaces.enter(node, private=home)
     folder = namespaces.home() if home else Path.cwd()
     words += [
@@ -162,7 +162,7 @@ def _env() -> str:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first -- is ours, what stands behind it is the command of exec."""
+    """The words before the first --, which are ours, and those after it: the command of exec."""
     words = list(argv)
     if words[:1] != ["exec"] or "--" not in words:
         return words, []

@@ -1,4 +1,4 @@
-"""The COS598D course's own command lines run as they are given, on the same trainer as all others.
+"""The COS598D course's own command lines run unchanged, on the same trainer as all others.
 
 python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased --task_name RTE \
     --do_train --do_eval --data_dir glue_data/RTE --per_gpu_train_batch_size 16 \
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A script's own folder comes first on the path, where it could hide a library.
+    # A script's own folder is first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
     from muster import errors
@@ -32,9 +32,9 @@ from train import worker
 from train.command_lines import course
 from train.distributed.world import World
 
-COURSE_TOTAL = 64  # samples per step that the assignment asks for, however many workers
+COURSE_TOTAL = 64  # samples per step in the assignment, for any number of workers
 COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
-# What our settings are called here, so that an error names the flag that was typed.
+# The course's names for our settings, so that an error names the flag that was typed.
 FLAGS = {
     "--batch-size": "--per_gpu_train_batch_size",
     "--eval-batch-size": "--per_gpu_eval_batch_size",
@@ -49,7 +49,7 @@ FLAGS = {
 
 @dataclass(frozen=True)
 class CourseRun:
-    """A course's command in Muster's words."""
+    """A course's command as settings of Muster."""
 
     config: TrainConfig
     by_hand: ByHand
@@ -59,7 +59,7 @@ class CourseRun:
 
     @property
     def run_dir(self) -> Path:
-        """The run folder, on the main rank, which has named it."""
+        """The run folder, on the main rank, which has chosen it."""
         assert self.config.run_id is not None
         return self.config.logs_root / self.config.run_id
 
@@ -84,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
-    """What a command of the course means, as one of the workers of the run.
+    """The settings of a command of the course, for one of the run's workers.
 
     Raises:
-        UsageError: a flag that is wrong, or has no meaning here; every one at once.
+        UsageError: a flag is wrong, or has no meaning here; all problems at once.
     """
     refuse(_problems(args))
     try:
@@ -112,12 +112,12 @@ def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
 
 
 def copy_model(run: CourseRun) -> None:
-    """Model and tokenizer for `from_pretrained(OUTPUT_DIR)`, as the skeleton leaves them."""
+    """Copy model and tokenizer for `from_pretrained(OUTPUT_DIR)`, as the skeleton does."""
     shutil.copytree(MODEL.path(run.run_dir), run.output_dir, dirs_exist_ok=True)
 
 
 def write_results(run: CourseRun) -> None:
-    """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
+    """Write the metrics as `eval_results.txt`, like the skeleton; MNLI's second set into -MM."""
     text = SUMMARY.path(run.run_dir).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = run.output_dir.with_name(f"{run.output_dir.name}-MM")
@@ -135,7 +135,7 @@ def write_results(run: CourseRun) -> None:
 
 
 def _problems(args: argparse.Namespace) -> list[str]:
-    """What the trainer would not find wrong, or not in the course's words."""
+    """Problems that the trainer would not find, or would not report in the course's words."""
     problems = []
     if args.task_name.lower() not in course.TASKS:
         problems.append(
@@ -226,7 +226,7 @@ def _check_output(folder: Path, args: argparse.Namespace) -> None:
 
 
 def _check_family(args: argparse.Namespace) -> None:
-    """Refuse a --model_type that is not the model's: the family comes with the model."""
+    """Refuse a --model_type that does not fit the model, which determines the family."""
     if args.model_type is None:
         return
     from transformers import AutoConfig
