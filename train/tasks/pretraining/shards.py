@@ -1,23 +1,29 @@
-"""Read samples from HDF5 files in NVIDIA's layout, one by one as they are used."""
+"""Read samples from HDF5 files in NVIDIA's layout, one by one as they are used; write such."""
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy
 
 from muster.errors import UsageError
+from muster.writing import writing
+from train.tasks.base import Samples
 from train.tasks.pretraining.samples import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
 PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), padded with zeros
 LABELS = "next_sentence_labels"  # (n,), 1 if the second segment is from elsewhere
 DATASETS = (*PER_TOKEN, *PER_GUESS, LABELS)
+SMALL = ("input_mask", "segment_ids")  # values of 0 and 1
 # Compressed chunks are unpacked once for all of their rows. This many bytes are cached per process,
 # over all shards, and at least HDF5's own default for each dataset.
 CACHE_BYTES, LEAST_CACHE_BYTES = 512 * 2**20, 2**20
+WRITTEN_ROWS = 1000  # in memory while a shard is written
 
 
 class Shards:
@@ -99,3 +105,44 @@ def _shape(path: Path) -> tuple[int, int]:
     if not fits or not rows:
         raise UsageError(f"{path}: its datasets do not fit each other: {shapes}")
     return rows, width
+
+
+def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
+    """Write `samples` as one shard, uncompressed: a file that is whole, or absent.
+
+    A sample has at most `width` tokens, of which at most `guesses` are hidden.
+
+    Raises:
+        CannotWrite: the disk is full or refuses.
+    """
+    rows = len(samples)
+    partial = path.with_name(f"{path.name}.partial")
+    with writing(path), h5py.File(partial, "w") as file:
+        shapes = dict.fromkeys(PER_TOKEN, width) | dict.fromkeys(PER_GUESS, guesses)
+        data = {
+            name: file.create_dataset(name, (rows, size), "i1" if name in SMALL else "i4")
+            for name, size in shapes.items()
+        }
+        labels = file.create_dataset(LABELS, (rows,), "i1")
+        for start in range(0, rows, WRITTEN_ROWS):
+            part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
+            end = start + len(part)
+            columns = {
+                "input_ids": [one.tokens for one in part],
+                "input_mask": [[1] * len(one.tokens) for one in part],
+                "segment_ids": [one.segments for one in part],
+                "masked_lm_positions": [one.positions for one in part],
+                "masked_lm_ids": [one.targets for one in part],
+            }
+            for name, values in columns.items():
+                data[name][start:end] = _filled(values, shapes[name])
+            labels[start:end] = [one.is_random_next for one in part]
+    partial.replace(path)
+
+
+def _filled(rows: Sequence[Sequence[int]], width: int) -> numpy.ndarray[Any, Any]:
+    """The rows, padded with zeros to `width`: (rows, width)."""
+    filled = numpy.zeros((len(rows), width), dtype="i4")
+    for at, row in enumerate(rows):
+        filled[at, : len(row)] = row
+    return filled
