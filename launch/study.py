@@ -69,7 +69,7 @@ def _taken(words: list[str]) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python launch/study.py",
-        description="Run every cell of a study that is not done yet.",
+        description="Run the cells of a study that are not done yet.",
         epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
         allow_abbrev=False,
     )
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
         help="also pack report, code and a folder for each part: zip (default) or tar.gz",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE,VALUE",
-        help="values of one flag; where they have commas themselves, ';' separates them",
+        help="values of one flag; if values contain commas, separate them with ';'",
     )
     parser.add_argument(
         "--at-once", type=int, default=1, help="how many run at the same time (default: 1)"
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     # From muster.map: {"name": NAME, "cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -194,14 +194,14 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--ipv6",
         action="store_true",
-        help="IPv6 alone on the experiment network, beside a control network",
+        help="only IPv6 on the experiment network; adds a control network",
     )
     up.add_argument(
         "--gpus",
         type=int,
         choices=range(9),
         default=0,
-        help="GPUs that Slurm schedules, though none are there; needs Slurm 24.05 (default: 0)",
+        help="pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
     )
     up.add_argument(
         "--private-home",
@@ -209,10 +209,12 @@ def _parser() -> argparse.ArgumentParser:
         help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
     actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
-    actions.add_parser("down", help="end the testbed; nothing of it is left")
-    actions.add_parser("env", help='the variables that tools need: eval "$(... env)"')
+    actions.add_parser("down", help="end the testbed, and remove all of it")
+    actions.add_parser("env", help='print variables for tools: eval "$(... env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
-    run.add_argument("--private", action="store_true", help="as a session of ssh does it")
+    run.add_argument(
+        "--private", action="store_true", help="see the node's private home, like a session of ssh"
+    )
     run.add_argument("node", metavar="NODE")
     return parser
 

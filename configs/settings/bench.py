@@ -26,7 +26,7 @@ class BenchConfig(Config):
 
     min_bytes: int = setting(1024, "smallest size", least=4)
     max_bytes: int = setting(64 * MIB, "largest size")
-    factor: float = setting(4.0, "each size is so many times the one before", least=1.1)
+    factor: float = setting(4.0, "factor from one size to the next", least=1.1)
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ class CheckpointConfig:
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
     stop_signal: Literal["USR1", "USR2"] = neutral(
-        "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
+        "USR2", "another signal, beside TERM and INT, that stops a run cleanly after a step"
     )
     save_model: bool = sharing(True, "save the trained model into model/ of the run folder")
 

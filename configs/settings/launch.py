@@ -45,7 +45,7 @@ class LaunchConfig(Config):
 
     launcher: str = setting(
         "auto",
-        "auto: ssh with --hosts, slurm where sbatch is, else local",
+        "auto: ssh with --hosts, slurm if there is sbatch, else local",
         files="launch.launchers",
     )
     nodes: Nodes | None = setting(
@@ -56,7 +56,7 @@ class LaunchConfig(Config):
     )
     nproc_per_node: str | None = setting(
         None,
-        "workers per node: 4, gpu (one a GPU), or 2,1 of two nodes (default: 1, or a job's GPUs)",
+        "workers per node: 4, gpu (one per GPU), or 2,1 on two nodes (default: 1, or a job's GPUs)",
     )
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the benchmark of collectives"
@@ -72,7 +72,9 @@ class LaunchConfig(Config):
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network of gradients: 10.10.1.0/24 (default: one all nodes share)", affects="sharing"
+        None,
+        "network for gradients: 10.10.1.0/24 (default: one that all nodes share)",
+        affects="sharing",
     )
     master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
     port_range: str | None = setting(
@@ -80,14 +82,14 @@ class LaunchConfig(Config):
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
-        0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
+        0, "how often a run restarts from a checkpoint after it lost a worker or node", least=0
     )
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0
     )
     hang_after_s: float | None = setting(
         None,
-        "a hang: seconds without progress; 0: never (default: 10 x the longest pause, at least 60)",
+        "seconds without progress: a hang; 0: never (default: 10 x longest pause, at least 60)",
         least=0,
     )
     on_hang: OnHang = setting(
@@ -98,7 +100,7 @@ class LaunchConfig(Config):
     on: str | None = setting(
         None, "cluster in muster.toml whose settings are used; flags take precedence"
     )
-    json: bool = setting(False, "for other programs: print what happens as JSON, one object a line")
+    json: bool = setting(False, "for other programs: print events as JSON, one object per line")
 
     def _problems(self) -> Iterator[str]:
         if self.preload is not None:
@@ -158,10 +160,10 @@ class SshConfig(Config):
     """How the ssh launcher reaches the nodes, and where Muster lies on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "login name, where hosts give none or a manifest has several")
+    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
-        "the checkout's folder on the nodes (default: this one where they see it, or ~/muster)",
+        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
     )
     setup: bool = setting(False, "make the environment on every node, and run nothing")
 

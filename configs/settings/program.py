@@ -90,7 +90,7 @@ class ProgramConfig(Config):
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
     include: str = setting(
-        "", "pattern of further files to copy into the snapshot; may be repeated", repeats="\n"
+        "", "pattern of more files to copy into the snapshot; may be repeated", repeats="\n"
     )
 
     def _problems(self) -> Iterator[str]:

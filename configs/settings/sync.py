@@ -25,7 +25,7 @@ class SyncingConfig:
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
     sparse_rows: bool = sending(
-        True, "send rows of embeddings in use only (all_reduce, gather_scatter, zero1)"
+        True, "send only the used rows of embeddings (all_reduce, gather_scatter, zero1)"
     )
     compress: str = gradients(
         "none",
@@ -43,7 +43,7 @@ class SyncingConfig:
     outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
     equalize_every: int = sharing(
-        0, "measure how far parameters have drifted apart, and make them equal, every n-th step; "
+        0, "every n-th step measure how much parameters differ, and make them equal; "
         "0: never", least=0
     )  # fmt: skip
 

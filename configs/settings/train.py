@@ -65,7 +65,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
     length_balance: bool = computing(
-        True, "cut batches so that all workers have as many tokens, padding included: same loss"
+        True, "divide batches so that all workers have equally many tokens, with padding: same loss"
     )
     dropout: float | None = setting(None, "probability (default: the model's)", share=True)
     batchnorm: Literal["synced", "local"] = setting(
@@ -95,11 +95,11 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     # what is printed
     evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
     metrics: str | None = neutral(None, "add metrics of evaluate: f1:average=macro,./my_metric.py")
-    log_every: int = neutral(0, "print every n-th step's loss; 0: of the first five only", least=0)
+    log_every: int = neutral(0, "print every n-th step's loss; 0: only the first five", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
     # where it runs
-    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda if there is a GPU")
     backend: Literal["auto", "gloo", "nccl"] = sharing("auto", "auto: nccl on cuda, gloo on cpu")
     threads: int | None = computing(None, "per worker (default: its share of the cores)", least=1)
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)

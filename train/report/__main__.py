@@ -60,7 +60,7 @@ def _compare(argv: list[str]) -> int:
         "--assert-equal-losses",
         type=float,
         metavar="TOLERANCE",
-        help="end with exit code 1 where losses differ by more, or cannot be compared",
+        help="exit with code 1 if losses differ by more, or cannot be compared",
     )
     args = parser.parse_args(argv)
     from train.report import compare
