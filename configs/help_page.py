@@ -47,13 +47,14 @@ def parser_of(
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
     parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
-    added = set[str]()
+    added, groups = set[str](), dict[str, Any]()
     for cls in classes:
         own = [item for item in fields(cls) if item.name not in added]
         added |= {item.name for item in own}
         is_whole = all(item.name in shown for item in own)
         about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
-        group = parser.add_argument_group(about if is_whole else "Of every run")
+        title = about if is_whole else "Of every run"
+        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
         for item in own:
             aliases = item.metadata.get("aliases", ())
             options = [flag(item.name), *(one for one in aliases if one[1] != "-")]

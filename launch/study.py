@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python launch/study.py",
         description="Run the cells of a study that are not done yet.",
-        epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
+        epilog="All other flags go to launch/submit.py, for each run: --launcher ssh --hosts FILE.",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, help="a file like those of configs/studies/")

@@ -102,7 +102,7 @@ def _go_on_in_background(folder: Path) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="muster sweep",
-        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM ...]",
+        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
         description="Run a program once with every combination of the values. Without a program "
         "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
         "what is missing or has failed.",

@@ -32,18 +32,20 @@ AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands tha
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
 
-  muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
-  muster jobs list|status|logs|cancel|...     look after runs
-  muster doctor [flags]                       what is wrong with the nodes
-  muster config [flags]                       which settings a run would have, and from where
-  muster testbed up|down|...                  a cluster on this machine, to try things on
-  muster sweep --over lr=1e-4,3e-4 -- train.py  a program with every combination of values
-  muster study FILE                           the same run in several modes, and a report
-  muster report RUN ...                       tables and figures of runs
+  muster run [flags] -- train.py --lr 1e-3  start a program here or on a cluster
+  muster jobs list|status|logs|cancel|...   show, follow and end runs
+  muster doctor [flags]                     find problems of the nodes
+  muster config [flags]                     show settings and their sources
+  muster testbed up|down|...                make a test cluster of this machine
+  muster sweep --over lr=1e-4,3e-4 -- train.py
+                                            run all combinations of values
+  muster study FILE                         compare modes, and write a report
+  muster report RUN ...                     tables and figures of runs
 
-Each says more with --help. With --login me@cluster it does the same there, from a laptop, or with
---on CLUSTER, where muster.toml names its login; a run that was started so is then known by its
-name: muster jobs logs RUN -f, muster jobs fetch RUN.
+Each has a --help. From a laptop, --login me@cluster runs the same command on
+the cluster's login node, and so does --on CLUSTER if muster.toml names the
+login. Afterwards the run's name is enough: muster jobs logs RUN -f,
+muster jobs fetch RUN.
 """
 
 

@@ -21,10 +21,10 @@ class CheckpointConfig:
     checkpoint_every: str = computing(
         "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
     )
-    keep_last: int = sharing(2, "how many checkpoints are kept", least=1)
+    keep_last: int = sharing(2, "how many of the newest checkpoints stay", least=1)
     keep_best: str | None = sharing(None, "also keep the best by this metric, such as accuracy")
     resume: str | None = neutral(
-        None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
+        None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")

@@ -37,7 +37,7 @@ class Nodes(int):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Config):
-    """On what, and through what, the workers start.
+    """Where the workers start, and how.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -157,7 +157,7 @@ class LaunchConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SshConfig(Config):
-    """How the ssh launcher reaches the nodes, and where Muster lies on them."""
+    """How the ssh launcher reaches the nodes, and Muster's folder on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
     user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
@@ -176,7 +176,7 @@ class SshConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig(Config):
-    """What is asked of Slurm; each is sbatch's option of that name."""
+    """Options of sbatch, under sbatch's own names."""
 
     partition: str | None = setting(None, "partition", aliases=["-p"])
     account: str | None = setting(None, "account", aliases=["-A"])
@@ -222,7 +222,7 @@ class SlurmConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """How much of the nodes is looked at."""
+    """How much of the nodes is checked."""
 
     quick: bool = setting(False, "check nodes and connections between them; measure nothing")
 

@@ -25,7 +25,7 @@ OURS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
-    """Where a run of any program is kept, and how long its nodes wait for each other.
+    """The run's folder, and how long the nodes wait for each other.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -67,7 +67,7 @@ class RunConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramConfig(Config):
-    """What your own program (after --) needs on the nodes; its arguments follow its name.
+    """For your own program (after --): its environment, and the copied files.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.

@@ -4,7 +4,7 @@
 
 The command runs in a pseudo-terminal. A terminal emulator (pyte) interprets its output, so that
 overwritten lines are not shown; rich draws the rest. Long lines are broken between words, so that
-letters are at least 10 pixels high on a phone of 390 pixels. The checkout's path is left out.
+letters are 10 pixels high on a phone of 390 pixels. The checkout's path is left out.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from rich.text import Text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COLUMNS, LINES = 200, 100  # of the terminal, in which no line of a run is broken
-LETTERS, INDENT = 60, 4  # of a line in the picture, and of what continues one
+LETTERS, INDENT = 63, 4  # of a line in the picture, and of what continues one
 TIMEOUT_S = 600
 COMMAND = ("python", "launch/submit.py", "--nodes", "4", "--sync", "ddp")
 # pyte's own names; any other colour is six digits

@@ -21,6 +21,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(
         prog="python train/run_glue.py",
+        usage="%(prog)s --task_name TASK --output_dir DIR\n"
+        "       --model_name_or_path MODEL [flags]",
         description="Fine-tune on a GLUE task, with the command line of the COS598D course.",
         allow_abbrev=False,
     )

@@ -56,7 +56,7 @@ REFUSED = {
     "--max-tokens": "batches are counted in samples; give --max-sentences",
     "--max-tokens-valid": "batches are counted in samples; give --max-sentences-valid",
     "--num-file": "all files of --data are read; --train-samples N takes the first N samples",
-    "--train-subset": "files are chosen by their names; move those that are not to be trained on",
+    "--train-subset": "files are chosen by their names; move those not to train on",
     "--validate-interval": "give --evaluate epoch, end or never",
     "--curriculum": "every epoch is shuffled",
     "--min-lr": "the schedule ends at --end-learning-rate; stop with --max-update",
@@ -66,7 +66,7 @@ REFUSED = {
     "--save-interval": "give --checkpoint-every epoch, N steps or Nmin",
     "--keep-interval-updates": "give --keep-last N",
     "--no-last-checkpoints": "a run that is stopped leaves one; give --no-save for none else",
-    "--no-save-optimizer-state": "a run could not go on from such a checkpoint",
+    "--no-save-optimizer-state": "a run could not continue from such a checkpoint",
     "--hetseq-state-dict": A_PICKLE,
     "--transformers-state-dict": A_PICKLE,
     "--load-state-dict-strict": "all weights of --model are loaded",
@@ -90,6 +90,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     same = ", ".join(f"{theirs} ({ours})" for theirs, ours in SAME.items())
     parser = Parser(
         prog="python train/command_lines/hetseq.py",
+        usage="%(prog)s --task TASK [flags]",
         description="Train with HetSeq's command line; all flags of train.worker work here, too.",
         epilog=f"Also, with ours in brackets: {same}. Not needed: {', '.join(NOT_NEEDED)}.",
         allow_abbrev=False,

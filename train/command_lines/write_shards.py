@@ -21,6 +21,7 @@ DEFAULTS = TrainConfig()
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(
         prog="python -m train.command_lines.write_shards",
+        usage="%(prog)s OUTPUT --data-dir DIR\n       --tokenizer FILE [flags]",
         description="Write HDF5 shards for --task bert from text. Files of --data-dir with valid, "
         "dev or test in their names become shards for evaluation.",
         allow_abbrev=False,
