@@ -70,9 +70,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python launch/jobs.py", description="Show, follow and end runs.")
     parser.add_argument(
-        "--logs-dir",
-        type=Path,
-        help="folder of the run folders (default: all known runs of yours)",
+        "--logs-dir", type=Path, help="folder of the run folders (default: all known runs of yours)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)

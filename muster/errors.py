@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster import json_output
+from muster.worker.lost_peer import text_of as text_of
 
 NEEDED = ("yaml", "rich")  # our environment has them, a bare Python does not
 
@@ -55,14 +56,6 @@ NAMES = {
 def name_of(code: int) -> str:
     """The meaning of an exit code in one word, as in documents of `--json`."""
     return NAMES.get(code, "signal" if code > 128 else "failed")
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an error; that of a user's class may fail when asked for it."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (the user's own code)
-        return "<its text could not be read>"
 
 
 def refuse(problems: Iterable[str], where: str = "") -> None:

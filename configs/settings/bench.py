@@ -30,11 +30,9 @@ class BenchConfig(Config):
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:
-        if self.max_bytes < self.min_bytes:
-            yield (
-                f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
-                "sizes go from the smallest to the largest"
-            )
+        low, top, order = self.min_bytes, self.max_bytes, "from the smallest to the largest"
+        if top < low:
+            yield f"--max-bytes {top} is below --min-bytes {low}; sizes go {order}"
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"

@@ -32,10 +32,7 @@ class Choice:
 
 
 def choose(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    given: Sequence[str | None],
-    network: str | None,
+    probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
     """The addresses for traffic between nodes; `given` are those of a hosts file.
 
@@ -84,9 +81,7 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
 
 
 def _refuse_absent(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    addresses: Sequence[str | None],
+    probes: Sequence[Probe], hosts: Sequence[str], addresses: Sequence[str | None]
 ) -> None:
     """Refuse an address that was given for a node but that the node does not have."""
     wrong = [

@@ -155,11 +155,7 @@ def avoids_bad(job: Mapping[str, Any]) -> bool:
 
 
 def where_due(
-    run_dir: Path,
-    code: int,
-    hosts: Sequence[str],
-    allocation: Allocation,
-    job: Mapping[str, Any],
+    run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation, job: Mapping[str, Any]
 ) -> None:
     """Requeue the job after its run has ended with `code`, if that is useful.
 

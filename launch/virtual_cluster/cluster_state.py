@@ -21,15 +21,10 @@ class ClusterState:
     """Who made the testbed, its options, and whether it is complete."""
 
     checkout: str
-    user: str
-    pid: int
-    since: str
+    holder: str  # who made it, and when
     options: Options
     cores: tuple[int, ...]
     ready: bool = False
-
-    def holder(self) -> str:
-        return f"{self.checkout} ({self.user}, process {self.pid}, since {self.since})"
 
 
 @contextmanager
@@ -37,11 +32,7 @@ def locked() -> Iterator[None]:
     """Lock the machine's testbed for one action; wait while another process has the lock."""
     descriptor = os.open(STATE.parent, os.O_RDONLY)  # this folder exists before and after a testbed
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another up or down is at work; waiting for it", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -1,32 +1,32 @@
-"""Every worker starts here: it connects itself to the run, then becomes the program.
+"""What every worker starts as: it makes itself at home in the run, then becomes the program.
 
-python worker_main.py train.py [argument ...] python worker_main.py -m package.module [argument ...]
-python worker_main.py --exec COMMAND [argument ...] python worker_main.py --function FOLDER
-the call of `muster.launch` in that folder
+python worker_main.py train.py [argument ...]
+python worker_main.py -m package.module [argument ...]
+python worker_main.py --exec COMMAND [argument ...]
+python worker_main.py --function FOLDER            what `muster.launch` has left there
 
-A script has its own folder first on the path, its `sys.argv`, its `__main__` and its exit code, as
-with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and imports
-nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours. The one
-name that is added, last on the path, is `muster` (`muster/on_path/`).
+A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
+as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
+imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
+The one name that is added, last on the path, is `muster` (`muster/on_path/`).
 
-Its agent passes these variables:
+Its agent hands everything in through the environment:
 
-MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, the exit record to exits/
-MUSTER_LAUNCHER      pid of the agent: without it this process ends MUSTER_USER_TMPDIR   the user's
-TMPDIR ("": none), since torchrun sets one that is removed
+MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
+MUSTER_LAUNCHER      pid of the agent: without it this process ends
 
-How a program may end, and what then happens; `write_exit` stores only the first record of a rank.
+How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
 
-    its last line      write_exit(0); Python joins threads and calls atexit's functions
+    its last line      write_exit(0); Python joins threads and calls what is registered with atexit
     an exception       end_with: write_exit(1) with the traceback, sys.excepthook, exit code 1
     sys.exit           end_with: write_exit(code), then as Python does
     os._exit           sudden_exit: write_exit(code); nothing else is called
-    a signal           no record: the agent sees the signal, and that this rank left no record
+    a signal           no record: the agent sees it, and knows that this rank left none
 
-atexit calls the last registered function first. `leave_process_group` is registered before the
-program runs, so it is called after all functions of the program. If the program failed, it is
-unregistered: leaving the group could wait for ranks that do not come. A forked child has no rank:
-`leave_rank` takes the rank's records, and the group, away from it.
+atexit calls what was registered last first. `leave_process_group` is registered before the program
+runs, so it comes after all that the program registers. Where the program failed it is taken off the
+list: to leave the group could wait for ranks that do not come. What a worker forks has no rank:
+`leave_rank` takes its records, and the group, away from it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-    restore_tmpdir()
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
@@ -105,13 +104,9 @@ def leave_process_group() -> None:
 
 def load_beside(name: str) -> Any:
     """Load a file beside this one by its path: `muster` may be another package in this program."""
-    path = str(Path(__file__).with_name(f"{name}.py"))
-    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # lost_peer.py finds the inspection here
-    spec.loader.exec_module(module)
-    return module
+    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
+    package.__path__ = [str(FACE / "worker")]
+    return importlib.import_module(f"_muster.{name}")  # lost_peer.py finds the inspection here
 
 
 def load_script(words: list[str]) -> types.CodeType:
@@ -273,12 +268,6 @@ def redirect_output(run_dir: Path) -> None:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
-
-
-def restore_tmpdir() -> None:
-    """Restore the user's TMPDIR: programs stage data there."""
-    own = os.environ.pop("MUSTER_USER_TMPDIR", os.environ.get("TMPDIR", ""))
-    os.environ.update(TMPDIR=own) if own else os.environ.pop("TMPDIR", None)
 
 
 def end_with_agent() -> None:

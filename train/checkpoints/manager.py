@@ -1,19 +1,19 @@
-"""When a checkpoint is due, and what it contains.
+"""When a checkpoint is due, and what is in it.
 
-Every rank has a manager and calls the same methods in the same order. One rank of each file system
-writes, and only that rank has a `Writer`. These methods are collective, so all ranks must be in the
-same one: `make` (unless all have agreed to skip), `find`, and `_save` and `_begin`, which they
-call. The others concern this rank alone: `is_due`, `requests`, `is_busy`, `is_best`,
-`is_due_at_end`, `restore`, `close`.
+Every rank has a manager and calls the same methods in the same order. Of each file system one rank
+writes, and only that one has a `Writer`. These methods are collective, so no rank may leave one
+out, or be in another one: `make` (unless all agreed to skip), `find`, and `_save` and `_begin`
+inside them. The others look at this rank alone: `is_due`, `requests`, `is_best`, `is_due_at_end`,
+`restore`, `close`.
 
-    after a step     requests()         what this rank requests: stop, save, busy
-                     of_any()           what at least one rank requests, by the step's collective
+    after a step     requests()         what this rank wants: stop, save, busy
+                     of_any()           what at least one rank wants, by the step's own collective
                      make()             skip it (a rank is still writing the last), or:
                        _begin           all wait until no rank writes; the run's number
-                       _save            collectives that gather the ranks' data, then copies
-                       Writer.start     a thread writes them to disk; training continues
+                       _save            collectives that gather what ranks hold, then copies
+                       Writer.start     a thread writes them to disk; training goes on
 
-No rank decides alone: rank 0 decides what is due, and all ranks do what any rank requests.
+A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
 """
 
 import time
@@ -114,12 +114,8 @@ class CheckpointManager:
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
         """What this rank requests after `step`; `stop`: it was asked to stop."""
-        return StepRequests(stop, self.is_due(step), self.is_busy)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether this rank is still writing the last checkpoint."""
-        return self._writer is not None and self._writer.is_busy
+        is_busy = self._writer is not None and self._writer.is_busy
+        return StepRequests(stop, self.is_due(step), is_busy)
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one is due at the end of the run, so that more steps can be added later."""

@@ -1,17 +1,16 @@
-"""Explain a hang in sentences: the first is the cause, as far as the ranks show it.
+"""What a run hangs on, in sentences: the first is the cause, as far as the ranks can tell.
 
 How it works: a rank that waits in a collective waits for the members of its group that have not
-begun it. Following these from rank to rank leads to ranks that wait for nobody. They are the cause,
-and a sentence describes what each of them does. If that never ends, ranks wait for each other in
-different orders. If all ranks have begun the same collective and still wait, they must disagree
-about it: another operation, shape or type. Without collectives, a rank that is in another place
-than most is named.
+begun it. Following that from rank to rank ends at those that wait for nobody: they are the cause,
+and what each of them does is said. Where it ends nowhere, ranks wait for each other in different
+orders. Ranks that have all begun the same collective, and wait, must disagree about it: another
+operation, shape or type. Without collectives, the rank that is elsewhere than most is named.
 
-A slow rank is recognised by when it comes to collectives. All ranks end a collective at about the
-same time, when the last one has come. The time from there until a rank comes to the next one is its
-own; the remaining time until the others have come, it waits. Step times are the same on all ranks
-and show nothing. Times of different nodes are converted to the clock of node 0, by the offsets that
-agents have measured.
+A slow rank is judged by when it comes to collectives: all ranks end one at about the same time,
+when the last has come. What a rank needs from there until it comes to the next one is its own time;
+what is left until the others have come, it waits. Step times are alike on all ranks and say
+nothing. Times of different nodes are put on one clock, that of the run's leader, by the offsets
+that agents have measured.
 """
 
 from collections import Counter

@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PROC = Path("/proc")
 WORDS = {  # psutil's words
     "stopped": "is stopped by a signal (SIGSTOP)",
@@ -39,8 +41,6 @@ class ProcessState:
 
 def state_of(pid: int) -> ProcessState | None:
     """The present state; None if there is no such process."""
-    import psutil
-
     io_bytes = 0
     try:
         process = psutil.Process(pid)

@@ -11,26 +11,10 @@ them, so that their interval is too narrow. The means of repeated runs are indep
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """An estimate from `count` values, in their unit; the interval is None for a single value."""
-
-    count: int
-    mean: float
-    median: float
-    spread: float | None  # sample standard deviation
-    low: float | None  # of the confidence interval for the mean
-    high: float | None
-
-    def columns(self, *names: str) -> dict[str, float | None]:
-        """The fields with these names as columns."""
-        return {f"{name}_s": getattr(self, name) for name in names}
+INTERVAL = ("spread_s", "low_s", "high_s")
 
 
 def numbers(values: Iterable[Any]) -> list[float]:
@@ -48,23 +32,22 @@ def mean(values: Iterable[Any]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def estimate(values: Iterable[Any]) -> Estimate | None:
-    """Mean and interval of all numbers among `values`; None if there are none."""
+def estimate(values: Iterable[Any]) -> dict[str, float | None]:
+    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
+
+    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
+    None where one value alone is known.
+    """
     known = numbers(values)
     if not known:
-        return None
-    center, spread, half = statistics.fmean(known), None, None
-    if len(known) > 1:
-        from scipy import special
+        return {}
+    center, middle = statistics.fmean(known), statistics.median(known)
+    if len(known) == 1:
+        return {"mean_s": center, "median_s": middle, **dict.fromkeys(INTERVAL)}
+    from scipy import special
 
-        spread = statistics.stdev(known)
-        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * spread / math.sqrt(len(known))
-    return Estimate(
-        count=len(known),
-        mean=center,
-        median=statistics.median(known),
-        spread=spread,
-        low=None if half is None else center - half,
-        high=None if half is None else center + half,
-    )
+    spread = statistics.stdev(known)
+    quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * spread / math.sqrt(len(known))
+    interval = zip(INTERVAL, (spread, center - half, center + half), strict=True)
+    return {"mean_s": center, "median_s": middle, **dict(interval)}

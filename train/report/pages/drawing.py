@@ -1,16 +1,20 @@
-"""Draw figures: without a screen, narrow enough for a phone, with distinct colours.
+"""How quantities are written, and figures drawn: without a screen, narrow enough for a phone.
 
-Text and axes take the colour of the surrounding page, so that a figure works on light and dark. No
-text is coloured: small coloured text has too little contrast, and a legend shows the line or the
-bar beside the name.
+Text and axes take the colour of the page around them, so that a figure works on light and dark.
+No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
+the bar beside the name.
 """
 
 import io
+import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # in the form of a testbed's --rate
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
 # Okabe and Ito's, without black and yellow; the light ones darker, for 3:1 on white.
@@ -19,35 +23,19 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
-WIDTH_IN, TYPE_PT = 4.2, 9.5  # on a phone of 390 pixels, type is then 11 pixels high
+WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
 LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": TYPE_PT,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "report",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.18,
-    "figure.constrained_layout.use": True,
-    **dict.fromkeys(
-        "text.color axes.labelcolor axes.edgecolor xtick.color ytick.color grid.color".split(), INK
-    ),
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
 
 @contextmanager
 def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, in an array of two dimensions."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in))
-        FigureCanvasSVG(figure)
         yield figure, figure.subplots(squeeze=False, **how)
 
 
@@ -91,3 +79,24 @@ def whole_numbers(axis: Any) -> None:
     low, high = axis.get_xlim()
     if high - low < 1:
         axis.set_xlim((low + high) / 2 - 1, (low + high) / 2 + 1)
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in milliseconds below one second."""
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
+def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
+    """The mean, with half of the interval if there is one."""
+    if low_s is None or high_s is None or high_s <= low_s:
+        return duration(mean_s)
+    scale, unit = (1.0, "s") if mean_s >= 1 else (1e3, "ms")
+    half = (high_s - low_s) / 2 * scale
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    return f"{mean_s * scale:.{digits}f} ± {half:.{digits}f} {unit}"
+
+
+def link_rate(text: str) -> str:
+    """`1gbit` as "1 Gbit/s"; other texts, such as "unlimited", unchanged."""
+    found = _RATE.fullmatch(text)
+    return f"{found[1]} {found[2].upper() if found[2] != 'k' else 'k'}bit/s" if found else text
