@@ -1,10 +1,10 @@
-"""Run a study, or go on with one: `python launch/study.py configs/studies/quick.yaml`."""
+"""Run a study, or continue one: `python launch/study.py configs/studies/quick.yaml`."""
 
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _taken(words: list[str]) -> Iterator[str]:
-    """Flags that a study gives to each of its runs itself."""
+    """Flags that a study sets for each of its runs itself."""
     for name in (word.partition("=")[0] for word in words):
         if name in TAKEN:
             yield f"{name}{TAKEN[name]}"
@@ -65,8 +65,8 @@ def _taken(words: list[str]) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python launch/study.py",
-        description="Run every cell of a study that is not done yet.",
-        epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
+        description="Run the cells of a study that are not done yet.",
+        epilog="All other flags go to launch/submit.py, for each run: --launcher ssh --hosts FILE.",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, help="a file like those of configs/studies/")
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
         help="also pack report, code and a folder for each part: zip (default) or tar.gz",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -30,7 +30,7 @@ from muster.errors import MusterError, UsageError, refuse
 
 def main() -> int:
     line = CommandLine.of(own_arguments())
-    os.environ.pop(VALUES, None)  # the run has them; nothing else that starts here does
+    os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
     if launch.json:
         json_output.begin()
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _ask(launcher: Launcher) -> Facts:
-    """What the machines say; whatever stands against a run is refused as wrong input is.
+    """The machines' facts; problems are refused like wrong input.
 
     Raises:
         UsageError: the run could not start, or not as it should; every problem at once.

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -56,7 +56,7 @@ def main() -> int:
             cell_runs.wait_for_last(sweep)
         cell_runs.begin(sweep, fresh=args.fresh)
         if is_array:
-            os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
+            os.environ.pop(VALUES, None)  # each run has them; its job does not need them
             if array_job.run(sweep, args.at_once, wait=not args.detach):
                 return conclude(sweep)
             json_output.emit("submitted", folder=str(sweep.folder))
@@ -83,7 +83,7 @@ def _go_on_in_background(folder: Path) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="muster sweep",
-        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM ...]",
+        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
         description="Run a program once with every combination of the values. Without a program "
         "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
         "what is missing or has failed.",
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE,VALUE",
-        help="values of one flag; where they have commas themselves, ';' separates them",
+        help="values of one flag; if values contain commas, separate them with ';'",
     )
     parser.add_argument(
         "--at-once", type=int, default=1, help="how many run at the same time (default: 1)"
@@ -108,8 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    # Of muster.map, beside --name: {"cells": [{"id": ID, "words": [what follows submit.py]}]}
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    # From muster.map, beside --name: {"cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser
 

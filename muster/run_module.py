@@ -22,7 +22,7 @@ OURS = ("launch", "train")
 
 
 def main() -> None:
-    """Become the module that the first argument names."""
+    """Run the module that the first argument names, in place of this script."""
     del sys.argv[0]
     is_ours = sys.argv[0].partition(".")[0] in OURS
     has_own_folder = not getattr(sys.flags, "safe_path", False)

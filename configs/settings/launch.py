@@ -1,4 +1,4 @@
-"""Every setting of a launch: on which machines, through what, and under which of their rules."""
+"""Every setting of a launch: the machines, how to reach them, and their limits."""
 
 import ipaddress
 import re
@@ -12,13 +12,13 @@ from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, settin
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-# As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
+# In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
 
 
 class Nodes(int):
-    """A number of nodes; or, written 2:4, at most four and at least two."""
+    """A number of nodes; written 2:4, at least two and at most four."""
 
     KIND = "N or MIN:MAX"
     least: int
@@ -37,7 +37,7 @@ class Nodes(int):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Config):
-    """On what, and through what, the workers start.
+    """Where the workers start, and how.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -45,7 +45,7 @@ class LaunchConfig(Config):
 
     launcher: str = setting(
         "auto",
-        "auto: ssh with --hosts, slurm where sbatch is, else local",
+        "auto: ssh with --hosts, slurm if there is sbatch, else local",
         files="launch.launchers",
     )
     nodes: Nodes | None = setting(
@@ -56,7 +56,7 @@ class LaunchConfig(Config):
     )
     nproc_per_node: str | None = setting(
         None,
-        "workers per node: 4, gpu (one a GPU), or 2,1 of two nodes (default: 1, or a job's GPUs)",
+        "workers per node: 4, gpu (one per GPU), or 2,1 on two nodes (default: 1, or a job's GPUs)",
     )
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the benchmark of collectives"
@@ -72,7 +72,9 @@ class LaunchConfig(Config):
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network of gradients: 10.10.1.0/24 (default: one all nodes share)", affects="sharing"
+        None,
+        "network for gradients: 10.10.1.0/24 (default: one that all nodes share)",
+        affects="sharing",
     )
     master_port: int | None = setting(
         None, "rendezvous port on node 0 (default: a free one)", port=True
@@ -82,14 +84,14 @@ class LaunchConfig(Config):
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
-        0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
+        0, "how often a run restarts from a checkpoint after it lost a worker or node", least=0
     )
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0
     )
     hang_after_s: float | None = setting(
         None,
-        "a hang: seconds without progress; 0: never (default: 10 x the longest pause, at least 60)",
+        "seconds without progress: a hang; 0: never (default: 10 x longest pause, at least 60)",
         least=0,
     )
     on_hang: OnHang = setting(
@@ -100,7 +102,7 @@ class LaunchConfig(Config):
     on: str | None = setting(
         None, "cluster in muster.toml whose settings are used; flags take precedence"
     )
-    json: bool = setting(False, "for other programs: print what happens as JSON, one object a line")
+    json: bool = setting(False, "for other programs: print events as JSON, one object per line")
 
     def _problems(self) -> Iterator[str]:
         yield from too_low("nodes", self.least_nodes, 1)
@@ -136,21 +138,21 @@ class LaunchConfig(Config):
 
     @property
     def least_nodes(self) -> int:
-        """Nodes without which a run does not start, or start again."""
+        """The smallest number of nodes with which a run starts or restarts."""
         if isinstance(self.nodes, Nodes):
             return self.nodes.least
         return 1 if self.nodes is None else self.nodes
 
     @property
     def ports(self) -> tuple[int, int] | None:
-        """The first and the last port at which agents and workers may meet; None: any."""
+        """The first and last port for agents and workers; None: any port."""
         if self.port_range is None:
             return None
         found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", self.port_range, re.ASCII)
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
-        """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
+        """Workers of each node; `nodes` is used if neither flag says how many nodes there are."""
         counts = [default] if self.nproc_per_node is None else self.nproc_per_node.split(",")
         slots: tuple[Slots, ...] = tuple("gpu" if one == "gpu" else int(one) for one in counts)
         return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
@@ -158,13 +160,13 @@ class LaunchConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SshConfig(Config):
-    """How the ssh launcher reaches the nodes, and where Muster lies on them."""
+    """How the ssh launcher reaches the nodes, and Muster's folder on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "login name, where hosts give none or a manifest has several")
+    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
-        "the checkout's folder on the nodes (default: this one where they see it, or ~/muster)",
+        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
     )
     setup: bool = setting(False, "make the environment on every node, and run nothing")
 
@@ -177,7 +179,7 @@ class SshConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig(Config):
-    """What is asked of Slurm; each is sbatch's option of that name."""
+    """Options of sbatch, under sbatch's own names."""
 
     partition: str | None = setting(None, "partition", aliases=["-p"])
     account: str | None = setting(None, "account", aliases=["-A"])
@@ -215,21 +217,21 @@ class SlurmConfig(Config):
 
     @property
     def more(self) -> dict[str, str]:
-        """What --slurm gave, by sbatch's own names."""
+        """The options that --slurm gave, by sbatch's own names."""
         pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
         return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """How much of the nodes is looked at."""
+    """How much of the nodes is checked."""
 
     quick: bool = setting(False, "check nodes and connections between them; measure nothing")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a launcher is made from."""
+    """The arguments of a launcher."""
 
     launch: LaunchConfig
     ssh: SshConfig
@@ -237,7 +239,7 @@ class Settings:
 
 
 def is_plain(text: str) -> bool:
-    """Without line breaks or other control characters, which files and options cannot hold."""
+    """Whether `text` has no line breaks or other control characters, which options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
 
 

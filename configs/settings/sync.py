@@ -1,4 +1,4 @@
-"""How the workers' models stay one: the sync mode, what it may leave out, and how often."""
+"""How the workers' models stay equal: the sync mode, what it may leave out, and how often."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from configs import plugins
 from configs.settings.fields import applying, gradients, sending, sharing
 
-COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
+COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send fewer bytes than the gradients
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
@@ -25,7 +25,7 @@ class SyncingConfig:
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
     sparse_rows: bool = sending(
-        True, "send rows of embeddings in use only (all_reduce, gather_scatter, zero1)"
+        True, "send only the used rows of embeddings (all_reduce, gather_scatter, zero1)"
     )
     compress: str = gradients(
         "none",
@@ -43,12 +43,12 @@ class SyncingConfig:
     outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
     equalize_every: int = sharing(
-        0, "measure how far parameters have drifted apart, and make them equal, every n-th step; "
+        0, "every n-th step measure how much parameters differ, and make them equal; "
         "0: never", least=0
     )  # fmt: skip
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
-        """A line for every one of these settings that is wrong, beside --precision, --compile."""
+        """A line for each wrong setting among these, together with --precision and --compile."""
         sync, is_half, compress = self.sync, precision == "fp16", f"--compress {self.compress}"
         compresses = self.compress in plugins.names("train.sync.compression")
         in_buckets = self.bucket_mb != 0 and self.overlap

@@ -20,7 +20,7 @@ INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name w
 
 @dataclass(frozen=True, kw_only=True)
 class LearningConfig:
-    """How a step follows from gradients."""
+    """How an optimizer step is computed from gradients."""
 
     optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting("adamw", "the optimizer")
     lr: float = setting(5e-5, "peak learning rate", positive=True)
@@ -51,7 +51,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    # what
+    # what is trained
     task: str = setting("quickstart", "what to train, a file of train/tasks/", files="train.tasks")
     data_dir: Path | None = neutral(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
@@ -65,7 +65,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
     length_balance: bool = computing(
-        True, "cut batches so that all workers have as many tokens, padding included: same loss"
+        True, "divide batches so that all workers have equally many tokens, with padding: same loss"
     )
     dropout: float | None = setting(None, "probability (default: the model's)", share=True)
     batchnorm: Literal["synced", "local"] = setting(
@@ -92,14 +92,14 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
 
-    # what it tells
+    # what is printed
     evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
     metrics: str | None = neutral(None, "add metrics of evaluate: f1:average=macro,./my_metric.py")
-    log_every: int = neutral(0, "print every n-th step's loss; 0: of the first five only", least=0)
+    log_every: int = neutral(0, "print every n-th step's loss; 0: only the first five", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
     # where it runs
-    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda if there is a GPU")
     backend: Literal["auto", "gloo", "nccl"] = sharing("auto", "auto: nccl on cuda, gloo on cpu")
     threads: int | None = computing(None, "per worker (default: its share of the cores)", least=1)
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
@@ -109,7 +109,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         positive=True,
     )
 
-    # what is written where
+    # what is written, and where
     cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
     profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
@@ -138,13 +138,13 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
             yield f"--split {self.split}: weights must not be negative, and one must be above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
-        """One weight per rank, or None for an even split, or one that is still to be measured."""
+        """One weight per rank; None for an even split, or one that is still to be measured."""
         if self.split in ("even", "auto"):
             return None
         return tuple(float(weight) for weight in self.split.split(","))
 
     def world_problems(self, world_size: int) -> Iterator[str]:
-        """What is wrong with this configuration on `world_size` workers."""
+        """The problems of this configuration on `world_size` workers."""
         weights = self.split_weights()
         yield from applying({
             f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
@@ -156,7 +156,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         })  # fmt: skip
 
     def on(self, world_size: int) -> "TrainConfig":
-        """As it is on so many workers: with the batch of all where that of each was given."""
+        """This configuration on `world_size` workers, with the total batch size."""
         if self.local_batch_size is None:
             return self
         total = self.local_batch_size * world_size
@@ -164,7 +164,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
     @property
     def name(self) -> str:
-        """What it does, in the run's name."""
+        """The part of a run's name that says what it does."""
         return f"{self.task}-{self.sync}"
 
     @property
@@ -178,7 +178,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand(Config):
-    """Which worker this is, where no launcher says so: given on each node, as the courses do."""
+    """Which worker this is, without a launcher: given on each node, as in the courses."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
     master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)

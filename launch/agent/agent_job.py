@@ -47,20 +47,20 @@ from muster import run_files
 from muster.errors import STOPPED
 from muster.writing import write_json, writing
 
-# Time for workers and agents to find that another is gone, and to write down how they ended.
+# Time for workers and agents to find that another is gone, and to record how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class _AgentConnection:
-    """This side of one agent."""
+    """The leader's side of one agent."""
 
     def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
         self.assignment = assignment
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
-        self.record: dict[str, Any] | None = None  # of its end
+        self.record: dict[str, Any] | None = None  # the record of its end
         self.process, self.channel = started.process, started.channel
         self._token = started.token
 
@@ -88,7 +88,7 @@ class _AgentConnection:
             either = "its agent was killed, or the node went down, or the connection to it was cut"
             return f"{self.place} is gone: {either}"
         patience_s = SILENT_S
-        if not self.channel.has_message:  # it has yet to log in, and to load what it needs
+        if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
         if self.channel.silent_s > patience_s:
             return f"heard nothing from {self.place} for {patience_s:.0f} s: is its link down?"
@@ -97,16 +97,16 @@ class _AgentConnection:
 
 @dataclass(frozen=True)
 class SchedulersJob:
-    """The job of a scheduler that a run is led in."""
+    """The scheduler's job in which a run is led."""
 
     job_id: str
     cluster: str | None = None
-    # Whether the scheduler has said that the time of the job is nearly up.
+    # Whether the scheduler has announced the end of the job's time.
     is_nearly_over: Callable[[], bool] = lambda: False
 
 
 class AgentJob:
-    """A job of this process."""
+    """A run led by this process."""
 
     detached = False
     is_led_here = True
@@ -119,8 +119,8 @@ class AgentJob:
         start: Callable[[], Sequence[AgentProcess]],
         *,
         prefixes: bool,
-        is_local: bool = False,  # the agents are on this machine, and below this process
-        patience_s: float = 0.0,  # for what has started the agents to end after them
+        is_local: bool = False,  # the agents are on this machine, as children of this process
+        patience_s: float = 0.0,  # for the processes that started the agents to end after them
         inside: SchedulersJob | None = None,
         ends_unix_s: float | None = None,  # when a scheduler ends the job
     ) -> None:
@@ -135,12 +135,12 @@ class AgentJob:
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
-        self._fed = 0.0  # when a node last sent something of its files
-        self._patient_until = 0.0  # for workers that are stopping in order
+        self._fed = 0.0  # when a node last sent a part of its files
+        self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
         on_stop(lambda number, _: self.signals.append(number))
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
@@ -155,15 +155,17 @@ class AgentJob:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
         self._requests = RequestFile(run_dir)
-        self._inspection: RunInspection | None = None  # once something is asked, or noticed
+        self._inspection: RunInspection | None = None  # created at the first question or event
 
     @property
     def shown(self) -> bytes:
         return self._follower.tail
 
     def wait(self) -> int:
-        """0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued;
-        128 + its number if a signal ended the run; else 1.
+        """Wait for the end; return the exit code.
+
+        0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued; 128 + its
+        number if a signal ended the run; else 1.
         """
         try:
             while not self._is_over() and self.trouble is None and not self.signals:
@@ -180,12 +182,12 @@ class AgentJob:
                 self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
-                agent.channel.close()  # which ends those that have not heard
+                agent.channel.close()  # this ends agents that did not get the message
             self._proof.unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self.signals or self.trouble is None):  # else that is why they stopped
+        if in_order and (self.signals or self.trouble is None):  # else that is their reason
             return STOPPED
         if self.signals:
             return 128 + self.signals[0]
@@ -230,7 +232,7 @@ class AgentJob:
             self.trouble, self.lost_node = why, lost.assignment.name if lost else None
 
     def _tick_until(self, deadline: float) -> None:
-        """Until all is over; past the deadline, too, while nodes still send what they have."""
+        """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
             if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
@@ -293,7 +295,7 @@ class AgentJob:
         if self._is_local:
             hurry = self._interrupted_twice
             process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
-        else:  # what ssh leaves running, such as a connection for others, is not ours
+        else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = [agent.process for agent in self._agents]
             process_tree.end_started(
                 started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
@@ -311,7 +313,7 @@ class AgentJob:
     def _show(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
-        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+        except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
             self.signals.append(signal.SIGPIPE)
 
     def _interrupted_twice(self) -> bool:

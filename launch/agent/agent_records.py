@@ -1,4 +1,4 @@
-"""What each agent leaves in `agents/` of the run folder: who it was, and how its part ended."""
+"""The files of each agent in `agents/` of the run folder: who it was, and how its part ended."""
 
 import os
 import socket
@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
-    """Where torchrun, or workers before they have files of their own, print.
+    """The log for torchrun, and for workers before they have files of their own.
 
     Raises:
         MusterError: it cannot be written.
@@ -42,7 +42,7 @@ def open_log(assignment: Assignment) -> IO[bytes]:
 
 
 def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, Any]:
-    """Write down who this agent is; a process is known by its pid together with when it began."""
+    """Record this agent; a process is identified by its pid and its start time."""
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -60,7 +60,7 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
 
 
 def stopped_cleanly(assignment: Assignment) -> str:
-    """What this node's workers said, if all of them stopped cleanly; else nothing."""
+    """The reason that this node's workers recorded, if all of them stopped cleanly; else ""."""
     records = _records_of(assignment)
     if any(records.get(rank, {}).get("cause") != "stopped" for rank in assignment.ranks):
         return ""
@@ -68,15 +68,15 @@ def stopped_cleanly(assignment: Assignment) -> str:
 
 
 def failed(assignment: Assignment) -> list[int]:
-    """Which of this node's workers have said that they failed."""
+    """The workers of this node that recorded a failure."""
     records = _records_of(assignment)
     return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
-    """Write down how a worker ended that has not: one that has become another program, say.
+    """Record the end of a worker that could not, for example because it became another program.
 
-    Not where it has not even begun: why that was is in the agent's log.
+    Not if it has not even begun: then the agent's log has the reason.
     """
     run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
@@ -85,7 +85,7 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
     record = {
         "rank": rank,
         "host": socket.gethostname(),
-        "pid": 0,  # which is not known any more
+        "pid": 0,  # no longer known
         "time_unix_s": time.time(),
         "code": code,
         "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
@@ -102,10 +102,10 @@ def write_exit(
     victims: Sequence[Victim],
     oom_kills: int,
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end.
+    """Record how this node's part ended, with each worker's own record of its end.
 
-    `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
-    `ended` has the workers that were alive until this agent ended them, and in which state.
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
+    workers that were alive until this agent ended them, with their states.
     """
     for rank in assignment.ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
@@ -145,7 +145,7 @@ def _path(file: RunFile, assignment: Assignment) -> Path:
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
-    """How many processes the kernel has killed in this cgroup for lack of memory; 0: not known.
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.

@@ -1,9 +1,9 @@
-"""Bring back, as it is written, what a node without a shared file system puts in its run folder.
+"""Copy a node's part of the run folder to the launcher as it is written, without a shared disk.
 
-A node sends what it writes itself: the files of its ranks and of its host. Node 0, where rank 0 is,
-sends those that a run has once. So nodes that share a disk with each other, but not with the
-launcher, send nothing twice. What grows is sent from where it was. All else is sent whole, and a
-reader finds it when all of it is there.
+A node sends what it writes itself: the files of its ranks and of its host. Node 0, which has rank
+0, sends the files that a run has once. So nodes that share a disk with each other, but not with the
+launcher, send nothing twice. A growing file is sent from its last position. Any other file is sent
+whole, and a reader sees it only when it is complete.
 """
 
 import base64
@@ -23,13 +23,13 @@ from muster.writing import writing
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144
-# So much may wait to be sent; a slow link must not fill a node's memory.
+# The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
 SENT = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
 class LogSync:
-    """The node's side: finds what is new and sends it."""
+    """The node's side: finds new data and sends it."""
 
     def __init__(self, assignment: Assignment) -> None:
         self._run_dir, self._node = assignment.spec.run_dir, assignment.index
@@ -38,27 +38,27 @@ class LogSync:
         self._looked = 0.0
 
     def send_news(self, channel: Channel) -> None:
-        """Send what has been written since the last time, as far as the link takes it."""
+        """Send what has been written since the last call, as far as the link accepts it."""
         if time.monotonic() - self._looked > EVERY_S:
             self._looked = time.monotonic()
             self._send(channel)
 
     def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
-        """Send all that is left; gives up where the other side has taken nothing for so long."""
+        """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
                 taken, waiting = time.monotonic(), channel.waiting_bytes
-            time.sleep(0.001)  # a pipe holds 64 kB: one that is slower to fill it sets the pace
+            time.sleep(0.001)  # a pipe holds 64 kB: a longer sleep would limit the speed
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
-        """Whether something was left unsent."""
+        """Send new data; return whether something is left."""
         for file, path in self._files():
             try:
                 if self._send_file(file, path, channel):
                     return True
-            except FileNotFoundError:  # removed or renamed as we look
+            except FileNotFoundError:  # removed or renamed in the meantime
                 continue
         return False
 
@@ -79,7 +79,7 @@ class LogSync:
         known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
         version = "" if file.home == "grows" else known
         before, at = self._sent.get(path, (None, 0))
-        if before != version:  # a file that stays empty tells something, too
+        if before != version:  # an empty file is information, too
             at = 0
         elif at >= facts.st_size:
             return False
@@ -98,10 +98,10 @@ class LogSync:
 
 
 def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
-    """The launcher's side: write what `node` sent.
+    """The launcher's side: write what `node` has sent.
 
     Raises:
-        MusterError: it names a file that is not its to write, or the disk here is full.
+        MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
     file = run_files.known(str(name))
@@ -113,7 +113,7 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
     into = path if grows else path.with_name(f"{path.name}.{node}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        into.touch(0o600 if file.private else 0o666)  # less the umask
+        into.touch(0o600 if file.private else 0o666)  # minus the umask
         with into.open("r+b") as stream:
             stream.seek(int(message["at"]))
             stream.write(base64.b64decode(message["data"]))
@@ -123,10 +123,10 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
 
 
 def make_room(assignment: Assignment) -> None:
-    """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
+    """Clear the folder on a node with its own disk: of the last attempt, or of another run.
 
     Raises:
-        UsageError: another run's files are there, and are not to be overwritten.
+        UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
     if spec.attempt:

@@ -1,12 +1,13 @@
-"""Workers are asked to stop, and get the time to end by themselves.
+"""Ask workers to stop, and give them time to end by themselves.
 
-How it works: a worker that can stop in order makes a file named by its pid. Whoever has the run
-stop writes the reason into each of these files first, and then sends SIGTERM to these workers
-alone: torchrun would answer a SIGTERM of its own by ending them. They agree on the step among
+How it works: a worker that can stop cleanly makes a file named by its pid. To stop the run, the
+agent first writes the reason into each of these files, and then sends SIGTERM to these workers
+only: torchrun would answer a SIGTERM by ending its workers. The workers agree on the step among
 themselves. A worker that has made no file yet is not asked, and is ended with the others.
 
-Where there is no such file at all, the program is one that says nothing of stopping. It may still
-catch SIGTERM: torchrun gets the signal, passes it on, and waits for it as long as is allowed here.
+If there is no such file at all, the program does not use `muster` for stopping. It may still catch
+SIGTERM. So torchrun gets the signal, passes it on, and waits for the program as long as this module
+allows.
 """
 
 import signal
@@ -25,8 +26,8 @@ SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    One that can stop in order says so by a file in a folder of `scratch`, named by its pid and
-    open for the reason. `say` tells a launcher that it has to be patient.
+    A worker that can stop cleanly has a file in a folder of `scratch`, named by its pid, for the
+    reason. `say` tells a launcher that it must be patient.
     """
 
     def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
@@ -34,7 +35,7 @@ class Stoppable:
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None
-        self._heeds: bool | None = None  # whether what runs would do something about SIGTERM
+        self._heeds: bool | None = None  # whether the running program reacts to SIGTERM
 
     @property
     def is_asked(self) -> bool:
@@ -46,7 +47,7 @@ class Stoppable:
         return self._until is not None and time.monotonic() < self._until
 
     def ask(self, why: str) -> None:
-        """Ask those that can stop in order, if any have said so by now; once.
+        """Ask the workers that can stop cleanly, if there are any by now; once.
 
         Not torchrun, which would end its workers. They agree among themselves on the step.
         """
@@ -58,9 +59,9 @@ class Stoppable:
         self._ask([int(path.name) for path in workers])
 
     def ask_all(self) -> bool:
-        """Send SIGTERM to what this process has started: torchrun, or the workers themselves.
+        """Send SIGTERM to the processes started by this one: torchrun, or the workers themselves.
 
-        False where workers were asked before.
+        False if workers were asked before.
         """
         if self.is_asked:
             return False
@@ -73,9 +74,9 @@ class Stoppable:
         self._say(stopping=self._grace_s, **more)
 
     def is_last_moment(self, left_s: float | None) -> bool:
-        """Whether just their grace is left of a job's time, for workers that catch SIGTERM.
+        """Whether only the grace of workers that catch SIGTERM is left of a job's time.
 
-        Those that do not may use all of it.
+        Workers that do not catch it may use all of the time.
         """
         if left_s is None or left_s > self._grace_s + SPARE_S:
             return False
@@ -85,7 +86,7 @@ class Stoppable:
 
 
 def _catches_sigterm() -> bool:
-    """Whether a worker below this process would do something about SIGTERM, but for ending.
+    """Whether a worker below this process has its own reaction to SIGTERM.
 
     `worker_main.py --exec` does not count: it only passes signals on.
     """

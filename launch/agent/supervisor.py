@@ -52,23 +52,23 @@ from muster.errors import STOPPED, MusterError
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
-DEAF_S = 5.0  # one that was silent for so long is told nothing more
-# Time for workers to find that a peer is gone, and to write down how they ended.
+DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
+# Time for workers to find that a peer is gone, and to record how they ended.
 ECHO_S, STOP_S = 1.5, 2.0
-# Time for the others to write down how they ended, too.
+# Time for the other agents to record how they ended.
 LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 def main() -> int:
-    """Be led through stdin and stdout."""
-    # Whatever is printed here by accident must not come between the messages.
+    """Serve a launcher through stdin and stdout."""
+    # Accidental output must not get between the messages.
     launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     return serve(launcher, lambda message: Assignment.from_json(message["assignment"]))
 
 
 def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
-    """Wait for the assignment, the first message of the launcher, and act on it."""
+    """Wait for the assignment, the launcher's first message, and carry it out."""
     Heartbeat().add(launcher)
     message = launcher.first("assignment", "stop") or {"stop": 1}
     if "stop" in message:  # before there was anything to do
@@ -84,11 +84,11 @@ class Agent:
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment, self._launcher = assignment, launcher
         self._signals: list[int] = []
-        self._notices: list[int] = []  # that the time is up
-        self._oom_kills, self._hurry = oom_kills(), False  # before the workers start
+        self._notices: list[int] = []  # announcements of the time limit
+        self._oom_kills, self._hurry = oom_kills(), False  # counted before the workers start
         self._stop_request: Ended | None = None  # by the launcher, a signal or the time
-        self._stopping: Ended | None = None  # for which workers that say nothing were sent SIGTERM
-        self._finished: Ended | None = None  # this node's workers have ended, and well or as told
+        self._stopping: Ended | None = None  # workers without a stop file have got SIGTERM
+        self._finished: Ended | None = None  # this node's workers have ended, well or as requested
         self._lost: str | None = None  # what has failed elsewhere
         self._may_leave = False
         self._peers: Peers | None = None
@@ -97,7 +97,7 @@ class Agent:
         self._log_sync = None if shared else LogSync(assignment)
 
     def run(self) -> int:
-        """Stay until nothing of the run is left on this node; the exit code of this process."""
+        """Run until nothing of the run is left on this node; return this process's exit code."""
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.append(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
@@ -154,7 +154,7 @@ class Agent:
         return ended
 
     def _tick(self) -> None:
-        """Hear everyone; raises `Ended` where that ends this node's part."""
+        """Check all sources of events; raises `Ended` if one ends this node's part."""
         assert self._peers is not None
         time.sleep(TICK_S)
         self._peers.tick()
@@ -202,17 +202,17 @@ class Agent:
         return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
-        """The time of the job is nearly up: workers that can stop in order do, others later."""
-        self._workers.ask(NOTICE)  # none may be ready yet: then again, with the next tick
+        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        self._workers.ask(NOTICE)  # if none is ready yet, the next tick asks again
         if self._workers.is_last_moment(self._assignment.left_s()):
             message = f"{self._assignment.name}: the time of its job is nearly up"
             self._ask_to_stop(Ended(128 + signal.SIGTERM, "signal", message, NOTICE))
 
     def _stop(self, ended: Ended) -> None:
-        """Have workers end by themselves, where somebody wants the run to; raises `ended` if late.
+        """Let workers end by themselves on a request to end the run; raises `ended` if late.
 
-        A failure, which has another code than a signal's, leaves time only to those that can stop
-        in order.
+        A failure, whose code is not that of a signal, gives time only to workers that can stop
+        cleanly.
         """
         if self._finished is not None:
             return
@@ -235,11 +235,11 @@ class Agent:
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
-        if failure and self._stopping is None:  # else that is how SIGTERM ended them
+        if failure and self._stopping is None:  # else SIGTERM ended them, which is no failure
             raise Ended(1, "command", failure)
 
     def _end(self, ended: Ended) -> int:
-        """Let everyone know, wait for what workers have to say of it, and end them all."""
+        """Inform everyone, wait for the workers' records, and end them all."""
         launcher, index = self._launcher, self._assignment.index
         if ended is not self._finished:
             lost = self._peers.lost if self._peers is not None else None
@@ -284,7 +284,7 @@ class Agent:
         return self._is_busy() and self._inspection.sees_workers()
 
     def _end_idle_starter(self) -> None:
-        """Without workers torchrun has nothing to do, but takes seconds to end."""
+        """End torchrun if it has no workers left, since its own end takes seconds."""
         self._keep_in_touch()
         if self._workload is not None and not self._has_workers():
             self._workload.kill_starter()

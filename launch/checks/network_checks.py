@@ -1,12 +1,12 @@
-"""Rows on how nodes are reached: the network between them, every pair, the clocks."""
+"""Rows about the network: whether nodes answer, their common network, every pair, the clocks."""
 
 from collections.abc import Callable, Sequence
 
 from launch.checks.findings import Findings, Row, groups, listed, shortened
 
-SKEW_S = 1.0  # with more, the worker that failed first is not found by its time
+SKEW_S = 1.0  # with more, times do not show which worker failed first
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
-# What the kernel says when a node cannot be reached, and what to do.
+# The kernel's errors for a node that cannot be reached, and what to do.
 REMEDIES = {
     "no answer": FIREWALL,
     "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
@@ -17,7 +17,7 @@ REMEDIES = {
 
 
 def reach(findings: Findings) -> Row:
-    """Every node answered."""
+    """Whether every node answered."""
     how = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
         count = len(findings.nodes)
@@ -29,7 +29,7 @@ def reach(findings: Findings) -> Row:
 
 
 def network(findings: Findings) -> Row:
-    """All have an address of their own on one network, on an interface that is up."""
+    """Whether each node has its own address on one network, on an interface that is up."""
     if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
@@ -43,7 +43,7 @@ def network(findings: Findings) -> Row:
 
 
 def pairs(findings: Findings) -> Row:
-    """Data goes from every node to every other."""
+    """Whether data goes from every node to every other."""
     count = len(findings.nodes)
     wanted = count * (count - 1)
     directions = {
@@ -68,7 +68,7 @@ def pairs(findings: Findings) -> Row:
 
 
 def clocks(findings: Findings) -> Row:
-    """The clocks agree well enough to tell what came first."""
+    """Whether the clocks agree well enough to order events."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
         return Row(
@@ -84,7 +84,7 @@ def clocks(findings: Findings) -> Row:
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """What went wrong: one line for a node that no other reaches, or that reaches no other."""
+    """The failures: one line for a node that no other reaches, or that reaches no other."""
     found: list[str] = []
     left, others = dict(failed), len(findings.nodes) - 1
     for end, says in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):

@@ -1,4 +1,4 @@
-"""Start the workers on this machine; several nodes are simulated, one agent for each."""
+"""Start the workers on this machine; several nodes are simulated, with one agent each."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ ADDRESS = "127.0.0.1"
 class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
-    # the project itself runs, and whoever asks to wait or to set up is answered
+    # the project itself runs; --wait and --setup have answers of their own
     unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
     unused |= {"network", "snapshot", "include", "hosts"}
 
@@ -44,7 +44,7 @@ class Local(Launcher):
             NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
             for index, count in enumerate(counts)
         )
-        # Known at once, so that the lines of a dry run can be pasted.
+        # Chosen now, so that the lines of a dry run can be pasted.
         return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
 
     assume = probe

@@ -36,7 +36,7 @@ class Slurm(Launcher):
 
     takes_snapshot = True
     unused = names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
-    waits_for_nodes = False  # one that a job has lost does not come back to it
+    waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -47,12 +47,12 @@ class Slurm(Launcher):
 
     @cached_property
     def _current(self) -> CurrentJob | None:
-        """The job that this process is in: its nodes are used, and no other job is queued."""
+        """The job of this process, if any: the run uses its nodes, and no other job is queued."""
         return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
 
     @cached_property
     def _asked(self) -> SlurmConfig:
-        """What Slurm is asked for, with names in place of --exclude auto."""
+        """What is requested from Slurm, with node names in place of --exclude auto."""
         if self._slurm.exclude is None:
             return self._slurm
         cluster = partial(controller.name, self._env)
@@ -103,7 +103,7 @@ class Slurm(Launcher):
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
         if self._current is None:
-            # Slurm itself would let one wait for what never comes, and then call the nodes busy.
+            # Slurm would let the job wait for nodes that never come, and then call them busy.
             try:
                 batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
             except UsageError as error:
@@ -113,7 +113,7 @@ class Slurm(Launcher):
         return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; none where only the job can count their GPUs."""
+        """The processes of every node; none if only the job can count their GPUs."""
         if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
             return []
         return super().plan(spec, facts)
@@ -134,12 +134,12 @@ class Slurm(Launcher):
 
         python = facts.nodes[0].python
         run_job.write_spec(spec, self._job(facts))
-        # exec: what Slurm tells the batch shell is for the leader to hear
+        # exec: the leader must receive Slurm's signals to the batch shell
         executor = submitit.SlurmExecutor(
             SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
         )
         executor.update_parameters(
-            use_srun=False,  # the leader does it, as often as the run is started again
+            use_srun=False,  # the leader calls srun itself, at every start of the run
             setup=[UNHEARD],
             additional_parameters=self._options(spec.run_id, facts),
         )
@@ -154,19 +154,19 @@ class Slurm(Launcher):
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
     ) -> tuple[str, str]:
-        """Submit one job array whose task i is run i of `specs`; its number, and its cluster.
+        """Submit one job array whose task i is run i of `specs`; return its number and its cluster.
 
-        `folder` keeps the batch script and, of each task, what it prints.
+        `folder` gets the batch script and each task's output.
 
         Raises:
-            MusterError: Slurm refuses; in its own words.
+            MusterError: Slurm refuses; with its own message.
         """
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
         given = self._options(folder.parent.parent.name, facts) | {
             "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
             "output": str(folder / "%a.out"),
-            "open_mode": "append",  # of a job that is requeued
+            "open_mode": "append",  # of a requeued job
         }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
         leader = shlex.join(_leader(facts.nodes[0].python))
@@ -188,7 +188,7 @@ class Slurm(Launcher):
         }
 
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
-        """The nodes that the run has of a job which goes on after it."""
+        """The nodes for the run, of a job that continues after it."""
         count, job = len(facts.nodes), {**self._job(facts), "step": f"muster-{spec.run_id}"}
         run_job.write_spec(spec, job)
         if not spec.quiet:
@@ -205,7 +205,7 @@ class Slurm(Launcher):
 
     @property
     def _gpus(self) -> int:
-        """Those of each node: what the job has, or is to have."""
+        """The GPUs of each node: those that the job has, or will request."""
         if self._current is not None:
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm)
@@ -215,7 +215,7 @@ class Slurm(Launcher):
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:
-    """What a job of the run's own runs on its first node, in the checkout."""
+    """The command that a run's own job runs on its first node, in the checkout."""
     return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
 
 

@@ -1,4 +1,4 @@
-"""Start the workers on machines that one can log in to: bare metal, no scheduler."""
+"""Start the workers on machines with ssh, without a scheduler."""
 
 import os
 import sys
@@ -94,7 +94,7 @@ class Ssh(Launcher):
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
-            with between_attempts(()):  # a signal ends what takes long, and the run with it
+            with between_attempts(()):  # a signal ends a long step, and the run with it
                 transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
 
         argvs = []
@@ -104,10 +104,10 @@ class Ssh(Launcher):
         return AgentJob(spec, facts, plan, lambda: start_each(argvs, spec.run_dir), prefixes=True)
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:
-        """What each node says of itself; with --nodes 2:4, those that answer if they are enough.
+        """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.
 
         Raises:
-            MusterError: too few do; a line for each that does not.
+            MusterError: too few answer; a line for each that does not.
         """
         least = self._config.least_nodes
         with facts_request(self._ssh.remote_dir) as request:
@@ -122,7 +122,7 @@ class Ssh(Launcher):
     def _choose(
         self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
-        """The network that gradients take, among the nodes that answered."""
+        """The network for gradients, among the nodes that answered."""
         return network_choice.choose(
             list(probes.values()),
             [everyone[index].host for index in probes],
@@ -153,7 +153,7 @@ class Ssh(Launcher):
         return found[: config.nodes]
 
     def _without_excluded(self, found: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
-        """Without those of --exclude; `auto` leaves as many as are needed."""
+        """The nodes without those of --exclude; `auto` leaves as many as are needed."""
         if (text := self.settings.slurm.exclude) is None:
             return found
         out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
@@ -166,7 +166,7 @@ class Ssh(Launcher):
 
 
 def _is_file(hosts: str) -> bool:
-    """Whether a file is meant: there is one, or it could be nothing else."""
+    """Whether `hosts` means a file: it exists, or the text cannot be anything else."""
     # Path.is_file() fails where the name is too long for one
     return os.path.isfile(hosts) or "/" in hosts or hosts.endswith((".txt", ".xml"))  # noqa: PTH113
 
@@ -185,7 +185,7 @@ def _facts(
 
 
 def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
-    """What a user's program is made of, and where nodes with a disk of their own have it."""
+    """The folders of a user's program, and their places on nodes with their own disk."""
     found = {
         run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
         run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
@@ -193,7 +193,7 @@ def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
     found = {root: place for root, place in found.items() if root.exists()}
     for root, place in found.items():
         if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
-            (REPOSITORY / place).symlink_to(root)  # a node that has this checkout finds it there
+            (REPOSITORY / place).symlink_to(root)  # a node with this checkout finds it there
     return {root: str(place) for root, place in found.items()}
 
 

@@ -3,10 +3,10 @@
     python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
     python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
-It is the leader that a run over ssh has at a terminal: here it starts its agents with srun. `new`
-refuses wrong flags and makes the run folder; `run` finds one, as does `new` in a job that Slurm has
-started again: the run goes on, with its next attempt. What comes after the run is the job's exit
-code, and whether Slurm is to start the job again.
+This is the same leader that a run over ssh has at a terminal; here it starts its agents with srun.
+`new` refuses wrong flags and makes the run folder. `run` uses an existing folder, and so does `new`
+in a job that Slurm has restarted: the run continues with its next attempt. At the run's end this
+sets the job's exit code, and decides whether Slurm is to restart the job.
 """
 
 import os
@@ -32,9 +32,9 @@ from muster.errors import MusterError, refuse, run
 
 
 def main() -> int:
-    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # without Slurm's supervisor nobody could end this process
     allocation = Allocation.from_env(os.environ)
-    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
+    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(allocation, os.environ)
     verb, *words = sys.argv[1:]
     found = begin(words, allocation) if verb == "new" else _found(Path(words[0]), allocation)
@@ -52,7 +52,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
         os.environ,
         spec.least_nodes,
     )
-    # whoever submitted the job may have been killed before it knew the number
+    # the process that submitted the job may have been killed before it knew the number
     run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
     try:
         code = lead(nodes, spec, nodes.probe())
@@ -64,7 +64,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
 
 
 def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
-    """The run in this folder; in a job that Slurm has started again, its next attempt."""
+    """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if allocation.attempt:
         spec = restart.next_attempt(spec)
@@ -73,9 +73,9 @@ def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[s
 
 
 def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
-    """A new run with these settings, whose folder is made; and what else its job is to know.
+    """A new run with these settings, its folder made; and what else its job must know.
 
-    A job that Slurm has started again has its run already.
+    A job that Slurm has restarted has its run already.
 
     Raises:
         UsageError: wrong flags; every problem at once.
@@ -103,7 +103,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
 
 
 def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
-    """Say so where the workers of a node share fewer cores than they are."""
+    """Print a note if a node has fewer cores than workers."""
     workers = allocation.gpus_on_node if counts[0] == "gpu" else int(counts[0])
     cores = allocation.cpus_on_node
     if cores is not None and cores < workers:
@@ -115,7 +115,7 @@ def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
 
 
 def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
-    """What Slurm has decided already."""
+    """The problems of settings that Slurm has already decided."""
     launch = line.launch
     others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
     why = (

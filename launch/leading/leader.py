@@ -51,10 +51,10 @@ def new_run(
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
-    """Start the run, and start it again where it loses a worker or a node; its exit code.
+    """Start the run, and restart it after the loss of a worker or node; return its exit code.
 
     Raises:
-        MusterError: it could not be started, or not once more.
+        MusterError: it could not be started or restarted.
     """
     with run_record.ending(spec):
         try:
@@ -87,7 +87,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
-    """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
+    """Wait for the end of an attempt; if it failed, print the cause last."""
     code = job.wait()
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
@@ -103,14 +103,14 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         run_record.end(spec.run_dir, 0, "")
         return Outcome(0)
     run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
     return Outcome(failure.code)
 
 
 def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
-    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    """The failure that a scheduler's job has recorded, if it has ended; else the one found here."""
     if ended is None or (found is not None and found.text == ended["message"]):
         return found
     if not ended["code"]:
@@ -126,10 +126,10 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
 
 
 def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
-    """The nodes that answer now: some may be busy dying, or coming back.
+    """The nodes that answer now: some may be ending, or restarting.
 
     Raises:
-        MusterError: too few of them do, for as long as nodes wait for each other.
+        MusterError: too few of them answer, for as long as nodes wait for each other.
     """
     least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
     while True:

@@ -1,16 +1,16 @@
-"""A node's side of a survey: it answers what it is asked about itself, its folder and its network.
+"""A node's side of a survey: it answers questions about itself, its folder and its network.
 
-The text of this file is the first thing that the node's `python3` is sent, so it needs the standard
+The text of this file is the first thing sent to the node's `python3`, so it needs the standard
 library of Python 3.8 alone. Then each line of stdin is a question: the name of a function below,
-and its arguments. The process ends with its stdin, that is with the survey, however that ends.
+and its arguments. The process ends with its stdin, that is when the survey ends for any reason.
 
 srun gives the same stdin to all tasks, so all nodes are asked the same; a function finds its own
-node's arguments under `asked["node"]`. srun also mixes the tasks' output and cuts it, so an answer
+node's arguments under `asked["node"]`. srun also mixes and splits the tasks' output, so an answer
 names its node and comes in parts that are short enough to stay whole.
 
-Every pair of nodes is tried in two questions: `listen` has all of them take connections, and only
-when all have answered does `connect` send to each of the others. Each direction is tried by itself,
-as a firewall may close one of them only.
+Every pair of nodes is tested with two questions. `listen` makes all of them accept connections;
+when all have answered, `connect` sends to each of the others. Each direction is tested separately,
+since a firewall may block only one.
 """
 
 import atexit
@@ -28,11 +28,11 @@ import time
 MARK = "muster:"
 PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
-# Sending the code overwrites and deletes files: it goes into folders with this file only.
+# Sending the code overwrites and deletes files, so it goes only into folders with this file.
 MARKER = ".muster-sent"
-# An environment may be there before the code; a disk's own file system has the other.
+# An environment may be in the folder before the code; a file system's root has the other.
 HARMLESS = (".venv", "lost+found")
-# IPv6 addresses that are not to be relied on.
+# Unreliable IPv6 addresses.
 PASSING = ("temporary", "deprecated", "tentative")
 VERSIONS = """
 import importlib.metadata as m, json, sys
@@ -44,7 +44,7 @@ def version(name):
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")}}))
 """
-# Enough to fill several packets of any size: where small ones pass alone, a link has a wrong MTU.
+# Several packets of any size: if only small ones pass, a link has a wrong MTU.
 DATA = b"x" * 200_000
 RECEIVED = b"!"
 
@@ -61,7 +61,7 @@ def main():  # type: ignore[no-untyped-def]
 def reply(asked):  # type: ignore[no-untyped-def]
     try:
         return {"value": globals()[asked["function"]](asked)}
-    except Exception as error:  # noqa: BLE001  # whatever it is, the survey shall name it
+    except Exception as error:  # noqa: BLE001  # the survey reports any error
         return {"failed": str(error) or type(error).__name__}
 
 
@@ -74,11 +74,11 @@ def send(node, answer):  # type: ignore[no-untyped-def]
 
 
 def describe(asked):  # type: ignore[no-untyped-def]
-    """Everything that checks and launchers ask for; `request` comes from `survey.facts_request`."""
+    """All facts that checks and launchers need; `request` comes from `survey.facts_request`."""
     request = asked["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
     shared = os.path.exists(request["proof"])
-    if shared and request["named"]:  # the user means that folder, even where this one is seen
+    if shared and request["named"]:  # the user means that folder, even if this one is visible
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
     python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
@@ -99,9 +99,9 @@ def describe(asked):  # type: ignore[no-untyped-def]
 
 
 def claim(asked):  # type: ignore[no-untyped-def]
-    """Mark this node's folder as one for the checkout: make it where it is not there yet.
+    """Mark this node's folder for the checkout; create it if it does not exist.
 
-    Returns what stands against it: the names of what else it holds, or why it cannot be written.
+    Returns the reason against it: the names of other content, or why it cannot be written.
     """
     node = asked["node"]
     folder = asked["folders"][node]
@@ -120,17 +120,17 @@ def claim(asked):  # type: ignore[no-untyped-def]
 
 
 def claimed_by(asked):  # type: ignore[no-untyped-def]
-    """The nodes whose `claim` is seen in this node's folder: it is theirs as well.
+    """The nodes whose `claim` is visible in this node's folder: they share it.
 
-    Their folders' names tell nothing: machines of one image have equal folders, and nodes that
-    share a home may have it at different places.
+    The folders' paths prove nothing: machines of one image have equal paths, and nodes that share a
+    home may have it at different paths.
     """
     own = os.path.join(asked["folders"][asked["node"]], MARKER)
     return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """The names in a folder that the code was never sent to, so that it must not go there."""
+    """The names in a folder to which the code was never sent, and so must not be sent."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
@@ -149,9 +149,9 @@ def _versions(python):  # type: ignore[no-untyped-def]
 
 
 def _interfaces():  # type: ignore[no-untyped-def]
-    """Every address that others may reach, and those of 127.0.0.0/8; IPv4 comes first."""
+    """Every address that other machines may reach, and those of 127.0.0.0/8; IPv4 comes first."""
     try:
-        # since 4.14 of iproute2; psutil may not be there yet
+        # since iproute2 4.14; psutil may not be installed yet
         done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise OSError("no `ip -json address` there; install iproute2") from error
@@ -182,7 +182,7 @@ def _address_towards(host):  # type: ignore[no-untyped-def]
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
-    """What is free where `path` is or will be; what lies in the checkout lies in the node's."""
+    """Free space at `path`, existing or not; a path in the checkout counts in the node's."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
     free = shutil.disk_usage(_existing(path)).free
@@ -230,7 +230,7 @@ class Receive(socketserver.StreamRequestHandler):
 
 
 def listen(asked):  # type: ignore[no-untyped-def]
-    """Take connections at this node's address; returns the port."""
+    """Accept connections at this node's address; returns the port."""
     address = asked["addresses"][asked["node"]]
     Server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = Server((address, 0), Receive)
@@ -239,7 +239,7 @@ def listen(asked):  # type: ignore[no-untyped-def]
 
 
 def connect(asked):  # type: ignore[no-untyped-def]
-    """Send to all other nodes at once; for each what went wrong, or "", and connect time (s)."""
+    """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
     found: dict = {}  # type: ignore[type-arg]
     threads = [
         threading.Thread(target=_try, args=(node, server, asked["patience_s"], found), daemon=True)

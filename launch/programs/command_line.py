@@ -1,4 +1,4 @@
-"""A command line that starts a run: its settings, and the program after `--`."""
+"""The command line of a run: its settings, and the program after `--`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags before the first `--`, and the program after it, of which nothing is touched.
+    """Split into the flags before the first `--` and the program after it, which is not changed.
 
     Raises:
         UsageError: there is no program after it, as when a shell's variable is empty.
@@ -56,13 +56,13 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class CommandLine(Settings):
-    """The settings of one run, and its program: no words for one of Muster's own."""
+    """The settings of one run, and its program; empty for one of Muster's own programs."""
 
     words: Sequence[str]
-    given: Sequence[Given]  # what was typed, or is in the file of --config, whatever its value
-    run: RunConfig  # of a program of Muster's own: `train`
-    own: ProgramConfig | None = None  # of the user's program
-    train: TrainConfig | None = None  # of our trainer, as is `bench`
+    given: Sequence[Given]  # typed settings, or those in the file of --config, unchecked
+    run: RunConfig  # for a program of Muster's own: `train`
+    own: ProgramConfig | None = None  # for the user's program
+    train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
 
     @classmethod
@@ -70,7 +70,7 @@ class CommandLine(Settings):
         """Read `argv`.
 
         Raises:
-            UsageError: wrong flags, or some that the program has no use for; every problem at once.
+            UsageError: wrong flags, or flags without effect on the program; every problem at once.
             SystemExit: 0, after --help.
         """
         flags, words = split(reveal(argv, os.environ))
@@ -82,7 +82,7 @@ class CommandLine(Settings):
         return made
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
-        """What the workers become; `cwd`: the folder that the command was called in."""
+        """The program of the workers; `cwd`: the folder in which the command was called."""
         if self.own is not None:
             return UserProgram(self.words, self.own, self.launch, self.run, cwd)
         assert self.train is not None and self.bench is not None
@@ -90,10 +90,10 @@ class CommandLine(Settings):
 
     @cached_property
     def what_runs(self) -> list[str]:
-        """What makes a run another one: the program's words, or the settings of our trainer."""
+        """What identifies a run: the program's words, or the settings of our trainer."""
         if self.train is None:
             return list(self.words)
-        # where it is kept is the sweep's business
+        # its folder is chosen by the sweep
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
 
@@ -104,8 +104,8 @@ class CommandLine(Settings):
     def without_use(self, some: frozenset[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
-        One that only repeats its default, in a file, asks for nothing: a run's config.yaml has all
-        settings. Nor does a switch that is turned off.
+        A setting in a file that only repeats its default does not count: a run's config.yaml has
+        all settings. Nor does a switch that is turned off.
         """
         for one in self.given:
             asks = one.text != "false" and not (one.where and _is_default(one))
@@ -134,7 +134,7 @@ class CommandLine(Settings):
                 yield f"{one.spelt} is for training, not for --program {program}; leave it out"
 
 
-@cache  # of many programs the flags are the same
+@cache  # many programs have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
 ) -> tuple[tuple[Any, ...], tuple[Given, ...]]:

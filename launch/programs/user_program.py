@@ -1,4 +1,4 @@
-"""A program of the user's, of which nothing is known but its command line."""
+"""A user's program, of which only the command line is known."""
 
 import json
 import os
@@ -28,7 +28,7 @@ COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', don
 
 
 class UserProgram:
-    """A script, `-m module`, a function, or any other command, with arguments nobody touches."""
+    """A script, `-m module`, a function, or any other command, with unchanged arguments."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class UserProgram:
         )
 
     def check(self, python: str, world_size: int | None = None) -> None:
-        """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
+        """Refuse a program that cannot start, as far as is known here; `python`: the nodes' own.
 
-        Any number of workers suits it, as far as is known.
+        Any number of workers is accepted.
 
         Raises:
-            UsageError: the program is not there, or its Python lacks what starts it.
+            UsageError: the program does not exist, or its Python lacks the package that starts it.
         """
         python = self._python or python
         refuse(
@@ -110,22 +110,23 @@ class UserProgram:
 
 
 def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
-    """Where a snapshot is put on nodes with a disk of their own, below their checkout."""
+    """The place of a snapshot on nodes with their own disk, below their checkout."""
     return Path("logs", f".{what}-{run_id}")
 
 
 def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) -> Sequence[str]:
-    """The program that calls what is in `folder`; with `make`, that is the run's from here on."""
+    """The program that calls the function in `folder`; with `make`, the run gets a copy of it."""
     place = FUNCTION.path(run_dir)
     if make and folder != place:
-        shutil.copytree(folder, place)  # what is only its owner's stays so
+        shutil.copytree(folder, place)  # file modes are copied, so private files stay private
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
 def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
-    """The Python of the environment that is active, or lies in the project; None: Muster's own.
+    """The Python of the active environment, or of one in the project; None: Muster's own.
 
-    One without what starts the workers, as conda's base often is, is passed over with a note.
+    A Python without the package that starts the workers, as conda's base often is, is skipped with
+    a note.
     """
     active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
     for folder in filter(None, active):
@@ -146,7 +147,7 @@ def of_words(words: Sequence[str], cwd: Path) -> Program:
 
 
 def name_of(words: Sequence[str]) -> str:
-    """The program in a run's name: `train`, of `train.py --lr 1e-3`."""
+    """The program's name in a run's name: `train` for `train.py --lr 1e-3`."""
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
         words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
@@ -155,8 +156,8 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
-    """What would keep the program from starting, as far as that is seen from here."""
-    is_here = Path(python).exists()  # else the nodes have another Python, which says so there
+    """Reasons why the program cannot start, as far as they are visible here."""
+    is_here = Path(python).exists()  # else the nodes have another Python, checked there
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
     elif words[0] == "-m" and is_here and not _has(python, words[1].partition(".")[0], cwd):
@@ -175,7 +176,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
 
 
 def python_problems(python: str, workers: str) -> Iterator[str]:
-    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    """A line if `python` lacks what starts the workers; the nodes' own is asked there."""
     needed = starter_of(workers).needs
     if needed is not None and Path(python).exists() and not _has(python, needed):
         yield (
@@ -186,7 +187,7 @@ def python_problems(python: str, workers: str) -> Iterator[str]:
 
 @cache
 def _has(python: str, package: str, cwd: Path | None = None) -> bool:
-    """Whether that Python finds a package, also in the folder `cwd`; it is not imported for it."""
+    """Whether that Python finds a package, also in the folder `cwd`; nothing is imported."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     asked = [python, "-Ic" if cwd is None else "-c", code]
     return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
@@ -194,7 +195,7 @@ def _has(python: str, package: str, cwd: Path | None = None) -> bool:
 
 @cache  # a sweep has one script
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
-    """`python` is to judge the syntax, which is another one in each version."""
+    """Check the syntax with `python`, since it differs between versions."""
     try:
         text = path.read_bytes()
     except OSError as error:

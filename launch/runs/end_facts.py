@@ -1,6 +1,6 @@
-"""What is known of a run that has ended: what its workers and agents have left.
+"""The facts about a run that has ended, from the records of its workers and agents.
 
-Agents also wrote down where ranks were when a collective timed out, in a hang, and before the end.
+Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +11,14 @@ from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
 from muster.worker import lost_peer
 from muster.writing import read_json
 
-# "exit": a program of the user's ended itself with this exit code. The others are
-OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
-# What torch.distributed raises; `RuntimeError` is gloo's.
+# "exit": a user's program ended itself with an exit code. Other causes are
+OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal of the agent
+# Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 
 
 class Facts:
-    """What is known of a run that has ended."""
+    """The facts about a run that has ended."""
 
     def __init__(
         self, run_dir: Path, world_size: int | None, code: int, trouble: str | None
@@ -29,7 +29,7 @@ class Facts:
         if world_size is None:
             world_size = max([*self.exits, *offsets], default=-1) + 1
         self.world_size = world_size
-        # by one clock, that of node 0: the others' may be seconds off
+        # by one clock, that of node 0: others may differ by seconds
         self.ordered = sorted(
             self.exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
         )
@@ -41,7 +41,7 @@ class Facts:
         # the workers that were alive until their agents ended them: how they ended
         ended = (how for one in self.agents for how in one.get("ended", {}).items())
         self.ended = {int(rank): how for rank, how in ended}
-        # where a worker sends its stderr is the first file that it makes
+        # a worker's stderr is the first file that it makes
         errors = {one: ERRORS.path(run_dir, rank=one) for one in self.silent}
         self.begun = {
             rank: path for rank, path in errors.items() if rank not in self.ended and path.exists()
@@ -54,7 +54,7 @@ class Facts:
 
     @property
     def first_echo(self) -> dict[str, Any]:
-        """What the first worker said that is not done; of one at least."""
+        """The first record of a worker that did not end well; there must be one."""
         return next((one for one in self.ordered if one["cause"] != "done"), self.ordered[0])
 
 
@@ -64,7 +64,7 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
 
 
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
-    """`record`, with the consequence of a lost rank told from a crash, whatever program it was."""
+    """`record`; a crash because of a lost rank becomes a consequence, for any program."""
     kind = str(record["message"]).partition(":")[0]
     if (
         record["cause"] == "crash"
@@ -76,12 +76,12 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
-    """How each node's part ended, for those whose agent could still say so."""
+    """How each node's part ended, for nodes whose agent could record it."""
     return _records(AGENT_END.find(run_dir))
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
-    """The nodes that began, but did not say how they ended."""
+    """The nodes that began, but did not record how they ended."""
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
@@ -95,5 +95,5 @@ def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
-    """What was seen for one of the reasons "timeout", "hang" and "end"; empty where nothing was."""
+    """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none."""
     return read_json(STACKS.path(run_dir, name=name)) or {}

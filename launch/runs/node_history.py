@@ -1,8 +1,8 @@
-"""Which nodes failures blamed, in one file of this user's: `--exclude auto` avoids the bad ones.
+"""Record which nodes caused failures, in one file of this user: `--exclude auto` avoids them.
 
-A node is blamed where it was lost, or where a rank's error says that its hardware failed; never for
-what a program did on it. One that was the cause twice in seven days is bad. A node is known by its
-name in Slurm or in the list of hosts, and by its cluster: the name of Slurm's, or `ssh`.
+A node is blamed if it was lost, or if a rank's error says that its hardware failed; never for what
+a program did on it. A node that was the cause twice in seven days is bad. A node is identified by
+its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name, or `ssh`.
 """
 
 import os
@@ -42,8 +42,8 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
 
 
 def failures() -> list[dict[str, Any]]:
-    """Those of the last seven days, the last one at the end."""
-    with suppress(RuntimeError):  # nobody's home
+    """The failures of the last seven days, the latest last."""
+    with suppress(RuntimeError):  # a user without a home
         found = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - LATELY_S
         known = [one for one in found["failures"] if one.keys() >= KEYS]
@@ -52,7 +52,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 def bad(cluster: str) -> dict[str, str]:
-    """The cluster's nodes that were the cause too often, and what they did last."""
+    """The cluster's bad nodes, and the last failure of each."""
     of_cluster = [one for one in failures() if one["cluster"] == cluster]
     names = [one["node"] for one in of_cluster]
     return {
@@ -64,20 +64,20 @@ def bad(cluster: str) -> dict[str, str]:
 
 
 def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
-    """A line for each bad node among those that a run starts on."""
+    """A line for each bad node among those on which a run starts."""
     known = bad(cluster)
     hosts = [one.spec.host for one in nodes if one.spec.host in known]
     return [f"{host} was {known[host]}; --exclude {AUTO} avoids it" for host in hosts]
 
 
 def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
-    """Those of the hosts that are bad, if so many are left without them; else none."""
+    """The bad ones among the hosts, if at least `least` hosts remain without them; else none."""
     found = {host for host in hosts if host in bad(cluster)}
     return found if len(hosts) - len(found) >= least else set()
 
 
 def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
-    """What --exclude says, with the bad nodes in place of `auto`."""
+    """The value of --exclude, with the bad nodes in place of `auto`."""
     names = [] if text is None else text.split(",")
     if AUTO not in names:
         return text

@@ -1,7 +1,7 @@
-"""What a run is doing, found from its folder, its processes and its scheduler, and how to end it.
+"""Find what a run is doing, from its folder, its processes and its scheduler; and end it.
 
-It works after the launching terminal is gone. Each launcher says who knows of its runs: without a
-scheduler that is the process which leads the run.
+It works after the launching terminal is gone. Each launcher names a watcher of its runs: without a
+scheduler, it asks the process that leads the run.
 """
 
 import signal
@@ -20,12 +20,12 @@ from muster.orderly_stop import STOP_SIGNALS
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
 STOPPED_BY_SIGNAL = tuple(128 + number for number in STOP_SIGNALS)
-PATIENCE_S = 90.0  # workers have a minute to stop in order
+PATIENCE_S = 90.0  # workers have a minute to stop cleanly
 
 
 @dataclass(frozen=True)
 class State:
-    """One word for it, whether it is over, and more words where there are any."""
+    """A word for it, whether it is over, and more text if there is any."""
 
     word: str
     over: bool
@@ -37,9 +37,9 @@ Record = Mapping[str, Any]
 
 
 class LeaderWatcher:
-    """Knows what runs are doing that end with the process which leads them.
+    """Watches runs that end with the process that leads them.
 
-    `job` and `end` are what their folders say.
+    `job` and `end` are the records in their folders.
     """
 
     running = "running"  # the word for a run whose leader lives
@@ -55,10 +55,10 @@ class LeaderWatcher:
         return State("lost", True, "its launcher was killed; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
-        """Ask about all of these jobs at once; a process costs nothing to ask about."""
+        """Ask about all of these jobs at once; for a process there is nothing to ask."""
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Have a run end, which it does a while later.
+        """Request the end of a run; it ends some time later.
 
         Raises:
             MusterError: that cannot be done from here.
@@ -106,13 +106,13 @@ def of(run_dir: Path, watchers: Watchers | None = None) -> State:
 
 
 def is_led(run_dir: Path) -> bool:
-    """Whether the process that leads the run lives, and is here: it may start the run again."""
+    """Whether the run's leader lives on this machine; it may restart the run."""
     job = run_record.read_job(run_dir)
     return job is not None and _leader(job) is not None
 
 
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
-    """End the run and stay until it has ended; one that is over is left as it is.
+    """End the run and wait until it has ended; one that is over is not changed.
 
     Raises:
         MusterError: it is led from another machine or cluster, or does not end.

@@ -36,38 +36,38 @@ from muster import run_files
 from muster.errors import MusterError
 from muster.writing import write_json, writing
 
-SRUN_ENDS_S = 2.0  # for srun to end after its tasks
+SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
 TICK_S = 0.05
 OPTIONS = (
     "--ntasks-per-node=1",
-    "--overlap",  # another step, such as the shell that this is called in, may have the cores
+    "--overlap",  # another step, such as the shell that called this, may have the cores
     "--unbuffered",
-    # An agent or a node that is gone ends no other: what comes of it is the leader's to say.
+    # A lost agent or node must not end the others: the leader decides that.
     *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
 )
 
 
 @dataclass
 class JobNodes:
-    """Of one run, in the order that Slurm has them; its attempts start through this."""
+    """The nodes of one run, in Slurm's order; its attempts are started here."""
 
     inside: SchedulersJob
     slurm_id: str  # the number by which Slurm's commands find the job's nodes
     hosts: Sequence[str]
     job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
-    env: Mapping[str, str]  # that srun sees
-    least: int = 1  # nodes with which it goes on
+    env: Mapping[str, str]  # srun's environment
+    least: int = 1  # fewest nodes for the run to continue
     _has_started: bool = False
 
     name = "slurm"
-    waits_for_nodes = False  # one that a job has lost does not come back to it
+    waits_for_nodes = False  # a job does not get a lost node back
 
     def probe(self) -> Facts:
-        """The nodes; where some may be gone, since an attempt has failed, those that answer.
+        """The nodes; after a failed attempt those that answer, since some may be gone.
 
         Raises:
-            MusterError: too few do.
+            MusterError: too few answer.
         """
         without: dict[str, str] = {}  # why, by host
         if self._has_started:
@@ -89,17 +89,17 @@ class JobNodes:
         return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """None: what the nodes run is known when their agents have come."""
+        """Empty: the processes are known when the agents have connected."""
         return []
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand] = ()) -> AgentJob:
-        """Have an agent on each of these nodes, led by this process.
+        """Start an agent on each of these nodes, led by this process.
 
         Raises:
-            MusterError: one does not start, or shows no GPU where there should be some.
+            MusterError: one does not start, or has no GPU but should.
         """
         self._has_started = True
-        with between_attempts(()):  # a signal ends what has not begun yet, and the run with it
+        with between_attempts(()):  # a signal ends an unfinished start, and the run with it
             agents, who = self._start_agents(spec, facts)
         try:
             facts = _known(facts, who)
@@ -116,12 +116,12 @@ class JobNodes:
             )
         except BaseException:
             for agent in agents:
-                agent.channel.close()  # which ends it
+                agent.channel.close()  # this ends it
             raise
 
     def srun(self, hosts: Sequence[str], meeting: Path) -> list[str]:
         """The command line that starts an agent on each of `hosts`; they read `meeting`."""
-        # srun of Slurm 22.05 and 23.02 does not take this from the job. Where it is not set
+        # srun of Slurm 22.05 and 23.02 does not take this from the job. If it is not set
         # (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
         cores = self.env.get("SLURM_CPUS_PER_TASK")
         return [
@@ -132,10 +132,10 @@ class JobNodes:
         ]
 
     def _start_agents(self, spec: LaunchSpec, facts: Facts) -> tuple[list[AgentProcess], list[Who]]:
-        """An agent on each node, in their order; and who each says that it is.
+        """An agent on each node, in order; and each agent's own description.
 
         Raises:
-            MusterError: one of them does not come; nothing of the step is left.
+            MusterError: one of them does not connect; nothing of the step is left.
         """
         hosts, token = [node.name for node in facts.nodes], token_hex(16)
         door = Door(_server(spec), token)
@@ -155,7 +155,7 @@ class JobNodes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process to answer
+                start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
         try:
             came = _gather(hosts, spec, door, lambda: _failure(srun, log))
@@ -171,7 +171,7 @@ class JobNodes:
 
 
 def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
-    """With what the agents have said: where the first is met, and how many GPUs each has.
+    """`facts` with the agents' descriptions: the first one's address, and the number of GPUs.
 
     Raises:
         MusterError: a node has none.
@@ -203,10 +203,10 @@ def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
 def _gather(
     hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
 ) -> list[tuple[Link, Who]]:
-    """The agents of these hosts, when all have come by the door.
+    """The agents of these hosts, when all have connected.
 
     Raises:
-        MusterError: one did not start, or has not come for as long as nodes wait.
+        MusterError: one did not start, or has not connected within the time to wait.
     """
     heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
     came: dict[int, tuple[Link, Who]] = {}
@@ -237,7 +237,7 @@ def _gather(
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
-    """Why an agent will not come any more: in its own words, or else in srun's."""
+    """Why an agent will not connect any more: from its own output, or else srun's."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     failed = [line for line in lines if line.startswith("srun: error: ")]
     if not failed and srun.poll() is None:
@@ -248,7 +248,7 @@ def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
 
 
 def _server(spec: LaunchSpec) -> socket.socket:
-    """Of all addresses of this machine: by which of them Slurm reaches it is Slurm's to know.
+    """A server at all addresses of this machine, since only Slurm knows which one it uses.
 
     Raises:
         MusterError: no port of --port-range is free.

@@ -1,4 +1,4 @@
-"""Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
+"""Ask nodes of Slurm through one step of srun, and use the addresses that Slurm knows."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport
 from launch.slurm.controller import scrubbed
 
-NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
-PATIENCE_S = 60  # of srun, for nodes that are busy
+NODE_VARIABLE = "SLURM_NODEID"  # in it srun tells a task its node
+PATIENCE_S = 60  # of srun, for busy nodes
 NOT_FOR_SRUN = frozenset(
     "array chdir error export open_mode output parsable requeue no_requeue signal wrap"
     " slurm time wait".split()
@@ -17,7 +17,7 @@ NOT_FOR_SRUN = frozenset(
 
 
 def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
-    """One step: in the job that this process is in, if it is in one, else in one of its own."""
+    """One step: in this process's job if there is one, else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
     own = [f"--immediate={PATIENCE_S}", "--time=2", "--job-name=muster-doctor"]
     own += [

@@ -1,8 +1,8 @@
-"""What srun starts on each node of a job: an agent, which connects to the leader of its run.
+"""srun starts this on each node of a job: an agent, which connects to the leader of its run.
 
 srun --ntasks-per-node=1 python -m launch.slurm.task FILE
 
-FILE, in the run folder, says at which port the leader listens, and by which secret it is known.
+FILE, in the run folder, has the leader's port, and a secret by which to recognise it.
 """
 
 import os
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
 def main() -> int:
-    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # without Slurm's supervisor nobody could end this process
     rank, leader = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_SRUN_COMM_HOST"]
     meeting = _wait_for(Path(sys.argv[1]))
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())

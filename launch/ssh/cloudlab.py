@@ -1,4 +1,4 @@
-"""Read a CloudLab manifest: the nodes, and how one logs in to each."""
+"""Read a CloudLab manifest: the nodes, and the login of each."""
 
 import xml.etree.ElementTree as ET
 from typing import Literal
@@ -7,11 +7,11 @@ from launch.spec import NodeSpec
 from launch.ssh.host_validation import checked, port, quoted, word
 from muster.errors import UsageError, refuse
 
-DISK = "emulab-blockstore"  # a disk on the network, which a manifest lists among the nodes
+DISK = "emulab-blockstore"  # a network disk, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"
 
 
-Logins = dict[str, NodeSpec]  # of each user
+Logins = dict[str, NodeSpec]  # by user
 
 
 def read_manifest(
@@ -19,11 +19,11 @@ def read_manifest(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
-    One logs in as `user`, without one as `me` where that is a member, else as the only member. On
-    which network they train is asked of the nodes themselves, as of all others.
+    The login is `user`; without one it is `me` if that is a member of the project, else the only
+    member. The training network is chosen by asking the nodes, as for all other nodes.
 
     Raises:
-        UsageError: the manifest is none, or does not settle where to log in.
+        UsageError: it is not a manifest, or does not say where to log in.
     """
     problems: list[str] = []
     nodes: list[tuple[str, Logins]] = []
@@ -69,7 +69,7 @@ def _root(text: str, where: str) -> ET.Element:
 def _logins(
     element: ET.Element, slots: int | Literal["gpu"], where: str, problems: list[str]
 ) -> Logins:
-    """How each member logs in to a node; what is wrong is added to `problems`."""
+    """Each member's login to a node; what is wrong is added to `problems`."""
     logins: Logins = {}
     members = element.findall("{*}services/{*}login")
     for login in members:

@@ -1,11 +1,11 @@
-"""Workers without torchrun: one process each, told who it is by torchrun's own variables."""
+"""Workers without torchrun: one process each, which reads its rank from torchrun's variables."""
 
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import Starter, command, variables
 
 
 class Manual(Starter):
-    """Each worker as a process of its own; rank 0 serves the store."""
+    """Each worker is a process of its own; rank 0 serves the store."""
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         words = facts.nodes[node_rank].worker(spec.program)

@@ -1,4 +1,4 @@
-"""A study: its runs on testbeds of their rates, collectives before, and a report after them."""
+"""A study: its runs on testbeds with their link rates, collectives before, a report after them."""
 
 import signal
 import subprocess
@@ -18,7 +18,7 @@ from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
-# Another program, until it is ended; by itself it ends after half a day.
+# Another program that takes cores until it is ended; by itself it ends after half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 

@@ -1,4 +1,4 @@
-"""A sweep on Slurm is one job array, whose task i runs cell i; only what is missing is in it."""
+"""A sweep on Slurm is one job array: task i runs cell i, and only missing cells are in it."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ def suits(sweep: Sweep, at_once: int) -> bool:
     """Whether the runs are to be a job array: on Slurm, and not inside one of its jobs.
 
     Raises:
-        UsageError: they would not be alike, or share the nodes of one job.
+        UsageError: they would differ, or share the nodes of one job.
     """
     first = sweep.first
     if chosen(first.launch) != "slurm":
@@ -46,13 +46,13 @@ def suits(sweep: Sweep, at_once: int) -> bool:
 
 
 def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
-    """Submit what is neither done nor going on; whether all is over then.
+    """Submit the runs that are neither done nor running; return whether all is over.
 
-    With `wait` it stays until all is.
+    With `wait` it waits for that.
 
     Raises:
-        UsageError: Slurm would not take the job.
-        KeyboardInterrupt: after saying that the job goes on.
+        UsageError: Slurm would not accept the job.
+        KeyboardInterrupt: after a line that the job continues.
     """
     left = [cell for cell in sweep.cells if cell.state != "done"]
     going = going_on(sweep, Watchers())
@@ -103,7 +103,7 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
         raise
     for index, spec in specs.items():
         job = run_record.read_job(spec.run_dir) or {}
-        if job.get("job_id") == run_record.NOT_YET:  # else its task has begun already
+        if job.get("job_id") == run_record.NOT_YET:  # otherwise its task has begun already
             run_record.begin(spec, "slurm", f"{array}_{index}", cluster=cluster)
     return array
 

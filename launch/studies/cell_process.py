@@ -65,7 +65,7 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            process_group=0,  # a terminal's Ctrl-C comes from here, once
+            process_group=0,  # this process passes a terminal's Ctrl-C on, once
             preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads here
         )
 

@@ -1,4 +1,4 @@
-"""Runs the cells of a sweep as processes of launch/submit.py, and says what came of each."""
+"""Run the cells of a sweep as processes of launch/submit.py, and record each result."""
 
 import fcntl
 import shlex
@@ -25,7 +25,7 @@ from muster.writing import read_json, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
-# Exit codes of a run that was stopped, in order or by a signal.
+# Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 
@@ -42,7 +42,7 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
         is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))
         if is_same and (run_record.read_end(sweep.run_dir(cell)) or {}).get("code") == 0:
             cell.seconds, cell.place = was["seconds"], was.get("place")
-            conclude(sweep, cell, 0)  # also where nobody was left to write it down
+            conclude(sweep, cell, 0)  # also if no process was left to record it
         for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
                 shutil.rmtree(path)
@@ -67,12 +67,12 @@ def wait_for_last(sweep: Sweep) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside it, nobody else leads this sweep; the kernel ends that with the process.
+    """A context in which no other process leads this sweep; the kernel releases the lock.
 
-    On a file system without locks that is for the user to see to.
+    On a file system without locks the user must take care of that.
 
     Raises:
-        UsageError: somebody does.
+        UsageError: another process leads it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
@@ -83,7 +83,7 @@ def alone(folder: Path) -> Iterator[None]:
                 f"this sweep is running already: {folder}; see muster jobs list, or give this one "
                 "another --name"
             ) from None
-        except OSError as error:  # Lustre that is mounted without flock, say
+        except OSError as error:  # for example Lustre mounted without flock
             note = f"note: {folder} cannot be locked ({error.strerror}); start this sweep once only"
             print(note, file=sys.stderr)
         yield
@@ -93,7 +93,7 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
     """The command of one run; `where`: flags that say on which nodes."""
     runs = sweep.folder / "runs"
     place = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
-    if not sweep.is_study:  # whose runs are measured from their beginning
+    if not sweep.is_study:  # a study's runs are measured from their start
         own = sweep.checkpoints(cell)
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
@@ -175,7 +175,7 @@ def _line(spec: NodeSpec) -> str:
 
 
 def print_commands(sweep: Sweep, where: Sequence[str] = ()) -> None:
-    """What a dry run shows."""
+    """Print the commands of a dry run."""
     commands = [command_of(sweep, cell, where) for cell in sweep.cells]
     json_output.emit("plan", commands=commands)
     for command in commands:
@@ -192,7 +192,7 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
     cell.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
     end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
-    # the last line says what a traceback is about; all of it is in exit.json
+    # the last line says what a traceback is about; exit.json has all of it
     cell.message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
 
 
@@ -209,7 +209,7 @@ def text_of(log: Path) -> str:
 def results(run_dir: Path) -> dict[str, Any]:
     """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
 
-    {} where the program left neither.
+    {} if the program left neither.
     """
     found = read_json(run_files.SUMMARY.path(run_dir))
     if found is None:

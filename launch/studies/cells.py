@@ -1,4 +1,4 @@
-"""What the words of a sweep's command mean: cells, each a command line of launch/submit.py."""
+"""Parse a sweep's command into cells, each a command line of launch/submit.py."""
 
 import itertools
 import json
@@ -33,16 +33,16 @@ class Cell:
     """One run of a study or sweep, and what came of it."""
 
     id: str
-    settings: Mapping[str, Any]  # of the grid, and for a study what is common to all runs
-    words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
+    settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
+    words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
     parsed: CommandLine
-    # Of a study alone.
+    # Of a study only.
     repeat: int | None = None
-    name: str | None = None  # of its entry; None: it is called by its settings
-    rate: str | None = None  # the link rate of the testbed that it runs on, such as 1gbit
-    busy: int = 0  # nodes of its testbed, the last ones, on which another program runs
+    name: str | None = None  # of its entry; None: named by its settings
+    rate: str | None = None  # the link rate of the testbed for it, such as 1gbit
+    busy: int = 0  # the last nodes of its testbed, on which another program runs
     # What came of it.
-    state: str = "waiting"  # running, done, failed, stopped
+    state: str = "waiting"  # or running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
     place: str | None = None  # its hosts, or its job
@@ -50,7 +50,7 @@ class Cell:
 
     @property
     def nodes(self) -> int | None:
-        """How many it asks for; None: all of --hosts."""
+        """The number of nodes that it asks for; None: all of --hosts."""
         asked = self.parsed.launch.nodes
         return int(asked) if asked else None if self.repeat is None else 1
 
@@ -120,10 +120,10 @@ class Sweep:
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination, which is appended to the program's words, or to our trainer's.
+    """A cell for each combination, which is appended to the words of the program or our trainer.
 
     Raises:
-        UsageError: a flag is given twice, or no run could be like that; every problem at once.
+        UsageError: a flag is given twice, or a run would be invalid; every problem at once.
     """
     if not over:
         raise UsageError("a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4")
@@ -177,7 +177,7 @@ def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
 
 
 def _placed(words: Sequence[Any], file: Path) -> list[str]:
-    """The words of a cell; a function is found from the file's folder."""
+    """The words of a cell; a function's path is relative to the file's folder."""
     before = ["", *map(str, words)]
     return [
         str(file.absolute().parent / word) if last == "--function" else word
@@ -186,7 +186,7 @@ def _placed(words: Sequence[Any], file: Path) -> list[str]:
 
 
 def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
-    """The cells, if launch/submit.py would take each, as far as that is seen here.
+    """The cells, if launch/submit.py would accept each, as far as that is known here.
 
     `found`: the name of each, its settings, and its words.
 
@@ -214,7 +214,7 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
 
 
 def checked_name(flag: str, name: str) -> str:
-    """The name, if it can name a folder, as a run id does.
+    """`name`, if it can be the name of a folder, like a run id.
 
     Raises:
         UsageError: it cannot.

@@ -1,10 +1,10 @@
-"""What a course wants handed in: the report, a folder for each part, the code, and an archive.
+"""Pack what a course wants handed in: the report, a folder for each part, code, and an archive.
 
-A part is what an entry of the study's grid is called up to its colon: the runs of "Task 2a: gather
-and scatter" are in `task2a/`, with the code in which that part differs from the others.
+A part is named by its entry in the study's grid, up to the colon: the runs of "Task 2a: gather and
+scatter" are in `task2a/`, with the code in which that part differs from the others.
 
-Records and report are packed anew each time. Code that is there stays: a student puts their own in
-the place of ours.
+Records and report are packed again each time. Existing code stays: a student puts their own in the
+place of ours.
 """
 
 import re
@@ -25,7 +25,7 @@ OF_MODES = REPOSITORY / "train" / "sync"
 
 
 def pack(study: Sweep, form: str) -> Path:
-    """Pack what is done into `hand_in/` of a study's folder, and that into the archive returned."""
+    """Pack what is done into `hand_in/` of a study's folder; return the archive of it."""
     folder, home = study.folder, study.folder / FOLDER
     home.mkdir(exist_ok=True)
     for cell in study.cells:
@@ -42,7 +42,7 @@ def pack(study: Sweep, form: str) -> Path:
 
 
 def part_of(cell: Cell) -> str:
-    """`task2a` of "Task 2a: gather and scatter"; its settings' name where it has no title."""
+    """`task2a` of "Task 2a: gather and scatter"; its settings' name if it has no title."""
     words = (cell.name or cell.id).partition(":")[0].lower()
     return re.sub(r"[^a-z0-9]+", "", words) or cell.id
 

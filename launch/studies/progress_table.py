@@ -1,4 +1,4 @@
-"""What ran, what runs and what is left: a line for each change, and a table at the end."""
+"""Show what has run, what runs and what is left: a line for each change, and a final table."""
 
 import csv
 import io
@@ -25,9 +25,9 @@ def tell(sweep: Sweep, cell: Cell) -> None:
 
 
 def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
-    """Show and write what came of all; the exit code."""
+    """Print and write all results; return the exit code."""
     write_csv(sweep)
-    # a file or a pipe has no width that lines must be broken for
+    # lines in a file or a pipe need not be broken
     width = None if sys.stdout.isatty() else 250
     Console(width=width).print(table(sweep))
     failed = [one for one in sweep.cells if one.state in ("failed", "stopped")]
@@ -43,7 +43,7 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
 
 
 def table(sweep: Sweep) -> RenderableType:
-    """A row for each cell: what differs between them, and what came of each."""
+    """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep) or ["run"]
     found = [name for name in columns(sweep) if _is_shown(sweep, name)][:MOST_RESULTS]
@@ -63,7 +63,7 @@ def table(sweep: Sweep) -> RenderableType:
             *left,
             escape(one.message),
         )
-    # a title of its own would be cut to its width
+    # a title inside the table would be cut to its width
     return Group(escape(f"{sweep.title}: {how_far(sweep)}"), drawn)
 
 
@@ -73,7 +73,7 @@ def columns(sweep: Sweep) -> list[str]:
 
 
 def write_csv(sweep: Sweep) -> None:
-    """One line for each cell: its values, its state, what it took and what it left."""
+    """Write one line for each cell: its settings, its state, its time and its results."""
     values = dict.fromkeys(name for one in sweep.cells for name in one.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -87,13 +87,13 @@ def write_csv(sweep: Sweep) -> None:
 
 
 def _differing(sweep: Sweep) -> list[str]:
-    """The settings that are not the same of all cells."""
+    """The settings that differ between cells."""
     names = dict.fromkeys(name for one in sweep.cells for name in one.settings)
     return [name for name in names if len({str(one.settings.get(name)) for one in sweep.cells}) > 1]
 
 
 def _is_shown(sweep: Sweep, name: str) -> bool:
-    """Numbers are; texts are in the CSV file."""
+    """Whether the table shows a result: numbers, since texts are in the CSV file."""
     return any(isinstance((one.results or {}).get(name), int | float) for one in sweep.cells)
 
 

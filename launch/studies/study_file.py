@@ -1,4 +1,4 @@
-"""A study's file says what to run; here it becomes cells, each a command line of its own."""
+"""Read a study's file, and turn it into cells, each a command line of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +14,15 @@ from launch.studies import grid
 from launch.studies.cells import Sweep, checked
 from muster.errors import UsageError, refuse
 
-# Texts of one's own, which stand beside the measured tables.
+# The user's texts, which stand beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
 KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
-# Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how
-# many of its nodes another program takes its share of the cores.
+# Settings of the study, not of a run: the link rate of the testbed for its cells, and on how many
+# of its nodes another program uses the cores.
 RATE, BUSY = "rate", "busy"
 OF_TESTBED = (RATE, BUSY)
-# Of an entry of the grid: what its runs are called in tables and figures. Entries of one name are
-# one series, as the runs of one entry are.
+# Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
+# are one series, as are the runs of one entry.
 NAME = "name"
 
 
@@ -30,7 +30,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     """The study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
     Raises:
-        UsageError: it cannot be read, or says what no run could be; every problem at once.
+        UsageError: it cannot be read, or describes invalid runs; every problem at once.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -70,9 +70,9 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
 def _points(
     base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int
 ) -> Iterator[tuple[str, str | None, Mapping[str, Any], int]]:
-    """The name of each run, that of its entry, its settings, and which repeat of them it is.
+    """For each run: its name, that of its entry, its settings, and the number of its repeat.
 
-    Repeats come last, so that a study that is cut short has seen every cell.
+    Repeats come last, so that a study that is stopped early has seen every cell.
     """
     points = [
         (str(block[NAME]) if NAME in block else None, point)
@@ -88,7 +88,7 @@ def _points(
 
 
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The settings as launch/submit.py takes them."""
+    """The settings as flags of launch/submit.py."""
     return (cli.word(name, one) for name, one in settings.items() if name not in OF_TESTBED)
 
 

@@ -1,4 +1,4 @@
-"""Check that this machine can hold a testbed, and run commands there."""
+"""Check that this machine can run a testbed, and run commands on it."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from muster.errors import MusterError
 
-# Which Debian package brings which command.
+# The Debian package of each command.
 PACKAGES = {
     "slurmd": ("slurmd",),
     "slurmctld": ("slurmctld",),
@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 def refuse_unfit_box() -> None:
-    """Do nothing where a testbed can be made.
+    """Return if a testbed can be made.
 
     Raises:
         MusterError: this is not Linux, or not root, or commands are missing.
@@ -41,10 +41,10 @@ def refuse_unfit_box() -> None:
 
 
 def call(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 60) -> str:
-    """What `argv` prints, with `stdin` as its input.
+    """The output of `argv`, with `stdin` as its input.
 
     Raises:
-        MusterError: it cannot be started, or ends with another code than 0.
+        MusterError: it cannot be started, or its exit code is not 0.
     """
     try:
         done = subprocess.run(

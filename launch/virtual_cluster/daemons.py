@@ -1,4 +1,4 @@
-"""Daemons are recorded before they run, and ended by their process number, never by name."""
+"""Daemons are recorded before they run, and ended by process number, never by name."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ from muster.errors import MusterError
 from muster.writing import read_json, write_json
 
 RECORDS = STATE / "pids"
-# On a busy box with two cores a daemon may take its time.
+# On a busy machine with two cores a daemon may need much time.
 START_S = 40.0
 TERM_S = 3.0
 KILL_S = 10.0
@@ -46,7 +46,7 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
     own_cores = frozenset(cores)
 
     def on_record() -> None:
-        # By the child itself: whenever `up` is killed, there is no process without a record.
+        # The child records itself: if `up` is killed at any time, no process is without a record.
         if own_cores:
             os.sched_setaffinity(0, own_cores)
         number = os.getpid()
@@ -56,7 +56,7 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
         subprocess.Popen(
             argv,
             cwd="/",
-            # Nothing of a shell that may be in a Slurm job, or in an environment, itself.
+            # No variable of a surrounding Slurm job or Python environment.
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -75,7 +75,7 @@ def pid(name: str) -> int | None:
 
 
 def wait(name: str, is_ready: Callable[[], bool]) -> None:
-    """Return once the daemon `name` does its work.
+    """Return when the daemon `name` is ready.
 
     Raises:
         MusterError: it died or took too long; with the end of its log.
@@ -99,13 +99,13 @@ def tail(name: str) -> str:
 
 
 def recorded() -> list[int]:
-    """All daemons that are on record and alive."""
+    """All recorded daemons that are alive."""
     numbers = [pid(path.stem) for path in RECORDS.glob("*.json")]
     return [number for number in numbers if number is not None]
 
 
 def inside(namespaces: Iterable[Path]) -> list[int]:
-    """All processes that live in one of these network namespaces, whoever started them."""
+    """All processes in one of these network namespaces, whoever started them."""
     wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
     numbers = set()
     # Path.glob() fails where a process ends meanwhile
@@ -118,16 +118,16 @@ def inside(namespaces: Iterable[Path]) -> list[int]:
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:
-    """Have `find` find nothing any more: SIGTERM to each, and to those that stay SIGKILL.
+    """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining.
 
     Raises:
-        MusterError: a process outlives SIGKILL.
+        MusterError: a process survives SIGKILL.
     """
     begun = time.monotonic()
-    asked: dict[int, int] = {}  # when each began: another may have its number later
+    asked: dict[int, int] = {}  # the start time of each: a later process may have its number
     while numbers := {
         *(number for number in find() if number != os.getpid()),
-        # one that ends leaves its namespaces before it is gone
+        # an ending process leaves its namespaces before it disappears
         *(number for number, started in asked.items() if started_at(number) == started),
     }:
         waited = time.monotonic() - begun
@@ -142,16 +142,16 @@ def end(find: Callable[[], Iterable[int]]) -> None:
 
 
 def started_at(number: int) -> int | None:
-    """When the process began, in ticks since boot; None if there is none, or only a zombie.
+    """The start time of a process, in ticks since boot; None if it is gone or only a zombie.
 
-    One whose first thread has ended is a zombie already, while others go on, or still end: it
-    holds its files and ports as long as they do.
+    A process whose first thread has ended is a zombie already, although other threads may still
+    run. It holds its files and ports until they end.
     """
     try:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in brackets may hold anything, spaces and brackets as well.
+    # The name in brackets may contain anything, also spaces and brackets.
     fields = text.rpartition(")")[2].split()
     threads = int(fields[17])
     return None if fields[0] in "ZX" and threads <= 1 else int(fields[19])

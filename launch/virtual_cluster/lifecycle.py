@@ -1,4 +1,4 @@
-"""`up` makes the testbed; `down` leaves nothing of it."""
+"""`up` makes the testbed; `down` removes all of it."""
 
 import os
 import shutil
@@ -29,14 +29,14 @@ Say = Callable[[str], None]
 
 
 def up(options: Options, checkout: Path, say: Say) -> None:
-    """Have a testbed with `options` up, all of its daemons alive.
+    """Make a testbed with `options`, with all of its daemons alive.
 
     Raises:
-        MusterError: another testbed is up and something of it lives, a part of this one is dead, or
-            it cannot be made; then nothing of it is left.
+        MusterError: another testbed is up and partly alive, a part of this one is dead, or it
+            cannot be made; in the last case nothing of it remains.
     """
     _refuse_inside()
-    os.umask(0o022)  # sshd trusts no key file that others may write
+    os.umask(0o022)  # sshd refuses a key file that others may write
     with cluster_state.locked():
         cluster = cluster_state.read()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
@@ -59,10 +59,10 @@ def up(options: Options, checkout: Path, say: Say) -> None:
 
 
 def down(say: Say) -> None:
-    """Have no testbed, and nothing left of one.
+    """Remove the testbed completely.
 
     Raises:
-        MusterError: something would not go.
+        MusterError: something could not be removed.
     """
     _refuse_inside()
     with cluster_state.locked():
@@ -77,7 +77,7 @@ def present() -> tuple[ClusterState, list[Node]]:
     """The testbed that is up, and its nodes.
 
     Raises:
-        MusterError: none is.
+        MusterError: none is up.
     """
     cluster = cluster_state.read()
     if cluster is None or not cluster.ready:
@@ -121,7 +121,7 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
 
 
 def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
-    """Start every daemon, and wait until all do their work."""
+    """Start every daemon, and wait until all are ready."""
     slurm_daemons.start_munged()
     daemons.wait(slurm_daemons.MUNGED, slurm_daemons.SOCKET.exists)
     slurm_daemons.start_controller()
@@ -154,7 +154,7 @@ def _clean() -> None:
     daemons.end(lambda: {*daemons.recorded(), *daemons.inside(links.namespaces())})
     links.remove()
     ssh_daemons.remove()
-    # Nothing is mounted here; if it were, removing the folder would empty what is behind it.
+    # Nothing is mounted here. If it were, removing the folder would delete the mounted files.
     for at in links.mounted_below(STATE):
         call(["umount", "--no-mtab", "--lazy", at])
     if STATE.exists():

@@ -1,16 +1,16 @@
-"""Nodes are network namespaces on a bridge, and the box is there, too.
+"""Nodes are network namespaces on a bridge, and this machine (the box) is on it, too.
 
-How it works: each link of a node is a veth pair, two interfaces of which one receives what the
-other sends. One end, `exp0`, is in the node's network namespace. The other stays on the machine
-(the box) and joins a bridge, a virtual switch, on which the box has an address as well:
+How it works: each link of a node is a veth pair: two interfaces, each of which receives what the
+other sends. One end, `exp0`, is in the node's network namespace. The other stays on the box and
+joins a bridge, a virtual switch, on which the box also has an address:
 
     node0: exp0 10.10.1.1 -- muster-exp0 --+
                                            +-- muster-br0 10.10.1.254
     node1: exp0 10.10.1.2 -- muster-exp1 --+
 
-A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), and so
-both ends of a pair have one. Namespaces and links are found again by their names alone, so that
-`down` removes what a killed `up` left.
+A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), so both
+ends of a pair have one. Namespaces and links are found by their names alone, so `down` also removes
+what a killed `up` has left.
 """
 
 import json
@@ -35,14 +35,14 @@ NAMESPACES = Path("/run/netns")
 OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
 OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
-# The bucket of tbf: what passes at once. A packet larger than it would never pass.
+# The bucket of tbf: the bytes that pass at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
 BURST_S = 0.01
 QUEUE_MS = 50
 
 
 def make(nodes: Sequence[Node], options: Options) -> None:
-    """Make the namespaces and join them, each link limited to the options' rate if they have one.
+    """Make the namespaces and links, each limited to the options' rate if there is one.
 
     Raises:
         MusterError: the kernel refused, or another interface has addresses of the testbed.
@@ -65,32 +65,32 @@ def make(nodes: Sequence[Node], options: Options) -> None:
 
 
 def namespaces() -> list[Path]:
-    """The network namespaces of the testbed that are there, whoever made them."""
+    """The existing network namespaces of testbeds, whoever made them."""
     return sorted(one for one in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(one.name))
 
 
 def links() -> list[str]:
-    """The testbed's interfaces on the box that are there."""
+    """The existing interfaces of testbeds on the box."""
     found = json.loads(call(["ip", "-json", "link", "show"]))
     return [link["ifname"] for link in found if OUR_LINK.fullmatch(link["ifname"])]
 
 
 def remove() -> None:
-    """Leave no interface and no namespace of the testbed.
+    """Remove all interfaces and namespaces of the testbed.
 
     Raises:
         MusterError: the kernel refused.
     """
-    # A namespace takes its interfaces along, but only some time after it is gone.
+    # A namespace's interfaces are removed some time after it.
     for name in links():
         try:
             call(["ip", "link", "delete", name])
         except MusterError:
-            if name in links():  # it did not go with its other end in the meantime, either
+            if name in links():  # it has not disappeared with its other end
                 raise
     for path in namespaces():
         call(["ip", "netns", "delete", path.name])
-    # `ip netns add` makes this folder a mount of its own and leaves it for good.
+    # `ip netns add` makes this folder a mount and never unmounts it.
     if NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
         if mounted_below(NAMESPACES):
             call(["umount", "--no-mtab", str(NAMESPACES)])
@@ -98,7 +98,7 @@ def remove() -> None:
 
 
 def mounted_below(folder: Path) -> list[str]:
-    """Where something is mounted on `folder` or in it; a bind mount counts, too."""
+    """The mounts on `folder` or in it, including bind mounts."""
     lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     return [at for at in (line.split()[1] for line in lines) if Path(at).is_relative_to(folder)]
 

@@ -1,8 +1,8 @@
 """Fork the workers of a node, and wait for them as torchrun does.
 
-Signals that end are passed on; one worker that fails ends the others; what does not end within its
-grace is killed. The exit code: 0 if all ended well, 75 if all others stopped cleanly, 128 + N
-after signal N, else 1.
+Signals that stop the run are passed on. If one worker fails, the others are ended. A worker that
+does not end within its grace period is killed. The exit code is 0 if all ended well, 75 if all
+others stopped cleanly, 128 + N after signal N, else 1.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -17,14 +17,14 @@ from types import FrameType
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's own variable, in seconds
-# Time for the others to find that one has failed, and to write down how they ended; as one after
-# the other does, they get it again.
+GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, in seconds
+# Time for the other workers to find that one has failed, and to record how they ended. Each worker
+# that ends starts it again, since they end one after another.
 ECHO_S = 1.5
 
 
 def start(count: int) -> int:
-    """Fork; return the local rank in each worker. The process that forks ends with their code."""
+    """Fork; return the local rank in each worker. The forking process ends with their exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -37,11 +37,11 @@ def start(count: int) -> int:
         workers[pid] = local_rank
     code = _wait(workers)
     sys.stderr.flush()
-    os._exit(code)  # without what libraries do at the end of a process that has used them
+    os._exit(code)  # without the exit handlers of libraries that it has imported
 
 
 def _be_a_new_process() -> None:
-    """A session of its own, and signals as Python has them when it starts."""
+    """Give the process its own session, and Python's signal handlers of a new process."""
     os.setsid()
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
@@ -50,7 +50,7 @@ def _be_a_new_process() -> None:
 
 
 def _wait(workers: dict[int, int]) -> int:
-    """Stay until no worker runs; the exit code."""
+    """Wait until no worker runs; return the exit code."""
     received: list[int] = []
     codes: list[int] = []  # 0, 75, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
@@ -76,7 +76,7 @@ def _wait(workers: dict[int, int]) -> int:
         code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         rank = workers.pop(pid)
         if code not in (0, STOPPED):
-            if 1 not in codes:  # the first: as torchrun logs it, for the agent
+            if 1 not in codes:  # the first: in torchrun's form, for the agent
                 with suppress(OSError):
                     os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
             if len(left) > 1:

@@ -1,9 +1,9 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
-How it works: each worker is asked through its socket (muster/worker/inspection.py), all at the
-same time. One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets
-a signal at which faulthandler writes its stacks, if it can run at all and has a handler for it.
-Only processes below this one get the signal.
+How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
+A worker that does not answer within `ANSWER_S` holds its interpreter, or is stopped. It gets a
+signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. Only
+descendants of this process get the signal.
 """
 
 import json
@@ -24,9 +24,9 @@ from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import read_json
 
 ANSWER_S = 1.0
-HURRIED_S = 0.4  # for one that is to be ended
+HURRIED_S = 0.4  # for a worker that is about to be ended
 DUMP_S = 0.4  # for faulthandler to write
-# What faulthandler writes.
+# faulthandler's output.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
@@ -34,7 +34,7 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 def ask(
     folder: Path, ranks: Sequence[int], patience_s: float = ANSWER_S, **request: Any
 ) -> dict[int, dict[str, Any]]:
-    """What each of these workers answers; of one that does not, what can be seen of it."""
+    """The reply of each of these workers; for one that does not answer, what is visible of it."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
@@ -47,7 +47,7 @@ def ask(
         report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
         report["answers"] = reply is not None
         if request.get("ask") == "stacks":
-            # who listens at the socket of a worker is that worker
+            # only the worker itself can listen at its socket
             own = pid if reply is not None or pid in below else None
             _add_process(report, folder, own)
         found[rank] = report
@@ -55,14 +55,14 @@ def ask(
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
-    """The process of each rank that is still there."""
+    """The process of each rank that still exists."""
     found = {}
-    for rank in ranks:  # the program itself, where a wrapper is around it
+    for rank in ranks:  # the program itself, if a wrapper started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
         state = state_of(int(raw["pid"])) if raw is not None else None
         if state is not None and state.status != "zombie":
             found[rank] = state.pid
-    if len(found) < len(ranks):  # a command, or a program that has not begun
+    if len(found) < len(ranks):  # another command, or a program that has not begun
         for process in process_tree.descendants():
             if (other := process_tree.rank_of(process)) is not None and other in ranks:
                 found.setdefault(other, process.pid)
@@ -105,12 +105,12 @@ def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
 
 
 def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
-    """The stacks of a process, as faulthandler writes them; none if it cannot."""
+    """The stacks of a process, written by faulthandler; none if it cannot."""
     path = folder / f"rank_{rank:05d}.threads"
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
         return []
     try:
-        with path.open("rb") as file:  # which its worker may remove
+        with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
             deadline, size = time.monotonic() + DUMP_S, before
@@ -127,9 +127,9 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
 
 
 def threads_of(text: str) -> list[dict[str, Any]]:
-    """The threads in a dump, that which took the signal first, as inspection.py has them.
+    """The threads in a dump, the one that took the signal first, in inspection.py's form.
 
-    A signal to a process is taken by its main thread, if that can take any.
+    A process takes a signal in its main thread, if that one can run.
     """
     threads: list[dict[str, Any]] = []
     for line in text.splitlines():

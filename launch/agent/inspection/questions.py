@@ -1,4 +1,4 @@
-"""`muster jobs stacks`: ask a run, and show what every rank does, in one line each."""
+"""`muster jobs stacks`: ask a run, and show in one line each what every rank does."""
 
 import json
 import secrets
@@ -51,7 +51,7 @@ def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | Non
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:
-    """Print what each rank does, and what the run hangs on; of one that is over, what it did last.
+    """Print what each rank does, and what blocks the run; of a run that is over, the last record.
 
     Raises:
         MusterError: nobody answers.
@@ -72,10 +72,10 @@ def stacks(run_dir: Path, *, full: bool) -> None:
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
-    """What was written down of a run that is over, the reason that tells most first.
+    """The inspection recorded for a run that is over, of the most telling reason.
 
     Raises:
-        MusterError: nothing was.
+        MusterError: there is none.
     """
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
@@ -84,7 +84,7 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
 
 
 def _show(findings: Mapping[str, Any], *, full: bool) -> None:
-    """Print what was found: the sentences, then each rank, then, if asked for, all threads."""
+    """Print the findings: the sentences, then each rank, then, if asked for, all threads."""
     for sentence in findings["sentences"]:
         print(sentence)
     for view in views_of(findings).values():
@@ -94,7 +94,7 @@ def _show(findings: Mapping[str, Any], *, full: bool) -> None:
 
 
 def _threads(report: Mapping[str, Any]) -> list[str]:
-    """Every thread of a rank, innermost line last."""
+    """Every thread of a rank, its innermost line last."""
     lines = [f"\nrank {report['rank']} (process {report.get('pid')})"]
     for thread in report.get("threads", ()):
         lines.append(f"  thread {thread['name']}")

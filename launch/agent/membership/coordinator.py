@@ -15,7 +15,7 @@ from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
-TELL_S = 10.0  # after which whoever waits says for whom
+TELL_S = 10.0  # after this time of waiting, the missing nodes are reported
 WAIT_S = 1.0  # for node 0, at a time
 
 
@@ -35,13 +35,13 @@ class Peers:
         self.trouble: str | None = None
         self.lost: int | None = None
         self.own_address = assignment.coordinator_address
-        self.waiting: str | None = None  # for whom, once that has taken a while
+        self.waiting: str | None = None  # for which nodes, once that has taken a while
         self.door = _door(assignment) if assignment.index == 0 else None
         self._heartbeat, self._began = Heartbeat(), time.monotonic()
         self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:
-        """Take and send what is due; to be called many times a second."""
+        """Receive, and send what is due; must be called many times a second."""
         if self.master_port is None and self.trouble is None:
             self._join() if self.door is None else self._gather(self.door)
         for index, link in self._links.items():
@@ -91,7 +91,7 @@ class Peers:
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
-        door.close()  # nobody else is expected
+        door.close()  # all agents have connected
         try:
             self.master_port = _master_port(self.assignment)
         except MusterError as error:

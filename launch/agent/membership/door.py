@@ -26,9 +26,9 @@ from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
-# Whoever connects has so long to show that it is of this run, and so much to send until then.
+# The time and the bytes that a new connection has for its proof.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
-ACCEPTS = 256  # at a time
+ACCEPTS = 256  # connections accepted at a time
 
 
 class Link:
@@ -43,7 +43,7 @@ class Link:
         self.channel = Channel(connection.fileno(), connection.fileno())
         self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
-        self.peer_nonce: str | None = None  # once it has come
+        self.peer_nonce: str | None = None  # once it was received
         self.name = self.peer_address
 
     @property
@@ -55,20 +55,20 @@ class Link:
         return time.monotonic() - self._began
 
     def trust(self) -> None:
-        """The other side has shown that it knows the token."""
+        """Called when the other side has proved that it knows the token."""
         self.channel.allowance_bytes = None
 
     def keep(self) -> Channel:
-        """The channel alone, which owns the connection from now on."""
+        """Return the channel, which owns the connection from now on."""
         self._socket.detach()
         return self.channel
 
     def drop(self) -> None:
-        """Close the connection at once, whatever was not said or taken yet."""
+        """Close the connection at once; unsent and unread data is lost."""
         self.keep().close()
 
     def loss(self) -> str | None:
-        """Why nothing more will come through this link; None while it works."""
+        """Why nothing more can come through this link; None while it works."""
         if self.channel.ended:
             return f"{self.place} is gone: its agent was killed, or the node went down"
         if self.channel.silent_s > SILENT_S:
@@ -78,19 +78,19 @@ class Link:
 
 @dataclass(frozen=True)
 class Who:
-    """An agent, as it says."""
+    """An agent, as it describes itself."""
 
     index: int
     name: str
     workers: int
-    address: str = ""  # where the others are to meet it
+    address: str = ""  # where the other agents connect to it
 
 
 def listen(address: str, ports: Sequence[int]) -> socket.socket:
-    """A server at `address`, or at all of this machine's, at the first of `ports` that is free.
+    """A server at `address`, or at all addresses, at the first free one of `ports`.
 
     Raises:
-        OSError: none is.
+        OSError: none is free.
     """
     last = OSError("no port given")
     both = not address and socket.has_dualstack_ipv6()
@@ -109,7 +109,7 @@ def listen(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 class Door:
-    """A server that lets in whoever shows the run's token, and nobody else."""
+    """A server that admits only agents that prove to know the run's token."""
 
     def __init__(self, server: socket.socket, token: str) -> None:
         self._server, self._token = server, token
@@ -117,7 +117,7 @@ class Door:
         self.strangers: list[Link] = []
 
     def admitted(self) -> Iterator[tuple[Link, Who]]:
-        """Those that have shown since the last time that they know the token."""
+        """The agents that have proved since the last call that they know the token."""
         self._accept()
         for link in list(self.strangers):
             if (who := self._introduce(link)) is not None:
@@ -132,11 +132,11 @@ class Door:
         for _ in range(ACCEPTS):
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # nobody is there to be accepted, or all are here
+            except OSError:  # no connection to accept
                 return
             try:
                 self.strangers.append(Link(connection))
-            except OSError:  # it has gone already
+            except OSError:  # it has closed already
                 connection.close()
 
     def _send_away(self, link: Link) -> None:
@@ -144,7 +144,7 @@ class Door:
         link.drop()
 
     def _introduce(self, link: Link) -> Who | None:
-        """Hear one that has not shown yet who it is, for a while."""
+        """Read the messages of a connection that has not proved itself yet, for a limited time."""
         for message in link.channel.receive():
             if link.peer_nonce is None:
                 link.peer_nonce = str(message.get("nonce", ""))
@@ -156,7 +156,7 @@ class Door:
             self.strangers.remove(link)
             told = str(message.get("who", ""))
             facts = self.port, link.peer_nonce, link.own_nonce
-            # held up, this process may hear of one that has given up, and comes again
+            # if this process was blocked, an agent may have given up and connected again
             if not shows(message, self._token, "client", *facts, told) or link.channel.ended:
                 link.drop()
                 return None
@@ -203,7 +203,7 @@ def enter(
 
 
 def proof(token: str, role: str, *facts: str | int) -> str:
-    """What only one who knows the token can say of `facts`, among them a nonce of each side."""
+    """A proof of `facts`, with a nonce of each side, that needs the token."""
     text = json.dumps([role, *facts])
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
@@ -216,16 +216,16 @@ def shows(message: Mapping[str, Any], token: str, role: str, *facts: str | int) 
 
 
 def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
-    """The message that tells an agent what to do, through a network."""
+    """The message with an agent's assignment, to be sent over a network."""
     plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
     return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
 
 
 def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
-    """What it says, for the agent of this index.
+    """The assignment in a message, for the agent of this index.
 
     Raises:
-        MusterError: it is not from one that knows the token, or for another.
+        MusterError: its sender does not know the token, or it is for another agent.
     """
     plain = message["assignment"]
     if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:

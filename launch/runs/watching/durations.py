@@ -1,4 +1,4 @@
-"""Seconds, as one says them."""
+"""Seconds in readable units."""
 
 
 def duration(seconds: float) -> str:

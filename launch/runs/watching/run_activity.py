@@ -1,4 +1,4 @@
-"""What a run that is not over is doing, in words, from its folder alone."""
+"""Describe a run that is not over, from its folder alone."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from muster import run_files
 from muster.writing import read_json
 
 SILENT_S = 30.0  # without a record, and
-SILENT_STEPS = 10  # without one for so many steps: then it is worth a word
+SILENT_STEPS = 10  # without one for so many steps: then it is reported
 
 
 def lines(run_dir: Path, state: State) -> Iterator[str]:
-    """What the run is doing, and until when; nothing of one that is over."""
+    """What the run is doing, and its expected end; nothing for a run that is over."""
     if state.over:
         return
     if state.notes:
@@ -43,7 +43,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
 
 
 def brief(run_dir: Path, state: State) -> str:
-    """The same for a line of a table, or how it ended."""
+    """The same in one line for a table; or how the run ended."""
     if state.over:
         return state.detail
     words = list(lines(run_dir, state))
@@ -51,7 +51,7 @@ def brief(run_dir: Path, state: State) -> str:
 
 
 def _pace(progress: Mapping[str, Any]) -> str:
-    """Where it is, how fast it goes by the median of its last steps, and until when at that."""
+    """Its step, its speed by the median of the last steps, and the expected end."""
     total, step_s, left_s = progress["total"], progress["step_s"], progress["left_s"]
     step = f"step {progress['step']}" + (f" of {total}" if total else "")
     pace = f"{1 / max(step_s, 1e-9):.3g} steps per second"
@@ -61,7 +61,7 @@ def _pace(progress: Mapping[str, Any]) -> str:
 
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
-    """Nodes meet, then workers start, import what they need and load their data."""
+    """The phase before the first step: nodes meet, workers start, import and load data."""
     paths = run_files.AGENT.find(run_dir)
     agents, began_ns = [read_json(path) or {} for path in paths], map(changed_at_ns, paths)
     if not agents:

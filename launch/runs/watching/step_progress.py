@@ -1,4 +1,4 @@
-"""How far a run has come, from the ends of a few of its files, however long those are."""
+"""Measure a run's progress from the ends of a few files, however long those are."""
 
 import re
 import time
@@ -12,9 +12,9 @@ import yaml
 from muster import json_lines, run_files
 from muster.writing import read_json
 
-WINDOW = 20  # steps that the rate is taken over
+WINDOW = 20  # steps for the rate
 NEVER = "never"
-OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # what is said of one
+OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # the needed fields of a step
 
 
 def step_progress(run_dir: Path) -> dict[str, Any] | None:
@@ -33,7 +33,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     if not records:
         return None
     last, silent_s = records[-1], 0.0
-    with suppress(OSError):  # put aside as we look
+    with suppress(OSError):  # moved in the meantime
         silent_s = max(time.time() - path.stat().st_mtime, 0.0)
     step, times = int(last["step"]), sorted(float(one["step_s"]) for one in records[-WINDOW:])
     total = (read_json(run_files.START.path(run_dir)) or {}).get("total_steps")
@@ -59,14 +59,14 @@ def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
     last, age_s = max(steps, default=None), 0.0
     if last is not None:
-        with suppress(OSError):  # removed, since another is newer
+        with suppress(OSError):  # removed, since another one is newer
             age_s = max(time.time() - steps[last].stat().st_mtime, 0.0)
     wanted = str(settings.get("checkpoint_every", NEVER)) != NEVER
     return {"wanted": wanted, "step": last, "age_s": age_s}
 
 
 def settings_of(run_dir: Path) -> dict[str, Any] | None:
-    """The settings of a run of our own trainer; None where it is another program's, or unknown."""
+    """The settings of a run of our own trainer; None for another program, or if unknown."""
     try:
         found = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -1,8 +1,8 @@
-"""A command with `--login me@cluster`: from a laptop that has ssh, on a cluster that has the rest.
+"""Commands with `--login me@cluster`: the laptop needs only ssh, the cluster runs the command.
 
-`muster run --login me@cluster --launcher slurm --nodes 4 -- train.py`, and likewise for all other
-commands of `muster`. What starts runs takes the project along; it is followed from here, and goes
-on there whatever becomes of the connection.
+`muster run --login me@cluster --launcher slurm --nodes 4 -- train.py`, and the same for all other
+commands of `muster`. A command that starts runs also sends the project. The laptop follows the
+command, which continues on the cluster even if the connection is lost.
 """
 
 from muster import errors
@@ -44,8 +44,8 @@ from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
-QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # of a program's `muster.Job`
-# With one of these a program has a Python of its own, and Muster's needs no torch.
+QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # from `muster.Job` of a program
+# With one of these a program has its own Python, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
@@ -59,7 +59,7 @@ def main() -> int:
     known = None if of_login or options.on else _known_run(words)
     if known is not None:
         of_login = {name: known[name] for name in LOGIN if known[name]}
-    if "login" not in of_login:  # a cluster that is not reached so
+    if "login" not in of_login:  # a cluster without a login node
         become(*COMMANDS[word], *rest)
     given = {one.name for one in cluster} | _typed(words)
     is_own = (program or "cells" in given) and OWN_PYTHON & given
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
-    """What flags, or else the cluster, say of the login node, by the names of LOGIN."""
+    """The login node's settings from flags, or else from the cluster, by the names of LOGIN."""
     found = {one.name: one.text for one in cluster if one.name in LOGIN}
     found |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
     if "login_config" in found:
@@ -98,7 +98,7 @@ def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str
 
 
 def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command that is over soon, through a login shell; its exit code."""
+    """Run a short command through a login shell; return its exit code."""
     given = [f"{name}={value}" for name, value in env.items()]
     shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
     connection = installation.connection
@@ -126,7 +126,7 @@ def _typed(words: Sequence[str]) -> set[str]:
 
 
 def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
-    """What is known here of the run that one of `words` names.
+    """The local record of the run that one of `words` names.
 
     Raises:
         UsageError: its record cannot be read.
@@ -145,7 +145,7 @@ def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
-    """The environment by which --on means the same there; the project's files are its copy's."""
+    """The environment with which --on has the same meaning there; project files are the copy's."""
     root, settings = run_files.project_of(here), []
     for name, text, where in cluster:
         is_sent = text.startswith("/") and Path(text).is_relative_to(root)
@@ -160,7 +160,7 @@ def _argv(word: str, words: Sequence[str], installation: Installation) -> list[s
 
 
 def _session_folder(installation: Installation, name: str) -> str:
-    """The folder of a new one."""
+    """The folder of a new session."""
     return f"{installation.folder}/sessions/{name}-{token_hex(4)}"
 
 
@@ -172,7 +172,7 @@ def _start(
     installation: Installation,
     of_login: Mapping[str, str],
 ) -> int:
-    """Start something that goes on there, and follow it."""
+    """Start a command that continues on the login node, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = project.send(installation, root)
@@ -197,7 +197,7 @@ def _start(
 def _with_calls(
     words: list[str], program: list[str], installation: Installation, place: str
 ) -> tuple[list[str], list[str]]:
-    """The command, with what `muster.launch` or `muster.map` has pickled sent to `place`."""
+    """The command, after sending what `muster.launch` or `muster.map` has pickled to `place`."""
     source = Path(program[2]) if program[1:2] == ["--function"] else None
     if source is not None:
         program = [*program[:2], place]
@@ -212,7 +212,7 @@ def _with_calls(
 
 
 def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
-    """By what it is known here; a run's name is given here, so that it is the same there."""
+    """The command's local name; a run's name is chosen here, so that both sides use it."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run-id" if word == "run" else "--name", dest="name")
     given, _ = parser.parse_known_args(words)
@@ -226,7 +226,7 @@ def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, li
 
 
 def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
-    """Follow it to its end; what has been seen is written down, and not shown again."""
+    """Follow the command to its end; output that was shown is recorded, and not shown again."""
     path = logins() / str(known["name"])
     path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -26,11 +26,11 @@ STAYS_S = 600  # after the last command
 
 
 class ConnectionLost(MusterError):
-    """The login node cannot be reached, or not any more."""
+    """The login node cannot be reached, or no longer."""
 
 
 class Connection:
-    """To `login`, such as me@cluster; `file` takes the place of ~/.ssh/config."""
+    """A connection to `login`, such as me@cluster; `file` replaces ~/.ssh/config."""
 
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
@@ -48,13 +48,13 @@ class Connection:
         """Log in, unless a connection is open; ssh may ask the user.
 
         Raises:
-            ConnectionLost: it does not let us in; the message says why, and what to do.
+            ConnectionLost: the login is refused; the message says why, and what to do.
         """
         check = ["ssh", *self._file(), *self._options, "-O", "check", "--", self.login]
         if not subprocess.run(check, capture_output=True, check=False).returncode:
             return
         master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={STAYS_S}", "-fN"]
-        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would keep open
+        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
             argv = ["ssh", *self._file(), *self._options, *master, "--", self.login]
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
             errors.seek(0)
@@ -62,7 +62,7 @@ class Connection:
                 raise ConnectionLost(openssh.explain(self._spec, errors.read()))
 
     def shell(self) -> list[str]:
-        """ssh through the open connection, without the host: rsync needs this part alone."""
+        """The ssh command for the open connection, without the host: rsync needs only this part."""
         through = ["-o", "ControlMaster=no", "-o", "BatchMode=yes"]
         return ["ssh", *self._file(), *self._options, *through]
 
@@ -74,11 +74,11 @@ class Connection:
         return [*self.shell(), *how, "--", self.login, shlex.join(words)]
 
     def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
-        """Run `words` on the login node to their end; what they print.
+        """Run `words` on the login node to their end; return what they print.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
-            MusterError: they failed; the message is the last that they said.
+            MusterError: the command failed; the message is its last line.
         """
         self.open()
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -92,7 +92,7 @@ class Connection:
         return done.stdout.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
-        """Copy with rsync; a place on the login node begins with `:`.
+        """Copy with rsync; a path on the login node begins with `:`.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
@@ -122,7 +122,7 @@ class Connection:
 
 
 def _private_folder() -> Path:
-    """Where the sockets of connections are: a short path, and nobody else's.
+    """The folder of the connections' sockets: a short path that belongs to this user.
 
     Raises:
         UsageError: another user has made it.

@@ -1,7 +1,8 @@
-"""Muster on a login node: this checkout is sent there once for each version, and made ready.
+"""Muster on a login node: each version of this checkout is sent there once and prepared.
 
-A version is the content of the files. Its environment has what launchers need, and no torch. Where
-the program is Muster's own trainer, or has no Python of its own, all that Muster needs is there.
+A version is named by the content of its files. Its environment has what launchers need, without
+torch. If the program is Muster's own trainer, or has no Python of its own, it has everything that
+Muster needs.
 """
 
 import os
@@ -15,10 +16,10 @@ from launch.ssh import node_setup
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
-# What launch/ imports; the versions are those of constraints.txt.
+# The packages that launch/ imports; the versions are those of constraints.txt.
 NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
-# Lines of ours begin with a mark: what a login shell itself prints is passed over.
+# Our lines begin with a mark, so that output of the login shell itself is skipped.
 MARK = "muster:"
 ASK = """base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
 echo "muster:$base"
@@ -29,10 +30,10 @@ exit 0"""
 
 @dataclass(frozen=True)
 class Installation:
-    """Where things are on a login node."""
+    """The paths on a login node."""
 
     connection: Connection
-    folder: str  # of all that is Muster's there
+    folder: str  # of all Muster's files on it
     checkout: str
     python: str
 
@@ -49,10 +50,10 @@ def install(
     whole: bool,
     say: Callable[[str], None],
 ) -> Installation:
-    """Have this version of Muster ready there; `whole`: with torch and all that training needs.
+    """Make this version of Muster ready there; `whole`: with torch and all that training needs.
 
-    `folder`: for Muster's own files there (default: ~/.muster); `python`: one that has what is
-    needed, so that no environment is made.
+    `folder`: for Muster's own files there (default: ~/.muster); `python`: a Python that has the
+    needed packages, so that no environment is made.
 
     Raises:
         MusterError: it cannot be made ready; the message says why, and what to do.
@@ -93,7 +94,7 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
 
 
 def _files() -> list[str]:
-    """The files of this checkout that run anything, in order, by their names in it."""
+    """The checkout's files that are needed to run, in order, by relative name."""
     return sorted(
         str(path.relative_to(REPOSITORY))
         for needed in (*node_facts.PACKAGES, *OTHER_FILES)

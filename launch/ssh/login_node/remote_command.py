@@ -1,4 +1,4 @@
-"""A command that runs on a login node, followed from here through lost connections."""
+"""A command on a login node, followed from here even if connections are lost."""
 
 import os
 import shlex
@@ -20,7 +20,7 @@ SCRIPT = "launch/ssh/login_node/session.sh"
 
 @dataclass
 class RemoteCommand:
-    """By the folder of its session, and how much of its output has been seen."""
+    """A command, by the folder of its session, and how much of its output was seen."""
 
     installation: Installation
     session: str
@@ -31,7 +31,7 @@ class RemoteCommand:
         return self.installation.connection
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        """Start it as a login shell would; it goes on whatever becomes of this connection."""
+        """Start it as a login shell would; it continues even if this connection is lost."""
         lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
         lines += [f"cd -- {shlex.quote(cwd)} || exit", f"exec {shlex.join(argv)} </dev/null"]
         self._ask("start", "\n".join(lines))
@@ -61,7 +61,7 @@ class RemoteCommand:
                 wait_s = min(2 * wait_s, MOST_S)
 
     def _interrupt(self) -> bool:
-        """Whether Ctrl-C could be passed on."""
+        """Send Ctrl-C; return whether that was possible."""
         try:
             self._ask("interrupt")
         except ConnectionLost as error:
@@ -116,5 +116,5 @@ class RemoteCommand:
 
 
 def say(line: str) -> None:
-    """Tell the user about the connection, apart from what the command prints."""
+    """Tell the user about the connection, apart from the command's output."""
     print(line, file=sys.stderr, flush=True)
