@@ -6,7 +6,6 @@ The project's file, in the folder of the call or above it, overrides the user's.
 import json
 import os
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -56,6 +55,8 @@ def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters
     Raises:
         UsageError: the file cannot be read, or is wrong; every problem at once.
     """
+    import tomllib  # here: a worker's Python may be 3.10, and it reads no such file
+
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
