@@ -25,10 +25,9 @@ from rich.text import Text
 
 from configs import cli
 from configs.cli import dashed
-from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import id_of
-from configs.settings.train import TrainConfig
+from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher, launcher_of

@@ -47,7 +47,7 @@ _PLACES = {
     "record": "_train.program.recorder",
     "steps": "_train.batches.steps",
     "sync": "_train.sync.ddp.data_parallel",
-    "sync_ddp": "_train.sync.ddp.framework",
+    "sync_ddp": "_train.sync.ddp.data_parallel",
 }
 _NAMES = {"map": "map_items"}  # which is not to hide Python's own
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-OURS = ("launch", "train")
+OURS = ("launch", "muster", "train")
 
 
 def main() -> None:

@@ -16,6 +16,15 @@ TWO_SIZES = (
     "the other those of each; give one of them"
 )
 INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name what a run reads
+OPERATIONS = (  # that the bench of collectives measures
+    "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
+)  # fmt: skip
+MIB = 2**20
+# The trainer's settings that a measurement of the network heeds.
+OF_MEASUREMENT = frozenset(
+    ("device", "backend", "threads", "timeout_s", "join_timeout_s")
+    + ("logs_dir", "run_id", "overwrite", "quiet", "redirect")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,3 +215,39 @@ class ByHand(Config):
             )
         if self.rank is not None and self.rank < -1:
             yield f"--rank must be 0 or more, or -1 for a single process (got {self.rank})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig(Config):
+    """Of --program bench_collectives: which collectives, and of what sizes.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    min_bytes: int = setting(1024, "smallest size", least=4)
+    max_bytes: int = setting(64 * MIB, "largest size")
+    factor: float = setting(4.0, "each size is so many times the one before", least=1.1)
+    operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
+
+    def _problems(self) -> Iterator[str]:
+        if self.max_bytes < self.min_bytes:
+            yield (
+                f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
+                "sizes go from the smallest to the largest"
+            )
+        for name in self.names():
+            if name not in OPERATIONS:
+                yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"
+
+    def names(self) -> tuple[str, ...]:
+        """The collectives, in order."""
+        return OPERATIONS if self.operations == "all" else tuple(self.operations.split(","))
+
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes, from the smallest to the largest, whole 4-byte numbers."""
+        found, size = [], float(self.min_bytes)
+        while size <= self.max_bytes:
+            found.append(int(size) // 4 * 4)
+            size *= self.factor
+        return tuple(found)

@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from configs.settings.bench import OPERATIONS
-from configs.settings.train import TrainConfig
+from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
 from launch.studies.cells import Sweep, checked
 from muster.errors import UsageError, refuse

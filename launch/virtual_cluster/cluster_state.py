@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launch.virtual_cluster.options import Options
+from launch.virtual_cluster.virtual_nodes import Options
 from muster.writing import write_json
 
 STATE = Path("/run/muster-testbed")

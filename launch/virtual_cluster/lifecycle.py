@@ -21,8 +21,7 @@ from launch.virtual_cluster import (
 from launch.virtual_cluster.cluster_state import STATE, ClusterState
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.options import Options
-from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node, Options
 from muster.errors import MusterError
 
 NODE_LIST = STATE / "hosts"

@@ -9,7 +9,7 @@ import pandas as pd
 from tests.benchmarks.cases import BASE, OURS, Case
 from tests.benchmarks.results import Results
 from train.report.pages import drawing, plots
-from train.report.pages.units import link_rate
+from train.report.pages.drawing import link_rate
 
 COLOURS = {"others": "#8c8c8c", "one line changed": "#56B4E9", "Muster's trainer": "#0072B2"}
 

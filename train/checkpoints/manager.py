@@ -7,7 +7,7 @@ inside them. The others look at this rank alone: `is_due`, `requests`, `is_busy`
 `is_due_at_end`, `restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
-                     of_any()           what at least one rank wants, by the step's own collective
+                     StepRequests       what at least one rank wants, by the step's own collective
                      make()             skip it (a rank is still writing the last), or:
                        _begin           all wait until no rank writes; the run's number
                        _save            collectives that gather what ranks hold, then copies
@@ -63,11 +63,6 @@ class StepRequests(NamedTuple):
     stop: bool = False  # it was asked to
     save: bool = False  # a checkpoint is due
     busy: bool = False  # it is still writing the last one
-
-    @classmethod
-    def of_any(cls, rows: Tensor) -> "StepRequests":
-        """What at least one of them says: (world_size, 3)."""
-        return cls(*rows.any(0).tolist())
 
 
 class CheckpointManager:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from train.report.data.reader import OVERLAPPED, Row, Run
-from train.report.data.statistics import numbers
+from train.report.data.reader import OVERLAPPED, Row, Run, numbers
 
 COMPUTING = ("data_s", "forward_s", "backward_s", "optimizer_s")
 NEEDED = (*COMPUTING, "samples", "sync_s", "step_s", "payload_bytes")

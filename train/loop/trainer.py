@@ -21,14 +21,11 @@ from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
-from train.loop.optimizer import schedule_end
 from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
-from train.loop.step import Step
+from train.loop.step import Step, schedule_end
 from train.model import rng
-from train.records.console import Console
 from train.records.schema import DriftRecord, EvalRecord, StepRecord
-from train.records.sinks import Sinks
-from train.records.summary import FIRST_LOSSES, History
+from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
 from train.tasks.base import Batch, Datasets, Task
 
@@ -63,6 +60,8 @@ class Trainer:
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
         self.metrics = metrics
+        # else only for a stop, or by --keep-best, which wait for one that is being written
+        self._makes_checkpoints = config.checkpoint_interval() is not None
         self._measured = 0  # the step up to which speeds are measured
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
@@ -144,7 +143,8 @@ class Trainer:
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Write down what crossed the network since step `before`."""
-        self.ranks.barrier(self.device)  # what is sent may still wait in the sender's kernel
+        # when all are here: what is sent may still wait in the sender's kernel
+        self.ranks.all_gather(torch.zeros(1, device=self.device))
         if self.meter is not None:
             step = self.at.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
@@ -159,7 +159,7 @@ class Trainer:
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took a while, and no step comes that would tell the others
-        asked = StepRequests.of_any(self.ranks.all_gather(self._requests(self.at.step)))
+        asked = StepRequests(*self.ranks.all_gather(self._requests(self.at.step)).any(0).tolist())
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # the best is waited for, and a stop is of no use at the end
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
@@ -203,7 +203,9 @@ class Trainer:
 
     def _requests(self, step: int) -> Tensor:
         """What this rank wants after `step`, as `StepRequests` has it."""
-        requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
+        requests = StepRequests(stop=bool(self.stopping.why))
+        if self._makes_checkpoints:
+            requests = self.checkpoints.requests(step, stop=requests.stop)
         return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
@@ -260,7 +262,7 @@ class Trainer:
         """Make all ranks' parameters those of rank 0, where it is time for it."""
         every = self.config.equalize_every
         if every and self.at.step % every == 0 and self.ranks.world_size > 1:
-            drift = self.ranks.equalize(self.state.model.parameters())
+            drift = self.state.equalize()
             self.sinks.write(DriftRecord(step=self.at.step, rank=self.ranks.rank, drift=drift))
 
     def _report(self, record: StepRecord) -> None:

@@ -11,7 +11,7 @@ from .ranks import Ranks, flatten, spread
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
 
-class Kept(NamedTuple):
+class Watched(NamedTuple):
     """A buffer, and what it was after the last step."""
 
     own: dict[str, Any]  # its module's: a forward pass may put another tensor in its place
@@ -30,10 +30,11 @@ class Kept(NamedTuple):
 class Buffers:
     """Averages over the ranks what a step has changed on some rank; constants keep their bits.
 
-    A step calls `marks`, lets the ranks exchange these, and calls `average`. Constants are found
-    by comparing with a copy of the last step's values: a version counter is not moved by kernels
-    that write running statistics, nor through `.data`. A buffer that takes another shape is a
-    cache, which each rank fills by itself; from then on it is left alone.
+    Where there are any to watch, a step calls `marks`, lets the ranks exchange these, and calls
+    `average`. Constants are found by comparing with a copy of the last step's values: a version
+    counter is not moved by kernels that write running statistics, nor through `.data`. A buffer
+    that takes another shape is a cache, which each rank fills by itself; from then on it is left
+    alone.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module) -> None:
@@ -42,7 +43,7 @@ class Buffers:
 
     def remember(self) -> None:
         """Take the buffers as they are, equal on all ranks, for the last step's."""
-        self._kept: list[Kept] = []
+        self.watched: list[Watched] = []
         # Those of a synchronised BatchNorm are the same bits on every rank by themselves.
         seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
@@ -50,13 +51,12 @@ class Buffers:
                 has_fractions = one is not None and (one.is_floating_point() or one.is_complex())
                 if one is not None and one not in seen and has_fractions:
                     seen.add(one)
-                    self._kept.append(Kept(module._buffers, name, one.detach().clone()))
+                    self.watched.append(Watched(module._buffers, name, one.detach().clone()))
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
         """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        marks = [one.mark(device).double() for one in self._kept]
-        return torch.stack(marks) if marks else torch.zeros(0, dtype=torch.float64, device=device)
+        return torch.stack([one.mark(device).double() for one in self.watched])
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
@@ -66,10 +66,8 @@ class Buffers:
         global batch; over all ranks it sums to one. A rank without samples adds zeros, whatever
         its dummy has left in its buffers.
         """
-        if not self._kept:
-            return
         found = marks.amax(0).tolist()
-        changed = [one for one, mark in zip(self._kept, found, strict=True) if mark == CHANGED]
+        changed = [one for one, mark in zip(self.watched, found, strict=True) if mark == CHANGED]
         if changed:
             # by `data`: a graph that is kept for another backward pass does not mind
             own = [one.own[one.name].data for one in changed]
@@ -80,4 +78,5 @@ class Buffers:
             spread(self._ranks.all_reduce(flat), own)
             for one in changed:
                 one.before.copy_(one.own[one.name])
-        self._kept = [one for one, mark in zip(self._kept, found, strict=True) if mark != RESHAPED]
+        seen = zip(self.watched, found, strict=True)
+        self.watched = [one for one, mark in seen if mark != RESHAPED]

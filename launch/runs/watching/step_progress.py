@@ -8,7 +8,7 @@ from typing import Any
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from muster import json_lines, run_files
+from muster import run_files
 from muster.errors import MusterError
 from muster.writing import read_json
 
@@ -72,7 +72,7 @@ def last_steps(path: Path) -> list[dict[str, Any]]:
     """
     return [
         one
-        for one in json_lines.last(path)
+        for one in run_files.last_objects(path)
         if one.get("kind") == "step" and one.keys() >= OF_A_STEP
     ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from launch.virtual_cluster import daemons, slurm_daemons, virtual_nodes
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
-from launch.virtual_cluster.options import Options
+from launch.virtual_cluster.virtual_nodes import Options
 
 HOSTS = virtual_nodes.of(Options(nodes=3, control_network=True), [0, 1])
 

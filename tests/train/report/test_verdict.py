@@ -13,7 +13,7 @@ from tests.train.report.folders import cell, make_run, make_study, step, subject
 from train.report import compare
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
-from train.report.pages import page, provenance, sections, units, verdict
+from train.report.pages import drawing, page, provenance, sections, verdict
 
 
 def made(path, **step_s):
@@ -140,22 +140,22 @@ def test_the_page_begins_with_it_and_its_contents_lead_to_sections(tmp_path):
 
 
 def test_seconds_read_well():
-    assert units.duration(0.006735) == "6.73 ms"
-    assert units.duration(4.3701) == "4.37 s"
-    assert units.with_interval(0.0067351, 0.00662, 0.00685) == "6.74 ± 0.12 ms"
-    assert units.with_interval(4.37, 4.30, 4.44) == "4.370 ± 0.070 s"
-    assert units.with_interval(0.1, None, None) == "100 ms"
+    assert drawing.duration(0.006735) == "6.73 ms"
+    assert drawing.duration(4.3701) == "4.37 s"
+    assert drawing.with_interval(0.0067351, 0.00662, 0.00685) == "6.74 ± 0.12 ms"
+    assert drawing.with_interval(4.37, 4.30, 4.44) == "4.370 ± 0.070 s"
+    assert drawing.with_interval(0.1, None, None) == "100 ms"
 
 
 def test_link_rates_are_written_as_people_write_them():
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
-    assert [units.link_rate(one) for one in rates] == written
+    assert [drawing.link_rate(one) for one in rates] == written
 
 
 @given(st.floats(1e-6, 1e4), st.floats(1e-9, 1e3))
 def test_an_interval_is_written_with_two_digits(mean_s, half_s):
-    text = units.with_interval(mean_s, mean_s - half_s, mean_s + half_s)
+    text = drawing.with_interval(mean_s, mean_s - half_s, mean_s + half_s)
     assert text.endswith("s")
     if "±" in text:
         scale = 1 if text.endswith(" s") else 1e3

@@ -5,21 +5,47 @@ its collective. The first step of each attempt is left out, since it also pays f
 once. A loss curve is compared with that of a reference, whose settings may differ in what leaves
 losses alone: one rule makes all sync modes and splits compute the same mean gradient, so their
 losses should differ by rounding alone.
+
+Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
+taken as independent draws from one normal distribution. m is their mean and
+s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
+distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
+of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
+Biometrika 6, 1908). The steps of one run are not quite independent: a busy minute slows many of
+them, so that their interval is too narrow. The means of repeated runs are independent.
 """
 
+import math
+import statistics
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from train.records.summary import PHASES
-from train.report.data.reader import Row, Run
-from train.report.data.settings import OF_TESTBED, WIDTH, affecting
-from train.report.data.statistics import Estimate, estimate, mean, numbers
-from train.report.data.subject import Entry, Subject
+from train.records.schema import PHASES
+from train.report.data.reader import Row, Run, mean, numbers
+from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting
 
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 FIRST = 5  # losses that are shown one by one, as the courses ask
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """Of `count` values, in their unit; the interval is None where one value alone is known."""
+
+    count: int
+    mean: float
+    median: float
+    spread: float | None  # sample standard deviation
+    low: float | None  # of the confidence interval for the mean
+    high: float | None
+
+    def columns(self, *names: str) -> dict[str, float | None]:
+        """Those fields as columns of seconds."""
+        return {f"{name}_s": getattr(self, name) for name in names}
 
 
 def frame(rows: Iterable[Row], columns: Iterable[str] = ()) -> pd.DataFrame:
@@ -228,6 +254,28 @@ def own_work_s(row: Row) -> float | None:
     """Seconds of a step before its rank can wait for others."""
     parts = [row["data_s"], row["forward_s"], row["backward_s"]]
     return sum(parts) if None not in parts else None
+
+
+def estimate(values: Iterable[Any]) -> Estimate | None:
+    """Mean and interval of all numbers among `values`; None where there are none."""
+    known = numbers(values)
+    if not known:
+        return None
+    center, spread, half = statistics.fmean(known), None, None
+    if len(known) > 1:
+        from scipy import special
+
+        spread = statistics.stdev(known)
+        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+        half = quantile * spread / math.sqrt(len(known))
+    return Estimate(
+        count=len(known),
+        mean=center,
+        median=statistics.median(known),
+        spread=spread,
+        low=None if half is None else center - half,
+        high=None if half is None else center + half,
+    )
 
 
 def of_runs(per_run: list[list[Row]]) -> Estimate | None:

@@ -3,9 +3,13 @@
 Text and axes take the colour of the page around them, so that a figure works on light and dark.
 No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
 the bar beside the name.
+
+Quantities are written as a person reads them: `6.7 ms`, `4.37 s`, `6.70 ± 0.12 ms`, `1 Gbit/s`.
 """
 
 import io
+import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +25,7 @@ DASHES: tuple[Any, ...] = (
 )  # fmt: skip
 WIDTH_IN, TYPE_PT = 4.2, 9.5  # on a phone of 390 pixels, type then has 11
 LINE_IN, LETTERS = 0.18, 46  # of a line of text, and letters across the figure
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # as a testbed takes it
 STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": TYPE_PT,
@@ -91,3 +96,24 @@ def whole_numbers(axis: Any) -> None:
     low, high = axis.get_xlim()
     if high - low < 1:
         axis.set_xlim((low + high) / 2 - 1, (low + high) / 2 + 1)
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in milliseconds below one second."""
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
+def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
+    """With half of the interval, where there is one."""
+    if low_s is None or high_s is None or high_s <= low_s:
+        return duration(mean_s)
+    scale, unit = (1.0, "s") if mean_s >= 1 else (1e3, "ms")
+    half = (high_s - low_s) / 2 * scale
+    digits = max(0, 1 - math.floor(math.log10(half)))
+    return f"{mean_s * scale:.{digits}f} ± {half:.{digits}f} {unit}"
+
+
+def link_rate(text: str) -> str:
+    """`1gbit` as "1 Gbit/s"; other texts, such as "unlimited", as they are."""
+    found = _RATE.fullmatch(text)
+    return f"{found[1]} {found[2].upper() if found[2] != 'k' else 'k'}bit/s" if found else text

@@ -9,13 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from train.records.summary import PHASES
+from train.records.schema import PHASES
 from train.report.data.over_workers import has_widths
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.tables import add_up
 from train.report.pages import drawing
-from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, text
-from train.report.pages.units import duration
+from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
 
 OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
 PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))

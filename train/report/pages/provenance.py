@@ -3,8 +3,7 @@
 import shlex
 
 from train.report.data.reader import Row
-from train.report.data.settings import defaults
-from train.report.data.subject import Entry, Subject
+from train.report.data.subject import Entry, Subject, defaults
 
 
 def is_simulated(entry: Entry) -> bool:

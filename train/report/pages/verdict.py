@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 
 from train.report.data import event_tables, over_workers, scaling, tables
-from train.report.data.reader import Row
+from train.report.data.reader import Row, mean, numbers
 from train.report.data.scaling import DOUBTFUL
-from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
-from train.report.pages.units import duration, link_rate, with_interval
+from train.report.pages.drawing import duration, link_rate, with_interval
 
 SAME_TOKENS = 1.02  # times as many are the same work
 MOST_NAMED = 3  # bases of speed-ups in a sentence
