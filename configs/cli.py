@@ -116,22 +116,44 @@ def dashed(name: str) -> str:
 def dashed_flags(words: Sequence[str]) -> list[str]:
     """Every flag before `--` spelt with dashes, to which underscores are equal."""
     own = words.index("--") if "--" in words else len(words)
-    parted = [word.partition("=") for word in words[:own]]
+    spelt = [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words[:own]]
+    return [*spelt, *words[own:]]
+
+
+def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
+    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
+
+
+def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
+    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
+    texts: dict[str, list[str]] = {}
+    for one in raw:
+        texts.setdefault(one.name, []).append(one.text)
     return [
-        (dashed(name) if name.startswith("--") else name) + equals + text
-        for name, equals, text in parted
-    ] + list(words[own:])
+        *(one for one in raw if not separators[one.name]),
+        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
+    ]
 
 
-def from_argv(
-    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
+def _typed_in(
+    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
 ) -> tuple[list[Given], list[str]]:
-    """The settings in `argv`, and one line for each word that is none.
+    """What `argv` sets, and a line for each of its words that are wrong.
 
-    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
-    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
-    is what is said further of a word that is neither a flag nor a value.
+    Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
+    errors are.
     """
+    flags = {"--help": "help", "-h": "help", "--config": "config"}
+    flags |= {"--help-all": "help_all"} if has_more else {}
+    switches = {"help", "help_all"}
+    for cls in classes:
+        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
+        for item in fields(cls):
+            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+            spellings += [f"--no-{item.name}"] if item.name in switches else []
+            flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    program = "; a program of your own follows after --: -- train.py"
+    hint = program if ProgramConfig in classes else ""
     raw, problems = [], []
     rest = list(argv)
     while rest:
@@ -158,38 +180,6 @@ def from_argv(
     return raw, problems
 
 
-def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
-    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
-
-
-def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
-    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
-    texts: dict[str, list[str]] = {}
-    for one in raw:
-        texts.setdefault(one.name, []).append(one.text)
-    return [
-        *(one for one in raw if not separators[one.name]),
-        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
-    ]
-
-
-def _typed_in(
-    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
-) -> tuple[list[Given], list[str]]:
-    """What `argv` sets, and a line for each of its words that are wrong."""
-    flags = {"--help": "help", "-h": "help", "--config": "config"}
-    flags |= {"--help-all": "help_all"} if has_more else {}
-    switches = {"help", "help_all"}
-    for cls in classes:
-        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
-        for item in fields(cls):
-            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
-            spellings += [f"--no-{item.name}"] if item.name in switches else []
-            flags |= dict.fromkeys(map(dashed, spellings), item.name)
-    program = "; a program of your own follows after --: -- train.py"
-    return from_argv(argv, flags, switches, program if ProgramConfig in classes else "")
-
-
 def recipe_of(task: str | None) -> Path | None:
     """The file that is read where --config names none: configs/TASK.yaml, if there is one."""
     path = REPOSITORY / "configs" / f"{Path(task or TrainConfig.task).name}.yaml"
@@ -200,12 +190,14 @@ def to_argv(config: TrainConfig) -> list[str]:
     """The flags that make `config` again, given the recipe of its task: `parse` undoes it."""
     task = f"--task={config.task}"
     (recipe,) = parse([TrainConfig], [task], prog="", description="")
-    argv = [task]
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if value != getattr(recipe, item.name) and item.name not in _void(config):
-            argv.append(_word(item.name, value))
-    return argv
+    return [task, *_changed(config, recipe)]
+
+
+def _changed(config: Any, base: Any) -> list[str]:
+    """The flags that make `config` of `base`."""
+    names = [item.name for item in fields(config) if item.name not in _void(config)]
+    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    return [word(name, getattr(config, name)) for name in changed]
 
 
 def _void(config: Any) -> set[str]:
@@ -217,12 +209,8 @@ def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[s
     """The flags of `program`: those that make `train` again, and of the bench its own."""
     if program != "bench_collectives":
         return to_argv(train)
-    own = [
-        _word(item.name, getattr(bench, item.name))
-        for item in fields(bench)
-        if getattr(bench, item.name) != item.default
-    ]
-    return [*for_bench(to_argv(replace(train, task=TrainConfig.task))), *own]
+    of_train = for_bench(to_argv(replace(train, task=TrainConfig.task)))
+    return [*of_train, *_changed(bench, BenchConfig())]
 
 
 def for_bench(argv: Sequence[str]) -> list[str]:
@@ -290,12 +278,11 @@ def _value(hint: Any, text: str) -> Any:
 
 
 def _wrong(one: Given, kind: str) -> str:
-    name = one.name if one.where else "--" + dashed(one.name)
     gone = GONE_VALUES.get((one.name, one.text))
-    return f"{one.where}{name}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
+    return f"{one.spelt}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
-def _word(name: str, value: Any) -> str:
+def word(name: str, value: Any) -> str:
     """`--name=value`, as the parser reads it."""
     if isinstance(value, bool):
         return ("--" if value else "--no-") + dashed(name)

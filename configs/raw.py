@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import yaml
 
+from configs.settings.fields import flag
 from muster.errors import UsageError
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -26,6 +27,11 @@ class Given(NamedTuple):
     name: str  # of the field
     text: str
     where: str = ""  # "FILE:LINE: " for one from a file
+
+    @property
+    def spelt(self) -> str:
+        """As it was given, for a message about it."""
+        return f"{self.where}{self.name}" if self.where else flag(self.name)
 
 
 def alike(name: str, known: Collection[str]) -> str:

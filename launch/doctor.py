@@ -24,9 +24,8 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli
-from configs.cli import dashed
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row
@@ -42,7 +41,6 @@ from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
-OF_RUN = names(*CLASSES)
 # What nodes are looked at for, and what holds for the measurement.
 HEEDED = (
     names(SshConfig, SlurmConfig)
@@ -73,10 +71,9 @@ def main() -> int:
     as_asked = launcher_of(line)
     refuse(as_asked.problems())
     name, build = as_asked.name, type(as_asked)
-    unheeded = dict.fromkeys(f"--{dashed(one.name)}" for one in line.typed(OF_RUN - HEEDED))
-    if words or unheeded:
-        more = [shlex.join(["--", *words])] if words else []
-        print(f"only for the run itself, not checked here: {', '.join([*unheeded, *more])}")
+    unheeded = [one.spelt for one in line.typed(names(*CLASSES) - HEEDED)]
+    if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
+        print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes are looked at but once.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
@@ -128,7 +125,7 @@ def _measure(
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
-    train = replace(train, run_id=id_of(train, "doctor", facts.size, make=True))
+    train = with_id(train, "doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = Program.module(MODULE, *cli.to_argv(on_nodes))

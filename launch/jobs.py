@@ -70,9 +70,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python launch/jobs.py", description="Look after runs.")
     parser.add_argument(
-        "--logs-dir",
-        type=Path,
-        help="where run folders are (default: wherever your runs are)",
+        "--logs-dir", type=Path, help="where run folders are (default: wherever your runs are)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)

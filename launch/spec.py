@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -166,10 +167,14 @@ class Facts:
         return all(node.shared for node in self.nodes)
 
     @property
+    def counts(self) -> list[int]:
+        """The workers of each node, once all GPUs have been counted."""
+        return [int(node.nproc) for node in self.nodes]
+
+    @property
     def world_size(self) -> int | None:
         """None while a node's GPUs have not been counted."""
-        counts = [node.nproc for node in self.nodes]
-        return sum(int(count) for count in counts) if "gpu" not in counts else None
+        return None if any(node.nproc == "gpu" for node in self.nodes) else sum(self.counts)
 
     @property
     def size(self) -> str:
@@ -228,7 +233,7 @@ class Assignment:
     index: int
     count: int
     name: str  # of the node, in messages
-    workers: int
+    ranks: tuple[int, ...]  # of the workers of this node
     commands: tuple[NodeCommand, ...]
     coordinator_address: str
     # The coordinator listens at the first that is free, 0 being any; the others are told which.
@@ -251,8 +256,8 @@ class Assignment:
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
         commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
-        ports = tuple(raw["coordinator_ports"])
-        return cls(**{**raw, "spec": spec, "commands": commands, "coordinator_ports": ports})
+        lists = {name: tuple(raw[name]) for name in ("ranks", "coordinator_ports")}
+        return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 
 
 def assignments_of(
@@ -262,6 +267,7 @@ def assignments_of(
     token, proof = secrets.token_hex(16), SHARED.path(spec.run_dir, name=secrets.token_hex(8))
     first, last = spec.ports or (0, 0)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
+    ends = list(accumulate(facts.counts))
     return [
         Assignment(
             spec=seen,
@@ -269,7 +275,7 @@ def assignments_of(
             index=index,
             count=len(facts.nodes),
             name=node.name,
-            workers=int(node.nproc),
+            ranks=tuple(range(ends[index] - facts.counts[index], ends[index])),
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
             coordinator_ports=tuple(range(first, last + 1)),

@@ -19,10 +19,14 @@ from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
-from launch.studies.progress_table import conclude, teller
+from launch.studies.progress_table import conclude
 from muster import json_output
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
+
+OWN = " is set by the study for each of its runs; use --output FOLDER"
+WAITS = ": a study waits for its runs; use nohup to run it in the background"
+TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
 def main() -> int:
@@ -37,33 +41,25 @@ def main() -> int:
         json_output.begin()
     refuse(_taken(more))
     study = study_file.read(args.file, more, args.rate)
-    folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
+    study.folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     if args.dry_run:
-        cell_runs.print_commands(study, folder)
+        cell_runs.print_commands(study)
         return 0
-    with cell_runs.alone(folder):
-        notes = cell_runs.begin(study, folder)
-        notes.write(folder / study.record)
-        tell = teller(notes, folder / study.record)
-        stopped_by = around_runs.run(study, notes, folder, more, tell)
-        code = conclude(notes, folder, stopped_by)
-        print(f"study folder: {folder}")
-        if any(one.state == "done" for one in notes.cells):
-            around_runs.predictions(folder)
-            around_runs.report(folder)
+    with cell_runs.alone(study.folder):
+        cell_runs.begin(study)
+        code = conclude(study, around_runs.run(study, more))
+        if any(one.state == "done" for one in study.cells):
+            around_runs.report(study.folder)
             if args.hand_in:
-                print(f"to hand in: {hand_in.pack(folder, notes.cells, args.hand_in)}")
+                print(f"to hand in: {hand_in.pack(study, args.hand_in)}")
         return code
 
 
 def _taken(words: list[str]) -> Iterator[str]:
     """Flags that a study gives to each of its runs itself."""
-    for word in words:
-        name = word.partition("=")[0]
-        if name in ("--logs-dir", "--run-id"):
-            yield f"{name} is set by the study for each of its runs; use --output FOLDER"
-        if name == "--detach":
-            yield "--detach: a study waits for its runs; use nohup to run it in the background"
+    for name in (word.partition("=")[0] for word in words):
+        if name in TAKEN:
+            yield f"{name}{TAKEN[name]}"
 
 
 def _parser() -> argparse.ArgumentParser:

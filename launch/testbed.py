@@ -42,14 +42,14 @@ NODES = range(1, 17)
 
 
 def main() -> int:
-    words, command = _split(sys.argv[1:])
-    for word in words:
+    for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
         if (flag := word.partition("=")[0]) in GONE:
             raise UsageError(f"there is no {flag} any more; {GONE[flag]}")
-    args = _parser().parse_args(words)
+    args = _parser().parse_args()
     if args.action == "up":
         return _up(args)
     if args.action == "exec":
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
         return _exec(args.node, command, private=args.private)
     if args.action == "env":
         print(_env())
@@ -84,7 +84,7 @@ def _status() -> int:
             limit,
         )
     console = Console(width=None)
-    console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
+    console.print(f"{cluster.options}, made from {cluster.holder}", soft_wrap=True)
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
         console.print(f"{name}: {_pid_of(name)}")
     console.print(table)
@@ -161,15 +161,6 @@ def _env() -> str:
     return "export " + " ".join(f"{key}={shlex.quote(str(path))}" for key, path in values.items())
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first -- is ours, what stands behind it is the command of exec."""
-    words = list(argv)
-    if words[:1] != ["exec"] or "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python launch/testbed.py",
@@ -214,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
     run.add_argument("--private", action="store_true", help="as a session of ssh does it")
     run.add_argument("node", metavar="NODE")
+    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 

@@ -16,25 +16,6 @@ from importlib import import_module
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
-__all__ = [
-    "Job",
-    "MusterError",
-    "RunFailed",
-    "UsageError",
-    "checkpoints",
-    "evaluate",
-    "init",
-    "job",
-    "launch",
-    "map",
-    "on_stop",
-    "record",
-    "steps",
-    "stopping",
-    "sync",
-    "sync_ddp",
-]
-
 _PLACES = {
     "Job": "muster.remote_job",
     "job": "muster.remote_job",
@@ -49,6 +30,7 @@ _PLACES = {
     "sync": "_train.sync.ddp.data_parallel",
     "sync_ddp": "_train.sync.ddp.data_parallel",
 }
+__all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
 _NAMES = {"map": "map_items"}  # which is not to hide Python's own
 
 

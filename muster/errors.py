@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster import json_output
+from muster.worker.lost_peer import text_of as text_of
 
 NEEDED = ("yaml", "rich")  # which an environment of ours has, and a bare Python has not
 
@@ -55,14 +56,6 @@ NAMES = {
 def name_of(code: int) -> str:
     """What an exit code says, in one word, as documents of `--json` have it."""
     return NAMES.get(code, "signal" if code > 128 else "failed")
-
-
-def text_of(error: BaseException) -> str:
-    """What an error says; one of a program's own may fail where it is asked."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (whatever its own code does)
-        return "<its text could not be read>"
 
 
 def refuse(problems: Iterable[str], where: str = "") -> None:

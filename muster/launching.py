@@ -72,8 +72,7 @@ def launch(
     _check("muster.launch", function, kwargs={} if kwargs is None else kwargs)
     name = _name_of(function)
     run_id = _new_run_id(name)
-    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
-    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
+    words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
         write_call(Path(folder), name, function, args, kwargs or {})
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
@@ -106,8 +105,7 @@ def map_items(
     """
     _check("muster.map", function, at_once=at_once, items=items)
     name = _name_of(function)
-    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
-    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
+    words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
     folder = logs / SWEEPS / _new_run_id(name)
     cells = []
@@ -196,31 +194,27 @@ def _new_run_id(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}"
 
 
-def _with_defaults(given: Mapping[str, Any], on: object) -> Mapping[str, Any]:
-    """With our defaults for what is left open; a cluster that is named has its own."""
-    chosen = {name: one for name, one in given.items() if one is not None}
-    return chosen if on is not None else DEFAULTS | chosen
-
-
-def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
+def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, str]]:
     """Flags as a command line has them, and the environment in which it is run.
+
+    What is left open of those that are `given` has our defaults.
 
     Raises:
         UsageError: one of them is for a command line only.
     """
     env, words = _environment(), []
+    chosen = {name: one for name, one in given.items() if one is not None}
+    flags = {**(DEFAULTS if more.get("on") is None else {}), **chosen, **more}
     for name, value in flags.items():
         if name in NOT_HERE:
             raise UsageError(f"{name}: that is for a command line, not for a function")
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
-        elif name == "slurm" and isinstance(value, Mapping):
-            words += [f"{flag}={key}={one}" for key, one in value.items()]
-        elif isinstance(value, Mapping) and name != "env":
+        elif isinstance(value, Mapping) and name not in ("env", "slurm"):
             raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
         elif isinstance(value, Mapping):
-            words += [f"{flag}={one}={text}" for one, text in value.items()]
+            words += [f"{flag}={key}={one}" for key, one in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):
             words += [f"{flag}={one}" for one in value]
         elif isinstance(value, (list, tuple)):

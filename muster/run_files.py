@@ -99,7 +99,7 @@ AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-MEETING = RunFile("agents/meeting.json", "attempt", "whole")  # whom the first waits for
+MEETING = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first waits for
 LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find theirs
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
 # What the run was asked while it ran, and what it has answered; see launch/agent/inspection/.
@@ -157,7 +157,7 @@ def is_unfinished(name: str) -> bool:
 def attempt_folders(run_dir: Path) -> dict[int, Path]:
     """What each attempt before the last has left, by its number."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
-    return {int(path.name): path for path in sorted(paths, key=_number) if path.name.isdigit()}
+    return dict(sorted((int(path.name), path) for path in paths if path.name.isdigit()))
 
 
 def archive_attempt(run_dir: Path, number: int) -> bool:
@@ -203,10 +203,6 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
             one = known(path.relative_to(run_dir).as_posix())
             if one is not None and not (resumed and one.cleared == "unless_resumed"):
                 yield path
-
-
-def _number(path: Path) -> int:
-    return int(path.name) if path.name.isdigit() else -1
 
 
 def project_of(cwd: Path) -> Path:

@@ -177,7 +177,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
-            run_glue.translate(course.parse(flags), env={})
+            run_glue.translate(*course.parse(flags), env={})
         case ["python" | "python3", "train/command_lines/hetseq.py", *flags]:
             hetseq_flags.translate(*hetseq_flags.parse(flags))
         case _ if "train/main.py" in words:

@@ -21,10 +21,14 @@ from train.distributed.world import World
 from train.worker import as_worker, end_process
 
 NAME = "bench_collectives"
-HEADER = (
-    f"#{'operation':>14} {'size(B)':>11} {'count':>10} {'type':>6} {'redop':>6} {'time(us)':>11} "
-    f"{'min(us)':>11} {'algbw(GB/s)':>12} {'busbw(GB/s)':>12} {'#wrong':>7}"
-)
+# As nccl-tests has them: heading, key of a result, width, form.
+COLUMNS = (
+    ("operation", "name", 15, ""), ("size(B)", "bytes", 11, ""), ("count", "count", 10, ""),
+    ("type", "type", 6, ""), ("redop", "redop", 6, ""), ("time(us)", "time_us", 11, ".1f"),
+    ("min(us)", "time_us_min", 11, ".1f"), ("algbw(GB/s)", "algbw_gb_s", 12, ".4f"),
+    ("busbw(GB/s)", "busbw_gb_s", 12, ".4f"), ("#wrong", "wrong", 7, ""),
+)  # fmt: skip
+HEADER = "#" + " ".join(f"{name:>{width}}" for name, _, width, _ in COLUMNS)[1:]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,11 +83,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
 
 def line(row: dict[str, Any]) -> str:
     """One row of the table."""
-    return (
-        f"{row['name']:>15} {row['bytes']:>11} {row['count']:>10} {row['type']:>6} "
-        f"{row['redop']:>6} {row['time_us']:>11.1f} {row['time_us_min']:>11.1f} "
-        f"{row['algbw_gb_s']:>12.4f} {row['busbw_gb_s']:>12.4f} {row['wrong']:>7}"
-    )
+    return " ".join(f"{row[key]:>{width}{form}}" for _, key, width, form in COLUMNS)
 
 
 def _links(links: dict[str, dict[str, Any]]) -> str:

@@ -3,26 +3,20 @@
 Rank 0 leaves `network.json` in the run folder; nothing is trained.
 """
 
-import sys
 from collections.abc import Sequence
 
 from configs import cli
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import TrainConfig
 from muster.run_files import NETWORK
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
-from train.worker import as_worker, end_process
+from train.worker import command, end_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config, by_hand = cli.parse(
-        [TrainConfig, ByHand],
-        sys.argv[1:] if argv is None else argv,
-        prog="python -m train.check_network",
-        description="Measure the network, as one of the workers of a run.",
-    )
-    return as_worker(config, by_hand, _check)
+    what = "Measure the network, as one of the workers of a run."
+    return command(argv, "python -m train.check_network", what, _check)
 
 
 def _check(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:

@@ -6,7 +6,6 @@ python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -20,7 +19,7 @@ if __name__ == "__main__":
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from train import worker
-from train.distributed.world import World
+from train.command_lines import translation
 
 DESCRIPTION = (
     "Train VGG on CIFAR-10 with the command line of the CS744 course; all other flags of "
@@ -40,16 +39,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
     Raises:
         UsageError: a flag is wrong; every one at once.
     """
-    config, by_hand = _parse(["--task", "cs744", *argv])
-    if World.find(env, **asdict(by_hand)).world_size == 1:
-        config, by_hand = _parse(["--task", "cs744", "--sync", "single", *argv])
-    return config, by_hand
-
-
-def _parse(argv: Sequence[str]) -> tuple[TrainConfig, ByHand]:
-    config, by_hand = cli.parse(
-        [TrainConfig, ByHand], argv, prog="python train/main.py", description=DESCRIPTION
-    )
+    page = {"prog": "python train/main.py", "description": DESCRIPTION}
+    config, by_hand, _ = translation.of_worker(["--task=cs744", *argv], env, {}, **page)
     return config, by_hand
 
 

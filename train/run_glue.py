@@ -8,10 +8,11 @@ python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased 
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -29,193 +30,119 @@ from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY
 from muster.writing import write_text
 from train import worker
-from train.command_lines import course
+from train.command_lines import course, translation
 from train.distributed.world import World
 
 COURSE_TOTAL = 64  # samples per step that the assignment asks for, however many workers
 COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
-# What our settings are called here, so that an error names the flag that was typed.
-FLAGS = {
-    "--batch-size": "--per_gpu_train_batch_size",
-    "--eval-batch-size": "--per_gpu_eval_batch_size",
-    "--accumulation": "--gradient_accumulation_steps",
-    "--lr ": "--learning_rate ",
-    "--adam-eps ": "--adam_epsilon ",
-    "--epochs": "--num_train_epochs",
-    "--schedule-steps": "--max_steps",
-    "--rank": "--local_rank",
-}
-
-
-@dataclass(frozen=True)
-class CourseRun:
-    """A course's command in Muster's words."""
-
-    config: TrainConfig
-    by_hand: ByHand
-    world: World
-    output_dir: Path
-    note: str
-
-    @property
-    def run_dir(self) -> Path:
-        """The run folder, on the main rank, which has named it."""
-        assert self.config.run_id is not None
-        return self.config.logs_root / self.config.run_id
+NO_METRIC = re.compile("epoch|step|eval_loss.*")  # of what records have beside them
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = course.parse(sys.argv[1:] if argv is None else argv)
-    run = translate(args, os.environ)
-    if args.cache_dir:
-        os.environ.setdefault("HF_HOME", args.cache_dir)  # read when transformers is imported
+    args, words = course.parse(sys.argv[1:] if argv is None else argv)
+    config, by_hand, world = translate(args, words, os.environ)
+    if config.cache_dir is not None:  # read when transformers is imported
+        os.environ.setdefault("HF_HOME", str(config.cache_dir))
     worker.silence_torch()
-    _check_output(run.output_dir, args)
+    _check_output(args)
     _check_family(args)
-    if run.world.is_main:
-        print(run.note, flush=True)
-    code = worker.train(run.config, run.by_hand)
-    if code == 0 and run.world.is_main:
-        if args.do_train:
-            copy_model(run)
+    if world.is_main:
+        print(batch_size(args, world), flush=True)
+    code = worker.train(config, by_hand)
+    if code == 0 and world.is_main:
+        run_dir = config.logs_root / str(config.run_id)
+        if args.do_train:  # for `from_pretrained`, as the skeleton leaves it
+            shutil.copytree(MODEL.path(run_dir), args.output_dir, dirs_exist_ok=True)
         if args.do_eval:
-            write_results(run)
+            write_results(run_dir, args.output_dir)
     return code
 
 
-def translate(args: argparse.Namespace, env: Mapping[str, str]) -> CourseRun:
+def translate(
+    args: argparse.Namespace, words: Sequence[str], env: Mapping[str, str]
+) -> tuple[TrainConfig, ByHand, World]:
     """What a command of the course means, as one of the workers of the run.
 
     Raises:
         UsageError: a flag that is wrong, or has no meaning here; every one at once.
     """
     refuse(_problems(args))
-    try:
-        by_hand = ByHand(
-            master_ip=args.master_ip,
-            master_port=args.master_port,
-            world_size=args.world_size,
-            rank=args.local_rank,
-        )
-        world = World.find(env, **asdict(by_hand))
-        config = _config(args, world)
-    except UsageError as error:
-        text = str(error)
-        for ours, theirs in FLAGS.items():
-            text = text.replace(ours, theirs)
-        raise UsageError(text) from None
+    argv = [*_argv(args), *words]
+    config, by_hand, world = translation.of_worker(argv, env, course.FLAGS.same)
+    config = config.on(world.world_size)
+    if config.bucket_mb == 0:
+        config = replace(config, overlap=False, sparse_rows=False)
     if world.is_main:  # it chooses the name for all, and needs it afterwards
-        run_id = args.run_id or world.run_id
+        run_id = config.run_id or world.run_id
         run_id = run_id or new_run_id(config, config.name, str(world.world_size))
         config = replace(config, run_id=run_id)
-    return CourseRun(config, by_hand, world, args.output_dir, _note(args, config, world))
+    return config, by_hand, world
 
 
-def copy_model(run: CourseRun) -> None:
-    """Model and tokenizer for `from_pretrained(OUTPUT_DIR)`, as the skeleton leaves them."""
-    shutil.copytree(MODEL.path(run.run_dir), run.output_dir, dirs_exist_ok=True)
-
-
-def write_results(run: CourseRun) -> None:
+def write_results(run_dir: Path, output_dir: Path) -> None:
     """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
-    text = SUMMARY.path(run.run_dir).read_text(encoding="utf-8")
+    text = SUMMARY.path(run_dir).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
-    second = run.output_dir.with_name(f"{run.output_dir.name}-MM")
-    for folder, suffix in ((run.output_dir, ""), (second, "_mm")):
+    second = output_dir.with_name(f"{output_dir.name}-MM")
+    for folder, suffix in ((output_dir, ""), (second, "_mm")):
         scores = {
             COURSE_NAMES.get(name.removesuffix("_mm"), name.removesuffix("_mm")): value
             for name, value in last.items()
-            if name.endswith("_mm") == bool(suffix) and not name.startswith("eval_loss")
+            if name.endswith("_mm") == bool(suffix) and not NO_METRIC.fullmatch(name)
         }
-        scores.pop("epoch", None)
-        scores.pop("step", None)
         if scores:
             lines = "".join(f"{name} = {scores[name]}\n" for name in sorted(scores))
             write_text(folder / "eval_results.txt", lines)
 
 
-def _problems(args: argparse.Namespace) -> list[str]:
+def _problems(args: argparse.Namespace) -> Iterator[str]:
     """What the trainer would not find wrong, or not in the course's words."""
-    problems = []
-    if args.task_name.lower() not in course.TASKS:
-        problems.append(
-            f"--task_name: unknown {args.task_name!r}; known: {', '.join(course.TASKS)}"
-        )
     if not (args.do_train or args.do_eval):
-        problems.append("nothing to do: give --do_train, --do_eval, or both")
+        yield "nothing to do: give --do_train, --do_eval, or both"
     if args.config_name not in ("", args.model_name_or_path):
-        problems.append(
+        yield (
             f"--config_name {args.config_name}: weights go with their own configuration; leave "
             f"it out, or give it as --model_name_or_path to start from random weights"
         )
-    if args.fp16_opt_level is not None:
-        problems.append(
-            f"--fp16_opt_level {args.fp16_opt_level}: it chose among the ways of NVIDIA apex, "
-            "which torch has replaced by one of its own; leave it out, --fp16 is enough"
-        )
     if args.num_train_epochs != int(args.num_train_epochs):
-        problems.append(f"--num_train_epochs {args.num_train_epochs}: give whole epochs")
-    return problems
+        yield f"--num_train_epochs {args.num_train_epochs}: give whole epochs"
 
 
-def _config(args: argparse.Namespace, world: World) -> TrainConfig:
-    stops = args.max_steps > 0
-    epochs = args.max_steps if stops else int(args.num_train_epochs)
-    return TrainConfig(
-        task=course.TASKS[args.task_name.lower()],
-        data_dir=args.data_dir,
-        model=args.model_name_or_path,
-        tokenizer=args.tokenizer_name or None,
-        lower_case="yes" if args.do_lower_case else "auto",
-        max_seq_length=args.max_seq_length,
-        pad="max_length",
-        epochs=epochs if args.do_train else 0,
-        # As in the skeleton, and so that the learning rate is 0 at the last step.
-        max_steps=args.max_steps if stops else None,
-        schedule_steps=args.max_steps if stops else None,
-        batch_size=_total(args, world),
-        eval_batch_size=args.per_gpu_eval_batch_size,
-        accumulation=args.gradient_accumulation_steps,
-        sync=args.sync or ("single" if world.world_size == 1 else "ddp"),
-        bucket_mb=args.bucket_mb,
-        overlap=args.bucket_mb != 0,
-        sparse_rows=args.bucket_mb != 0,
-        lr=args.learning_rate,
-        warmup_steps=args.warmup_steps,
-        weight_decay=args.weight_decay,
-        adam_eps=args.adam_epsilon,
-        max_grad_norm=args.max_grad_norm,
-        precision="fp16" if args.fp16 else "fp32",
-        evaluate=("end" if stops else "epoch") if args.do_eval else "never",
-        seed=args.seed,
-        device="cpu" if args.no_cuda else "auto",
-        logs_dir=args.logs_dir,
-        run_id=args.run_id,
-        overwrite=args.overwrite_output_dir,
-        cache_dir=Path(args.cache_dir) if args.cache_dir else None,
+def _argv(args: argparse.Namespace) -> Iterator[str]:
+    """Those of the course's flags in ours that say something else here."""
+    task, model = course.FLAGS.tasks[args.task_name], args.model_name_or_path
+    yield from (f"--task={task}", f"--model={model}", *course.FLAGS.defaults)
+    epochs, evaluate = int(args.num_train_epochs), "epoch"
+    if args.max_steps > 0:  # as in the skeleton: the learning rate is 0 at the last step
+        epochs, evaluate = args.max_steps, "end"
+        yield from (f"--max-steps={args.max_steps}", f"--schedule-steps={args.max_steps}")
+    yield f"--epochs={epochs if args.do_train else 0}"
+    yield f"--evaluate={evaluate if args.do_eval else 'never'}"
+    per_step = args.per_gpu_train_batch_size * args.gradient_accumulation_steps
+    yield f"--local-batch-size={per_step}"
+    yield f"--accumulation={args.gradient_accumulation_steps}"
+    if args.overwrite_output_dir:
+        yield "--overwrite"
+
+
+def batch_size(args: argparse.Namespace, world: World) -> str:
+    """What it comes to, and what the assignment's would need."""
+    of_each, parts = args.per_gpu_train_batch_size, args.gradient_accumulation_steps
+    total, parts = of_each * parts * world.world_size, parts * world.world_size
+    text = (
+        f"batch size: {of_each} per worker x world size {world.world_size}"
+        f" x {args.gradient_accumulation_steps} accumulated = {total} in total"
     )
-
-
-def _total(args: argparse.Namespace, world: World) -> int:
-    per_step: int = args.per_gpu_train_batch_size * args.gradient_accumulation_steps
-    return per_step * world.world_size
-
-
-def _note(args: argparse.Namespace, config: TrainConfig, world: World) -> str:
-    parts = args.gradient_accumulation_steps * world.world_size
-    note = (
-        f"batch size: {args.per_gpu_train_batch_size} per worker x world size {world.world_size}"
-        f" x {args.gradient_accumulation_steps} accumulated = {config.batch_size} in total"
-    )
-    if world.world_size > 1 and config.batch_size != COURSE_TOTAL and COURSE_TOTAL % parts == 0:
-        note += (
+    if world.world_size > 1 and total != COURSE_TOTAL and COURSE_TOTAL % parts == 0:
+        text += (
             f"\nthe course's total of {COURSE_TOTAL} on {world.world_size} workers needs "
             f"--per_gpu_train_batch_size {COURSE_TOTAL // parts}"
         )
-    return note
+    return text
 
 
-def _check_output(folder: Path, args: argparse.Namespace) -> None:
+def _check_output(args: argparse.Namespace) -> None:
+    folder: Path = args.output_dir
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--output_dir {folder} is not a folder")
     used = folder.exists() and any(folder.iterdir())

@@ -36,14 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = (config.logs_root / config.run_id).absolute()
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
             raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
-    if folder.is_dir() and not (folder / "config.json").exists():
-        return as_worker(_scoring(config, None), by_hand, lambda *raw: _score(folder, *raw))
-    return as_worker(_scoring(config, model), by_hand, lambda *raw: _score(None, *raw))
-
-
-def _scoring(config: TrainConfig, model: str | None) -> TrainConfig:
-    wanted = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
-    return wanted if model is None else replace(wanted, model=model)
+    weights = folder if folder.is_dir() and not (folder / "config.json").exists() else None
+    config = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
+    if weights is None:
+        config = replace(config, model=model)
+    return as_worker(config, by_hand, lambda *raw: _score(weights, *raw))
 
 
 def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:

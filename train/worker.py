@@ -23,13 +23,19 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config, by_hand = cli.parse(
-        [TrainConfig, ByHand],
-        sys.argv[1:] if argv is None else argv,
-        prog="python -m train.worker",
-        description="Train one task as one of the workers of a run.",
-    )
-    return train(config, by_hand)
+    return command(argv, "python -m train.worker", "Train one task as one of the workers.", _train)
+
+
+def command(
+    argv: Sequence[str] | None,
+    prog: str,
+    description: str,
+    work: Callable[[TrainConfig, World, ExitGuard], None],
+) -> int:
+    """Do `work` as the worker that a command line describes; the exit code of its process."""
+    words = sys.argv[1:] if argv is None else argv
+    config, by_hand = cli.parse([TrainConfig, ByHand], words, prog=prog, description=description)
+    return as_worker(config, by_hand, work)
 
 
 def train(config: TrainConfig, by_hand: ByHand) -> int:

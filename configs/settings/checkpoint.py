@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 
 from configs.settings.fields import computing, neutral, setting, sharing
 
+RESETS = ("optimizer", "lr-scheduler", "data")
+
 
 class Interval(NamedTuple):
     """Every so many steps, epochs or minutes."""
@@ -43,7 +45,7 @@ class CheckpointConfig:
                 f"--checkpoint-every {self.checkpoint_every!r}: use never, a number of steps, "
                 "epoch, or minutes such as 10min"
             )
-        resets = [name for name in ("optimizer", "lr-scheduler", "data") if self._resets(name)]
+        resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:
             yield f"--reset-{resets[0]} changes how a run is resumed; give --resume as well"
 
@@ -56,16 +58,10 @@ class CheckpointConfig:
         text = self.checkpoint_every
         if text == "never":
             return None
-        if text == "epoch":
-            return Interval(1, "epoch")
         if text.endswith("min"):
-            minutes = float(text.removesuffix("min"))
-            if not 0 < minutes < float("inf"):
-                raise ValueError(text)
-            return Interval(minutes, "min")
-        if int(text) < 1:
+            found = Interval(float(text.removesuffix("min")), "min")
+        else:
+            found = Interval(1, "epoch") if text == "epoch" else Interval(int(text), "step")
+        if not 0 < found.every < float("inf"):
             raise ValueError(text)
-        return Interval(int(text), "step")
-
-    def _resets(self, name: str) -> bool:
-        return bool(getattr(self, f"reset_{name.replace('-', '_')}"))
+        return found

@@ -1,7 +1,7 @@
 """What one setting is made of, and the questions that all of them answer alike."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Literal
@@ -24,8 +24,9 @@ def setting(default: Any, help: str, *, affects: Affects | None = None, **more: 
     """A field with the text that --help shows; `aliases` are further flags for it.
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
-    Its value may have a limit: `least`, `positive` or `share`, which is at least 0 and below 1; or
-    be the name of a file of the folder `files`, or what it is by default. None is always right.
+    Its value may have a limit: `least`, `positive`, `port`, or `share`, which is at least 0 and
+    below 1; or be the name of a file of the folder `files`, or what it is by default. None is
+    always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
@@ -40,6 +41,11 @@ neutral, computing, sharing, sending, gradients = (
 def flag(name: str) -> str:
     """The spelling of a field on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def applying(rules: Mapping[str, object]) -> Iterator[str]:
+    """The lines whose conditions, beside them, hold."""
+    return (line for line, holds in rules.items() if holds)
 
 
 class Config:
@@ -59,6 +65,8 @@ class Config:
                 continue
             if "least" in limits:
                 yield from too_low(item.name, value, limits["least"])
+            if "port" in limits and not MIN_PORT <= value <= MAX_PORT:
+                yield f"{name} must be between {MIN_PORT} and {MAX_PORT} (got {value})"
             if "positive" in limits and not (value > 0 and math.isfinite(value)):
                 yield f"{name} must be a finite number above 0 (got {value})"
             if "share" in limits and not 0 <= value < 1:
@@ -74,9 +82,3 @@ def too_low(name: str, value: float, least: float) -> Iterator[str]:
     """A line where the setting `name` is below `least`, or not finite."""
     if not (value >= least and math.isfinite(value)):
         yield f"{flag(name)} must be at least {least} (got {value})"
-
-
-def port_problems(port: int | None) -> Iterator[str]:
-    """What is wrong with a port that workers should meet at."""
-    if port is not None and not MIN_PORT <= port <= MAX_PORT:
-        yield f"--master-port must be between {MIN_PORT} and {MAX_PORT} (got {port})"

@@ -3,11 +3,13 @@
 `logs/<run_id>/` is named so that names sort by time, and never taken over from another run.
 """
 
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
@@ -63,6 +65,9 @@ class RunConfig(Config):
     def inputs(self) -> dict[str, Path]:
         """The files and folders that it reads, by the settings that name them."""
         return {}
+
+
+Run = TypeVar("Run", bound=RunConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,57 +155,53 @@ def _read(path: Path) -> dict[str, str]:
     """The variables of an `.env` file, as python-dotenv has its form; a `$` stays a `$`."""
     from dotenv.parser import parse_stream  # here: workers read settings, too, and no such file
 
-    found, problems = {}, []
     with path.open(encoding="utf-8") as stream:
-        for binding in parse_stream(stream):
-            if binding.key is None and not binding.error:  # a comment, or the end
-                continue
-            if binding.value is None or not NAME.fullmatch(str(binding.key)):
-                text = binding.original.string
-                # it counts from the end of the one before, and there may be empty lines between
-                empty = text[: len(text) - len(text.lstrip())].count("\n")
-                problems.append(f"{path}:{binding.original.line + empty}: not NAME=VALUE")
-                continue
-            found[str(binding.key)] = binding.value
+        found = [one for one in parse_stream(stream) if one.key is not None or one.error]
+    problems = []
+    for one in found:
+        if one.value is None or not NAME.fullmatch(str(one.key)):
+            text = one.original.string
+            # it counts from the end of the one before, and there may be empty lines between
+            empty = text[: len(text) - len(text.lstrip())].count("\n")
+            problems.append(f"{path}:{one.original.line + empty}: not NAME=VALUE")
     refuse(problems)
-    return found
+    return {str(one.key): str(one.value) for one in found}
 
 
-def new_run_id(run: RunConfig, what: str, size: str) -> str:
-    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
-    taken = sum(1 for _ in run.logs_root.glob(f"{name}*")) if run.logs_root.is_dir() else 0
-    return f"{name}-{taken + 1}" if taken else name
+def new_run_id(run: RunConfig, what: str, size: str, *, make: bool = False) -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists.
 
-
-def claim_new(run: RunConfig, what: str, size: str) -> str:
-    """A new run id whose folder is made here, so that no run that starts at once takes it too.
+    With `make` its folder is made here, so that no run that starts at once takes it too.
 
     Raises:
         UsageError: the folder cannot be made.
     """
-    while True:
-        run_id = new_run_id(run, what, size)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
+    for run_id in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+        run_dir = run.logs_root / run_id
         try:
-            (run.logs_root / run_id).mkdir(parents=True)
+            if make:
+                run_dir.mkdir(parents=True)
+            if make or not run_dir.exists():
+                break
         except FileExistsError:
             continue
         except OSError as error:
-            raise _unusable(run.logs_root / run_id, error) from None
-        return run_id
+            raise _unusable(run_dir, error) from None
+    return run_id
 
 
-def id_of(run: RunConfig, what: str, size: str, *, make: bool) -> str:
-    """The id of a run, which is made up where it has none; with `make`, its folder is made, too.
+def with_id(run: Run, what: str, size: str, *, make: bool) -> Run:
+    """The run with an id, which is made up where it has none; with `make`, its folder is made, too.
 
     Raises:
         UsageError: the folder is in use, or cannot be made.
     """
     if run.run_id is None:
-        return claim_new(run, what, size) if make else new_run_id(run, what, size)
+        return replace(run, run_id=new_run_id(run, what, size, make=make))
     if make:
         claim(run.logs_root / run.run_id, run)
-    return run.run_id
+    return run
 
 
 def claim(run_dir: Path, run: RunConfig) -> None:

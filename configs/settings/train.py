@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import Config, computing, neutral, port_problems, setting, sharing
+from configs.settings.fields import Config, applying, computing, neutral, setting, sharing
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
@@ -125,33 +125,25 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     redirect: bool = neutral(False, "the run folder is this run's already (for launchers)")
 
     def _problems(self) -> Iterator[str]:
-        if self.seed >= 2**63:
-            yield f"--seed must be below 2**63 (got {self.seed})"
         yield from super()._problems()
-        if self.local_batch_size is not None and self.batch_size != TrainConfig.batch_size:
-            yield TWO_SIZES
-        if self.end_lr > self.lr > 0:
-            yield f"--end-lr {self.end_lr} is above --lr {self.lr}"
         yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
-        if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
-            yield (
-                f"--warmup-steps {self.warmup_steps} is longer than "
-                f"--schedule-steps {self.schedule_steps}"
-            )
-        if self.backend == "nccl" and self.device == "cpu":
-            yield "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"
-        yield from self._split_problems()
-
-    def _split_problems(self) -> Iterator[str]:
-        if self.split in ("even", "auto"):
-            return
+        steps = self.schedule_steps
+        yield from applying({
+            f"--seed must be below 2**63 (got {self.seed})": self.seed >= 2**63,
+            TWO_SIZES: self.local_batch_size and self.batch_size != TrainConfig.batch_size,
+            f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
+            f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
+                steps is not None and self.warmup_steps > steps,
+            "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
+                self.backend == "nccl" and self.device == "cpu",
+        })  # fmt: skip
         try:
-            weights = self.split_weights()
+            weights = self.split_weights() or (1.0,)
         except ValueError:
             yield f"--split {self.split!r}: use even, auto, or a number per worker: 3,1,0,4"
             return
-        if weights and (min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0):
+        if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0:
             yield f"--split {self.split}: weights must not be negative, and one must be above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
@@ -162,17 +154,15 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
     def world_problems(self, world_size: int) -> Iterator[str]:
         """What is wrong with this configuration on `world_size` workers."""
-        if self.sync == "single" and world_size > 1:
-            yield (
-                f"--sync single runs one process, but world_size is {world_size}; "
-                "use --sync ddp or --nodes 1"
-            )
         weights = self.split_weights()
-        if weights is not None and len(weights) != world_size:
-            yield (
-                f"--split {self.split} has {len(weights)} weights, but world_size is {world_size};"
-                " give one per worker"
-            )
+        yield from applying({
+            f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
+            "--nodes 1":
+                self.sync == "single" and world_size > 1,
+            f"--split {self.split} has {len(weights or ())} weights, but world_size is "
+            f"{world_size}; give one per worker":
+                weights is not None and len(weights) != world_size,
+        })  # fmt: skip
 
     def on(self, world_size: int) -> "TrainConfig":
         """As it is on so many workers: with the batch of all where that of each was given."""
@@ -200,21 +190,19 @@ class ByHand(Config):
     """Which worker this is, where no launcher says so: given on each node, as the courses do."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
-    master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
+    master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(
         None, "rank of this worker, from 0; -1: a single process", aliases=["--local-rank"]
     )
 
     def _problems(self) -> Iterator[str]:
-        yield from port_problems(self.master_port)
-        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
-            yield (
-                f"--rank {self.rank} is not below --world-size {self.world_size}; "
-                f"ranks go from 0 to {self.world_size - 1}"
-            )
-        if self.rank is not None and self.rank < -1:
-            yield f"--rank must be 0 or more, or -1 for a single process (got {self.rank})"
+        rank, size = self.rank or 0, self.world_size
+        yield from applying({
+            f"--rank {rank} is not below --world-size {size}; ranks go from 0 to {(size or 0) - 1}":
+                size is not None and rank >= size,
+            f"--rank must be 0 or more, or -1 for a single process (got {rank})": rank < -1,
+        })  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,11 +219,9 @@ class BenchConfig(Config):
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:
-        if self.max_bytes < self.min_bytes:
-            yield (
-                f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
-                "sizes go from the smallest to the largest"
-            )
+        low, top, order = self.min_bytes, self.max_bytes, "from the smallest to the largest"
+        if top < low:
+            yield f"--max-bytes {top} is below --min-bytes {low}; sizes go {order}"
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"

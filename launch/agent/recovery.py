@@ -52,7 +52,8 @@ class Recovery:
     def _of_fault(self) -> Iterator[float]:
         """When it came, when an agent noticed it, and when nothing was left of the attempt.
 
-        Nothing where nobody was left to write that down.
+        By the clock of node 0, as what is written of the new attempt. Nothing where nobody was left
+        to write it down.
         """
         agents = end_facts.read_agents(self.before)
         offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
@@ -70,9 +71,9 @@ class Recovery:
         first = min([noticed, *by_workers])
         records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may have had a checkpoint to write down
-        yield min(first, max(min(records), first - SILENT_S)) if records else first
-        yield noticed
-        yield max(ends or known)
+        came = min(first, max(min(records), first - SILENT_S)) if records else first
+        offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
+        yield from (one - offset_s for one in (came, noticed, max(ends or known)))
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
         """At what the attempt is back, and when it had what it needs for that; None: not yet."""

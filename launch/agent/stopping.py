@@ -11,14 +11,12 @@ catch SIGTERM: torchrun gets the signal, passes it on, and waits for it as long 
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import psutil
 
 from launch.agent.processes import process_state, process_tree
-
-if TYPE_CHECKING:
-    import psutil
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
@@ -36,7 +34,6 @@ class Stoppable:
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None
-        self._waits_until: float | None = None
         self._heeds: bool | None = None  # whether what runs would do something about SIGTERM
 
     @property
@@ -48,12 +45,6 @@ class Stoppable:
         """Whether they were asked, and may take longer still."""
         return self._until is not None and time.monotonic() < self._until
 
-    @property
-    def has_patience(self) -> bool:
-        """Whether other nodes may take longer still, from when this is first asked."""
-        self._waits_until = self._waits_until or time.monotonic() + self._grace_s
-        return time.monotonic() < self._waits_until
-
     def ask(self, why: str) -> None:
         """Ask those that can stop in order, if any have said so by now; once.
 
@@ -62,11 +53,9 @@ class Stoppable:
         workers = [path for path in self.folder.iterdir() if path.name.isdigit()]
         if self.is_asked or not workers:
             return
-        self._until = time.monotonic() + self._grace_s
         for path in workers:
             path.write_text(why)
-        process_tree.ask([int(path.name) for path in workers])
-        self._say(stopping=self._grace_s)
+        self._ask([int(path.name) for path in workers])
 
     def ask_all(self) -> bool:
         """Send SIGTERM to what this process has started: torchrun, or the workers themselves.
@@ -75,10 +64,13 @@ class Stoppable:
         """
         if self.is_asked:
             return False
-        self._until = time.monotonic() + self._grace_s
-        process_tree.ask(list(process_tree.children()))
-        self._say(stopping=self._grace_s, all=True)
+        self._ask(process_tree.children(), all=True)
         return True
+
+    def _ask(self, pids: Collection[int], **more: bool) -> None:
+        self._until = time.monotonic() + self._grace_s
+        process_tree.ask(pids)
+        self._say(stopping=self._grace_s, **more)
 
     def is_last_moment(self, left_s: float | None) -> bool:
         """Whether just their grace is left of a job's time, for workers that catch SIGTERM.
@@ -100,9 +92,7 @@ def _catches_sigterm() -> bool:
     return any(_catches(process) for process in process_tree.descendants())
 
 
-def _catches(process: "psutil.Process") -> bool:
-    import psutil  # here, since --help and --dry-run do not need it
-
+def _catches(process: psutil.Process) -> bool:
     try:
         is_worker = process_tree.rank_text(process) and "--exec" not in process.cmdline()[:5]
     except psutil.Error:

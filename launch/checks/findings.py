@@ -1,8 +1,8 @@
 """What was found out about all nodes, and a row of the table for each check of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
@@ -44,11 +44,10 @@ class Findings:
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
-    def interface(self, node: Node) -> Mapping[str, Any]:
+    def interface(self, node: Node) -> str:
         """The interface that has that address."""
-        address = self.address(node)
-        found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "state": "unknown"}
+        own = {one["address"]: one["name"] for one in node.probe["interfaces"]}
+        return str(own.get(self.address(node), "?"))
 
 
 @dataclass(frozen=True)
@@ -67,21 +66,15 @@ class Row:
         return f"{self.check}: {'; '.join(lines)}"
 
 
-def alike(check: str, findings: Findings, value: Callable[[Node], str], fix: str) -> Row:
-    """Whether all nodes have the same; a warning says who has which."""
-    found = groups({node.name: value(node) for node in findings.nodes})
-    return Row(check, "ok", found) if len(found) == 1 else Row(check, "warn", found, fix)
-
-
-def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:
-    """`value` if all nodes have it, of `count` where not all are in `values`; else who has which.
+def groups(values: Mapping[str, str]) -> tuple[str, ...]:
+    """`value` if all nodes have it; else who has which.
 
     The most frequent comes first.
     """
     who: dict[str, list[str]] = {}
     for name, value in values.items():
         who.setdefault(value, []).append(name)
-    if len(who) == 1 and len(values) == (count or len(values)):
+    if len(who) == 1:
         return tuple(who)
     ordered = sorted(who.items(), key=lambda item: -len(item[1]))
     return shortened([f"{listed(names)}: {value}" for value, names in ordered])

@@ -24,11 +24,8 @@ def reach(findings: Findings) -> Row:
         return Row("reach", "ok", (f"{how} works on {count} of {count}",))
     parted = [line.partition("; ") for line in findings.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
-    fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
-    if len(fixes) == 1:
-        return Row("reach", "FAIL", found, *fixes)
-    each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
-    return Row("reach", "FAIL", found, "\n".join(each))
+    fixes = dict.fromkeys(fix for _, _, fix in parted if fix)
+    return Row("reach", "FAIL", found, "\n".join(shortened([*fixes])))
 
 
 def network(findings: Findings) -> Row:
@@ -36,16 +33,7 @@ def network(findings: Findings) -> Row:
     if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
-    down = [
-        f"{node.name}: {findings.interface(node)['name']} ({findings.address(node)}) is down"
-        for node in findings.nodes
-        if findings.interface(node)["state"] == "down"
-    ]
-    if down:
-        return Row("network", "FAIL", tuple(down), "run there: sudo ip link set INTERFACE up")
-    interfaces = groups(
-        {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
-    )
+    interfaces = groups({node.name: findings.interface(node) for node in findings.nodes})
     addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
@@ -86,18 +74,11 @@ def clocks(findings: Findings) -> Row:
         return Row(
             "clocks", "warn", ("no node answered with its time",), "see the other rows first"
         )
-    spread_s = max(skews.values()) - min(skews.values())
-    if len(skews) > 1 and spread_s <= SKEW_S and min(map(abs, skews.values())) > SKEW_S:
-        ahead = sum(skews.values()) / len(skews)
-        found = (
-            f"the nodes agree within {max(spread_s * 1000, 1):.0f} ms, and are {ahead:+.1f} s "
-            "against this machine"
-        )
-        return Row("clocks", "warn", (found,), "here: sudo timedatectl set-ntp true")
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        return Row("clocks", "warn", shortened(each), "run there: sudo timedatectl set-ntp true")
+        where = "here" if len(odd) == len(skews) > 1 else "there"
+        return Row("clocks", "warn", shortened(each), f"run {where}: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 

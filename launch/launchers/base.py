@@ -35,8 +35,16 @@ class Job(Protocol):
         """What went wrong, as far as the launching side can tell."""
 
     @property
+    def lost_node(self) -> str | None:
+        """The node for which that was."""
+
+    @property
     def detached(self) -> bool:
         """Whether it runs on by itself, and nobody waits for it here."""
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether this process knows its nodes, and starts it again where that is due."""
 
     @property
     def shown(self) -> bytes:
@@ -65,11 +73,6 @@ class Launcher(ABC):
     def name(self) -> str:
         """The value of --launcher."""
         return type(self).__module__.rpartition(".")[2]
-
-    @property
-    def restarts_jobs(self) -> bool:
-        """Whether its jobs start again by themselves, up to --max-restarts."""
-        return False
 
     @classmethod
     def watcher(cls) -> LeaderWatcher:
@@ -137,7 +140,7 @@ def launcher_of(line: CommandLine) -> Launcher:
         if one.name == "login"
     )
     name = chosen(line.launch)
-    made: Launcher = plugins.load("launch.launchers", name)(line.settings)
+    made: Launcher = plugins.load("launch.launchers", name)(line)
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
     refuse(line.without_use(made.unused, why))
     return made

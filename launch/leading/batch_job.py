@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.launch import Slots
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
@@ -28,9 +28,7 @@ from launch.slurm.controller import end_unix_s, host_names
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Allocation, Notice
 from launch.spec import LaunchSpec, size_of
-from muster.errors import MusterError, UsageError, refuse, run
-
-USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
+from muster.errors import MusterError, refuse, run
 
 
 def main() -> int:
@@ -38,12 +36,9 @@ def main() -> int:
     allocation = Allocation.from_env(os.environ)
     notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
     run_job.refuse_too_many(allocation, os.environ)
-    match sys.argv[1:]:
-        case ["new", *flags]:
-            return _lead(*begin(flags, allocation), allocation, notice)
-        case ["run", folder]:
-            return _lead(*_found(Path(folder), allocation), allocation, notice)
-    raise UsageError(USAGE)
+    verb, *words = sys.argv[1:]
+    found = begin(words, allocation) if verb == "new" else _found(Path(words[0]), allocation)
+    return _lead(*found, allocation, notice)
 
 
 def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, notice: Notice) -> int:
@@ -52,13 +47,10 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
         inside,
         allocation.job_id,
         host_names(allocation.nodelist, os.environ),
-        job["nproc"],
+        job,
         sys.executable,
         os.environ,
-        job["network"],
-        job["master_port"],
-        least=spec.least_nodes,
-        avoids_bad=run_job.avoids_bad(job),
+        spec.least_nodes,
     )
     # whoever submitted the job may have been killed before it knew the number
     run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
@@ -90,7 +82,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
+    program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, allocation))
     earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
     if earlier is not None:
@@ -99,7 +91,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     _note_few_cores(counts, allocation)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
     size = f"{size_of(counts)}-job{allocation.name}"
-    program.change(run_id=id_of(program.run, program.name, size, make=True))
+    program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(
         program.spec(make=True, snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,

@@ -7,6 +7,7 @@ send; one receives.
 
 import errno
 import json
+import math
 import os
 import signal
 import subprocess
@@ -47,6 +48,7 @@ class Channel:
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of ours has come
         self.heard = time.monotonic()  # when anything last came
+        self._offset_s = -math.inf
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
 
@@ -59,6 +61,11 @@ class Channel:
     def silent_s(self) -> float:
         """Since when nothing has come."""
         return time.monotonic() - self.heard
+
+    @property
+    def clock_offset_s(self) -> float:
+        """To add to this side's clock to have the other's, by the beat that was the quickest."""
+        return self._offset_s if self._offset_s > -math.inf else 0.0
 
     def send(self, **message: Any) -> None:
         self.write(MARK + json.dumps(message).encode() + b"\n")
@@ -74,7 +81,7 @@ class Channel:
         with self._lock:
             self.flush()
             if not self._out and not self.ended:
-                self.send(beat=True)
+                self.send(beat=time.time())
 
     def flush(self) -> None:
         """Write as much as the other side takes now."""
@@ -120,9 +127,9 @@ class Channel:
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
-    def first(self, *names: str) -> dict[str, Any] | None:
+    def first(self, *names: str, patience_s: float = SILENT_S) -> dict[str, Any] | None:
         """Wait for a message that has one of `names`; None: the other side is gone, or silent."""
-        while not self.ended and self.silent_s <= SILENT_S:
+        while not self.ended and self.silent_s <= patience_s:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
@@ -143,6 +150,8 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
+                if isinstance(sent := message.get("beat"), float):
+                    self._offset_s = max(self._offset_s, sent - time.time())
                 return message
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line.decode(errors="replace").rstrip())

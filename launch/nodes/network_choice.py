@@ -32,10 +32,7 @@ class Choice:
 
 
 def choose(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    given: Sequence[str | None],
-    network: str | None,
+    probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
     """The addresses that the nodes reach each other at; `given` are those of a hosts file.
 
@@ -84,9 +81,7 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
 
 
 def _refuse_absent(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    addresses: Sequence[str | None],
+    probes: Sequence[Probe], hosts: Sequence[str], addresses: Sequence[str | None]
 ) -> None:
     """Refuse an address that was given for a node and that the node does not have."""
     wrong = [

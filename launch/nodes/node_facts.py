@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -46,7 +47,6 @@ print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
 # Enough to fill several packets of any size: where small ones pass alone, a link has a wrong MTU.
 DATA = b"x" * 200_000
 RECEIVED = b"!"
-servers = []  # type: ignore[var-annotated]  # a socket that nothing refers to is closed
 
 
 def main():  # type: ignore[no-untyped-def]
@@ -92,9 +92,9 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
+        "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
-        "rsync": shutil.which("rsync") is not None,
     }
 
 
@@ -165,10 +165,20 @@ def _interfaces():  # type: ignore[no-untyped-def]
                         "name": link["ifname"],
                         "address": one["local"],
                         "netmask": str(one["prefixlen"]),
-                        "state": link["operstate"].lower(),  # unknown, of a tunnel
                     }
                 )
     return sorted(found, key=lambda one: ":" in one["address"])
+
+
+def _address_towards(host):  # type: ignore[no-untyped-def]
+    """This node's address on the way to another; None where that is nobody, or this one."""
+    if not host:
+        return None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, 9))  # sends nothing
+        address = way.getsockname()[0]
+    return None if address.startswith(("127.", "::1")) else address
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
@@ -205,15 +215,27 @@ def tell_time(asked):  # type: ignore[no-untyped-def]
     return time.time()
 
 
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+
+class Receive(socketserver.StreamRequestHandler):
+    timeout = 30
+
+    def handle(self):  # type: ignore[no-untyped-def]
+        with contextlib.suppress(OSError):
+            if len(self.rfile.read(len(DATA))) == len(DATA):
+                self.wfile.write(RECEIVED)
+
+
 def listen(asked):  # type: ignore[no-untyped-def]
     """Take connections at this node's address; returns the port."""
     address = asked["addresses"][asked["node"]]
-    server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    servers.append(server)
-    server.bind((address, 0))
-    server.listen(1024)
-    threading.Thread(target=_serve, args=(server,), daemon=True).start()
-    return server.getsockname()[1]
+    Server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = Server((address, 0), Receive)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
 
 
 def connect(asked):  # type: ignore[no-untyped-def]
@@ -231,45 +253,17 @@ def connect(asked):  # type: ignore[no-untyped-def]
     return found
 
 
-def _serve(server):  # type: ignore[no-untyped-def]
-    while True:
-        connection, _ = server.accept()
-        threading.Thread(target=_receive, args=(connection,), daemon=True).start()
-
-
-def _receive(connection):  # type: ignore[no-untyped-def]
-    with connection:
-        connection.settimeout(30)
-        left = len(DATA)
-        try:
-            while left > 0:
-                new = connection.recv(65536)
-                if not new:
-                    return
-                left -= len(new)
-            connection.sendall(RECEIVED)
-        except OSError:
-            return
-
-
 def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
-    began = time.monotonic()
+    began, connect_s = time.monotonic(), None
     try:
-        connection = socket.create_connection(tuple(server), timeout=timeout_s)
-    except socket.timeout:
-        found[node] = ["no answer", None]
-        return
-    except OSError as error:
-        found[node] = [(error.strerror or str(error)).lower(), None]
-        return
-    connect_s = time.monotonic() - began
-    with connection:
-        try:
+        with socket.create_connection(tuple(server), timeout=timeout_s) as connection:
+            connect_s = time.monotonic() - began
             connection.sendall(DATA)
-            answered = connection.recv(1) == RECEIVED
-        except OSError:
-            answered = False
-    found[node] = ["" if answered else "stalls", connect_s]
+            trouble = "" if connection.recv(1) == RECEIVED else "stalls"
+    except OSError as error:
+        late = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        trouble = "stalls" if connect_s is not None else late.lower()
+    found[node] = [trouble, connect_s]
 
 
 if __name__ == "__main__":

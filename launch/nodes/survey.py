@@ -183,8 +183,8 @@ def here(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
-        lines = error_text.strip().splitlines()
-        return f"node{index}: python failed: {lines[-1] if lines else 'no message'}; see above"
+        lines = error_text.strip().splitlines() or ["no message"]
+        return f"node{index}: python failed: {lines[-1]}; see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
@@ -193,9 +193,7 @@ def here(count: int) -> Transport:
 
 @contextmanager
 def facts_request(
-    folder: str | None = None,
-    python: str | None = None,
-    disks: Mapping[str, Path] | None = None,
+    folder: str | None = None, python: str | None = None, disks: Mapping[str, Path] | None = None
 ) -> Iterator[dict[str, Any]]:
     """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
 

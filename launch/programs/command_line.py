@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.cli import dashed
 from configs.raw import Given
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
@@ -55,12 +54,9 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class CommandLine:
+class CommandLine(Settings):
     """The settings of one run, and its program: no words for one of Muster's own."""
 
-    launch: LaunchConfig
-    ssh: SshConfig
-    slurm: SlurmConfig
     words: Sequence[str]
     given: Sequence[Given]  # what was typed, or is in the file of --config, whatever its value
     run: RunConfig  # of a program of Muster's own: `train`
@@ -79,17 +75,10 @@ class CommandLine:
         flags, words = split(reveal(argv, os.environ))
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
-        if words:
-            made = cls(launch, ssh, slurm, words, given, run, own=more)
-        else:
-            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
+        kinds = {"own": more} if words else {"train": run, "bench": more}
+        made = cls(launch, ssh, slurm, words, given, run, **kinds)
         refuse(made.foreign())
         return made
-
-    @property
-    def settings(self) -> Settings:
-        """What a launcher is made from."""
-        return Settings(self.launch, self.ssh, self.slurm)
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """What the workers become; `cwd`: the folder that the command was called in."""
@@ -98,7 +87,7 @@ class CommandLine:
         assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench)
 
-    @property
+    @cached_property
     def what_runs(self) -> list[str]:
         """What makes a run another one: the program's words, or the settings of our trainer."""
         if self.train is None:
@@ -120,32 +109,28 @@ class CommandLine:
         for one in self.given:
             asks = one.text != "false" and not (one.where and _is_default(one))
             if one.name in some and asks:
-                yield f"{_spelt(one)} {why}"
+                yield f"{one.spelt} {why}"
 
     def foreign(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
-        if not self.words:
-            why = "is for a program of your own, which follows after --: -- train.py"
-            yield from self.without_use(names(ProgramConfig), why)
-            if self.launch.program == LaunchConfig.program:
-                yield from self.without_use(
-                    names(BenchConfig), "is for --program bench_collectives"
-                )
-                return
-            # a file of settings may serve the run and its bench
-            unused = names(TrainConfig) - OF_MEASUREMENT
-            why = f"is for training, not for --program {self.launch.program}; leave it out"
-            yield from (f"{_spelt(one)} {why}" for one in self.typed(unused))
+        program = self.words[0] if self.words else self.launch.program
+        if self.words:
+            for one in self.given:
+                if one.name == "program":
+                    yield f"{one.spelt} {one.text} and {program} are two programs; give one of them"
+                elif one.name in OF_TRAINER:  # also in a file: its default is not the program's own
+                    yield (
+                        f"{one.spelt} is a setting of the trainer that comes with Muster; what "
+                        f"{program} is to be told goes after it: -- {program} ..."
+                    )
             return
-        program = self.words[0]
-        for one in self.given:
-            if one.name == "program":
-                yield f"{_spelt(one)} {one.text} and {program} are two programs; give one of them"
-            elif one.name in OF_TRAINER:  # also in a file: its default is not the program's own
-                yield (
-                    f"{_spelt(one)} is a setting of the trainer that comes with Muster; what "
-                    f"{program} is to be told goes after it: -- {program} ..."
-                )
+        why = "is for a program of your own, which follows after --: -- train.py"
+        yield from self.without_use(names(ProgramConfig), why)
+        if program == LaunchConfig.program:
+            yield from self.without_use(names(BenchConfig), "is for --program bench_collectives")
+        else:  # a file of settings may serve the run and its bench
+            for one in self.typed(names(TrainConfig) - OF_MEASUREMENT):
+                yield f"{one.spelt} is for training, not for --program {program}; leave it out"
 
 
 @cache  # of many programs the flags are the same
@@ -156,10 +141,6 @@ def _read(
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
     settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
     return settings, tuple(cli.given(CLASSES, flags))
-
-
-def _spelt(one: Given) -> str:
-    return f"{one.where}{one.name}" if one.where else f"--{dashed(one.name)}"
 
 
 def _is_default(one: Given) -> bool:

@@ -47,17 +47,8 @@ class OwnProgram:
                 "on with another batch; give --batch-size"
             )
 
-    def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
-        self.run = replace(self.run, **settings)
-
     def spec(
-        self,
-        *,
-        make: bool,
-        snapshot: bool = False,
-        is_sent: bool = False,
-        earlier: Path | None = None,
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
         """The run, which has its id; `is_sent`: nodes have disks of their own.
 

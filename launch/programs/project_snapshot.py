@@ -6,7 +6,6 @@ original, so that the program finds it in its place. Each run has files of its o
 is a hard link: a program may write to them.
 """
 
-import fnmatch
 import os
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.filesize import decimal
 
 from muster import run_files
 from muster.errors import UsageError
@@ -37,7 +38,7 @@ class Snapshot:
     total_bytes: int
 
     def __str__(self) -> str:
-        return f"snapshot: {self.files} files, {_size(self.total_bytes)}"
+        return f"snapshot: {self.files} files, {decimal(self.total_bytes)}"
 
 
 def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot:
@@ -58,7 +59,9 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
         logs = run_dir
     repositories = list(_repositories(project))
     sources = [path for one in repositories for path in _files(one, logs)]
-    sources += [path for one in repositories for path in _matching(project, one, patterns)]
+    if patterns:
+        ignored = ("--others", "--ignored", "--exclude-standard", "--", *patterns)
+        sources += [path for one in repositories for path in _listed(one, *ignored)]
     copied, links = {}, []
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -94,27 +97,18 @@ def files_of(project: Path) -> list[Path]:
 
 def new_files(run_dir: Path) -> list[str]:
     """A line that names the files which the program has made inside the snapshot, if any."""
-    found = made_there(run_dir)
+    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
+    root = run_files.SNAPSHOT.path(run_dir)
+    if record is None:
+        return []
+    paths = (path for path in _walked(root, run_dir) if not path.is_symlink())
+    found = sorted({str(path.relative_to(root)) for path in paths} - {*record["files"]})
     if not found:
         return []
     more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     # a name that is not UTF-8 cannot be printed as it is
     names = ", ".join(os.fsencode(one).decode(errors="replace") for one in found[:MOST_NAMED])
-    return [f"made in {run_files.SNAPSHOT.path(run_dir)}: {names}{more}"]
-
-
-def made_there(run_dir: Path) -> list[str]:
-    """The files that the program has made inside the snapshot, by name."""
-    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
-    if record is None:
-        return []
-    found = []
-    for folder, folders, files in os.walk(run_files.SNAPSHOT.path(run_dir)):
-        folders[:] = [one for one in folders if one not in LEFT_OUT]
-        paths = (Path(folder, name) for name in files)
-        found += [str(path.relative_to(run_files.SNAPSHOT.path(run_dir))) for path in paths
-                  if not path.is_symlink()]  # fmt: skip
-    return sorted(set(found) - set(record["files"]))
+    return [f"made in {root}: {names}{more}"]
 
 
 def _logs_of(run_dir: Path) -> Path:
@@ -150,8 +144,8 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
             total, largest = total + size, max(largest, (size, path))
         if total > MOST_BYTES:
             raise UsageError(
-                f"{folder} has more than {_size(MOST_BYTES)} that git does not track, such as "
-                f"{largest[1].relative_to(folder)} with {_size(largest[0])}: {advice}"
+                f"{folder} has more than {decimal(MOST_BYTES)} that git does not track, such as "
+                f"{largest[1].relative_to(folder)} with {decimal(largest[0])}: {advice}"
             )
         yield path
 
@@ -166,16 +160,6 @@ def _walked(folder: Path, logs: Path) -> Iterator[Path]:
         folders[:] = [one.name for one in paths if one != logs]
         yield from (one for one in paths if one.is_symlink())  # which are not walked through
         yield from (Path(parent, name) for name in files)
-
-
-def _matching(project: Path, folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Ignored files that were asked for."""
-    paths = _listed(folder, "--others", "--ignored", "--exclude-standard") if patterns else []
-    return [
-        path
-        for path in filter(Path.is_file, paths)
-        if any(fnmatch.fnmatch(str(path.relative_to(project)), one) for one in patterns)
-    ]
 
 
 def _copy(source: Path, target: Path) -> int | None:
@@ -230,11 +214,3 @@ def _git(folder: Path, *words: str) -> bytes:
     except OSError:
         return b""
     return b"" if done.returncode else done.stdout
-
-
-def _size(count: int) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count = round(count / 1000)
-    return f"{count} GB"

@@ -2,18 +2,20 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from configs import cli
 from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig, RunConfig
+from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
 from launch.programs.project_snapshot import take
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
@@ -21,14 +23,8 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
-# What is wrong with the script on stdin, after the number of the line, or 0.
-COMPILE = """
-import sys
-try:
-    compile(sys.stdin.buffer.read(), "script", "exec", dont_inherit=True)
-except (SyntaxError, ValueError) as error:
-    print(getattr(error, "lineno", 0) or 0, getattr(error, "msg", error))
-"""
+PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
+COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
 class UserProgram:
@@ -46,6 +42,7 @@ class UserProgram:
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._python = config.python or own_python(cwd, launch.workers, os.environ)
+        self._wrap = tuple(shlex.split(config.wrap or ""))
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
             run,
@@ -66,41 +63,27 @@ class UserProgram:
             [
                 *_problems(self._words, self._cwd, python),
                 *python_problems(python, self._launch.workers),
-                *starter_of(self._launch.workers).problems(self._planned()),
+                *starter_of(self._launch.workers).problems(
+                    replace(of_words(self._words, self._cwd), wrap=self._wrap)
+                ),
             ]
         )
 
-    def _planned(self) -> Program:
-        """What is known of the program before there is a run folder."""
-        wrap = tuple(shlex.split(self._config.wrap or ""))
-        return replace(of_words(self._words, self._cwd), wrap=wrap)
-
-    def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
-        self.run = replace(self.run, **settings)
-
     def spec(
-        self,
-        *,
-        make: bool,
-        snapshot: bool = False,
-        is_sent: bool = False,
-        earlier: Path | None = None,
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
         """The run, which has its id; its folder is filled with `make`.
 
         `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
-        nodes have disks of their own. `earlier`: the folder of the same job's first run, whose
-        snapshot a requeued job goes on with.
+        nodes have disks of their own. `shared`: the folder with the snapshot, of several runs.
         """
         run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
         root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
-            root = SNAPSHOT.path(earlier) if earlier is not None else run_dir
-            if not root.is_dir() or earlier is None:
-                taken = take(project, run_dir, self._config.patterns)
-                root = taken.root
+            root = SNAPSHOT.path(shared or run_dir)
+            if shared is None or not root.is_dir():
+                taken = take(project, shared or run_dir, self._config.patterns)
                 if not run.quiet:
                     print(taken, file=sys.stderr)
             root = sent_to(run.run_id) if is_sent else root
@@ -109,11 +92,10 @@ class UserProgram:
         if words[0] == "--function":
             words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
-        wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(words, cwd),
             python=self._config.python if is_sent else self._python,
-            wrap=tuple(_filled(word, places) for word in wrap),
+            wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
@@ -123,14 +105,8 @@ class UserProgram:
         )
 
     def settings(self, *launch: Any) -> str:
-        """The settings of the launch, and where the run has its checkpoints.
-
-        The program is in launch.json.
-        """
-        folder = self.run.checkpoint_dir
-        return cli.to_yaml(*launch) + (
-            f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
-        )
+        """Those of the run and its launch; the program is in launch.json."""
+        return cli.to_yaml(self.run, *launch)
 
 
 def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
@@ -144,12 +120,6 @@ def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) ->
     if make and folder != place:
         shutil.copytree(folder, place)  # what is only its owner's stays so
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
-
-
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for name, place in places.items():
-        word = word.replace(f"{{{name}}}", place)
-    return word
 
 
 def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
@@ -197,7 +167,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
             "another Python with python="
         )
     elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0], python)
+        yield from _script_problems(cwd / words[0], words[0], python if is_here else None)
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found) is None:
@@ -214,6 +184,7 @@ def python_problems(python: str, workers: str) -> Iterator[str]:
         )
 
 
+@cache
 def _has(python: str, package: str, cwd: Path | None = None) -> bool:
     """Whether that Python finds a package, also in the folder `cwd`; it is not imported for it."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
@@ -221,19 +192,19 @@ def _has(python: str, package: str, cwd: Path | None = None) -> bool:
     return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
 
 
-def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
+@cache  # a sweep has one script
+def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """`python` is to judge the syntax, which is another one in each version."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        yield f"{name}: {error.strerror}; looked in {path.parent}"
-        return
-    if not Path(python).exists():
-        return
-    asked = [python, "-Ic", COMPILE]
+        return [f"{name}: {error.strerror}; looked in {path.parent}"]
+    if python is None:
+        return []
+    asked = [python, "-Ic", COMPILE, name]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
-    for line in done.stdout.splitlines()[-1:]:  # a Python may say more at its start
-        number, _, problem = line.decode(errors="replace").partition(" ")
-        if number.isdigit() and problem:
-            where = f":{number}" if number != "0" else ""
-            yield f"{name}{where}: {problem}: it does not compile"
+    said = done.stderr.decode(errors="replace").strip()
+    found = re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE)
+    line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
+    where = f"{name}:{line[1]}" if line else name
+    return [f"{where}: {found[1]}: it does not compile"] if found else []

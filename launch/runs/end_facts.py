@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
 from muster.worker import lost_peer
 from muster.writing import read_json
@@ -16,7 +15,6 @@ from muster.writing import read_json
 OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
 # What torch.distributed raises; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
-Cause = tuple[int, str, tuple[str, ...]]  # exit code, the sentence, what else to print
 
 
 class Facts:
@@ -38,7 +36,11 @@ class Facts:
         self.own = [record for record in self.ordered if record["cause"] in OWN_CAUSES]
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))
-        self.ended = _ended(self.agents)  # which of them were alive until their agents ended them
+        self.node = {rank: one["host"] for rank, one in self.exits.items()}
+        self.node |= {int(rank): one["node"] for one in self.agents for rank in one["ranks"]}
+        # the workers that were alive until their agents ended them: how they ended
+        ended = (how for one in self.agents for how in one.get("ended", {}).items())
+        self.ended = {int(rank): how for rank, how in ended}
         # where a worker sends its stderr is the first file that it makes
         errors = {one: ERRORS.path(run_dir, rank=one) for one in self.silent}
         self.begun = {
@@ -78,15 +80,6 @@ def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     return _records(AGENT_END.find(run_dir))
 
 
-def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The workers that were alive until their agents ended them: how, and on which node."""
-    return {
-        int(rank): {**how, "node": one["node"]}
-        for one in agents
-        for rank, how in one.get("ended", {}).items()
-    }
-
-
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     """The nodes that began, but did not say how they ended."""
     ended = {one["index"] for one in agents}
@@ -104,36 +97,3 @@ def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
     """What was seen for one of the reasons "timeout", "hang" and "end"; empty where nothing was."""
     return read_json(STACKS.path(run_dir, name=name)) or {}
-
-
-def hang_cause(run_dir: Path) -> Cause | None:
-    """The run made no progress, and its user wants that to end it, or to begin anew."""
-    seen = stacks_seen(run_dir, "hang")
-    if seen.get("on_hang", "warn") == "warn":
-        return None
-    code = NO_RETRY if seen["on_hang"] == "stop" else 1
-    return code, f"error: {seen['text']}", tuple(seen["sentences"][1:])
-
-
-def timeout_cause(run_dir: Path, waited: Sequence[str]) -> Cause | None:
-    """Whom ranks waited for whose collective timed out; `waited` is how these ended.
-
-    All of them may have been ended before that was written down, for one that lost them failed
-    first; then what they said as they were looked at counts.
-    """
-    seen = stacks_seen(run_dir, "timeout")
-    waited = waited or [
-        f"rank {one['rank']}: {one['gave_up']['message']}"
-        for one in seen.get("reports", ())
-        if one.get("gave_up")
-    ]
-    if not waited or not seen:
-        return None
-    first, *more = seen["sentences"]
-    table = f"what each rank did: muster jobs stacks {run_dir.name}"
-    return 1, f"error: {first}", (waited[0][:300], *more, table)
-
-
-def seen_at_the_end(run_dir: Path) -> list[str]:
-    """What workers did that had to be ended."""
-    return list(stacks_seen(run_dir, "end").get("sentences", ()))

@@ -17,14 +17,14 @@ only lost another). The comment of each rule says why it comes before the next.
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.runs import end_facts, last_output
-from launch.runs.end_facts import Facts
-from muster.errors import STOPPED
+from launch.runs import last_output
+from launch.runs.end_facts import Facts, stacks_seen
+from muster.errors import NO_RETRY, STOPPED
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
 from muster.worker.lost_peer import TIMED_OUT
 
@@ -75,8 +75,11 @@ def stopped_in_order(facts: Facts) -> Failure | None:
 
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
-    hang = end_facts.hang_cause(facts.run_dir)
-    return Failure(*hang) if hang else None
+    seen = stacks_seen(facts.run_dir, "hang")
+    if seen.get("on_hang", "warn") == "warn":
+        return None
+    code = NO_RETRY if seen["on_hang"] == "stop" else 1
+    return Failure(code, f"error: {seen['text']}", tuple(seen["sentences"][1:]))
 
 
 def stopped_by_signal(facts: Facts) -> Failure | None:
@@ -96,20 +99,26 @@ def failed_by_itself(facts: Facts) -> Failure | None:
         where = f"{who}: " if first["cause"] == "exit" else ""
         return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
     clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
-    alone = facts.world_size == 1 or alike
-    how = (
-        f"failed at {clock}"
-        if alone
-        else f"failed first, at {clock}; the others stopped because of it"
-    )
-    context = f"error: {who} {how}:"
-    return Failure(first["code"], first["traceback"].rstrip(), (*also, context), first["rank"])
+    how = f"failed first, at {clock}; the others stopped because of it"
+    if facts.world_size == 1 or alike:
+        how = f"failed at {clock}"
+    context = (*also, f"error: {who} {how}:")
+    return Failure(first["code"], first["traceback"].rstrip(), context, first["rank"])
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
-    waited = [f"rank {one['rank']}: {one['message']}" for one in facts.ordered if _timed_out(one)]
-    late = end_facts.timeout_cause(facts.run_dir, waited)
-    return Failure(*late) if late else None
+    seen = stacks_seen(facts.run_dir, "timeout")
+    reports = [one for one in seen.get("reports", ()) if one.get("gave_up")]
+    # All that waited may have been ended before they wrote that down, for one that lost them failed
+    # first; then what they said as they were looked at counts.
+    waited = [one for one in facts.ordered if _timed_out(one)]
+    waited = waited or [{"rank": one["rank"], **one["gave_up"]} for one in reports]
+    if not waited or not seen:
+        return None
+    first, *more = seen["sentences"]
+    how = f"rank {waited[0]['rank']}: {waited[0]['message']}"[:300]
+    table = f"what each rank did: muster jobs stacks {facts.run_dir.name}"
+    return Failure(1, f"error: {first}", (how, *more, table))
 
 
 def agent_refused(facts: Facts) -> Failure | None:
@@ -125,9 +134,9 @@ def command_killed(facts: Facts) -> Failure | None:
     killed = [one for one in facts.agents if one["cause"] == "command" and KILL in one["message"]]
     if not killed:
         return None
-    agent, echoes = killed[0], sorted(facts.exits)
+    agent = killed[0]
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
-    context = [f"{_ranks(echoes)} stopped because of it"] if echoes else []
+    context = [*_because_of_it(facts.exits)]
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
     for rank in agent["ranks"]:  # where it was, in its own words
@@ -153,37 +162,39 @@ def node_signalled(facts: Facts) -> Failure | None:
 
 
 def aborted_at_exit(facts: Facts) -> Failure | None:
-    outputs = {rank: ERRORS.path(facts.run_dir, rank=rank) for rank in facts.done}
-    aborted = {rank: path for rank, path in outputs.items() if last_output.crash_of(_text(path))}
-    others = [rank for rank in sorted(facts.exits) if rank not in facts.done]
-    return _killed(aborted, others, facts.agents) if aborted else None
+    aborted = {
+        rank: path
+        for rank in facts.done
+        if last_output.crash_of(_text(path := ERRORS.path(facts.run_dir, rank=rank)))
+    }
+    return _killed(facts, aborted, set(facts.exits) - set(facts.done))
 
 
 def ended_without_a_word(facts: Facts) -> Failure | None:
-    return _killed(facts.begun, sorted(facts.exits), facts.agents) if facts.begun else None
+    return _killed(facts, facts.begun, facts.exits)
 
 
 def waited_for_in_vain(facts: Facts) -> Failure | None:
     waited = [one for one in facts.ordered if one["cause"] == "lost_peer" and _timed_out(one)]
-    mute = {rank: how for rank, how in facts.ended.items() if rank not in facts.exits}
-    # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
-    late = mute or {
-        one["rank"]: {"node": one["host"], "state": "was busy elsewhere"}
-        for one in facts.ordered
-        if one["cause"] == "signal"
+    mute = {
+        rank: (how["state"] or "hung")
+        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        for rank, how in facts.ended.items()
+        if rank not in facts.exits
     }
+    # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
+    signalled = [one["rank"] for one in facts.ordered if one["cause"] == "signal"]
+    late = mute or dict.fromkeys(signalled, "was busy elsewhere")
     if not waited or not late:
         return None
     whom = "; ".join(
-        f"rank {rank} on {how['node']} {how['state'] or 'hung'}"
-        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
-        for rank, how in sorted(late.items())
+        f"rank {rank} on {facts.node.get(rank)} {state}" for rank, state in sorted(late.items())
     )
     waiting = _ranks(one["rank"] for one in waited)
     them = "it" if len(late) == 1 else "them"
     text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
-    words = f"{waiting}: {waited[0]['message']}"
-    return Failure(1, text, (words, *end_facts.seen_at_the_end(facts.run_dir)))
+    seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
+    return Failure(1, text, (f"{waiting}: {waited[0]['message']}", *seen))
 
 
 def never_started(facts: Facts) -> Failure | None:
@@ -220,10 +231,10 @@ def left_early(facts: Facts) -> Failure | None:
     if first["cause"] != "lost_peer" or not facts.done:
         return None
     hosts = ", ".join(sorted({facts.exits[rank]["host"] for rank in facts.done}))
-    left = (
-        f"{_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a collective"
+    text = (
+        f"error: {_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a "
+        "collective; all have to leave the loop at the same step"
     )
-    text = f"error: {left}; all have to leave the loop at the same step"
     return Failure(1, text, (_lines(first["message"]),))
 
 
@@ -284,21 +295,24 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     return Failure(1, _lines(message), context)
 
 
-def _killed(
-    outputs: Mapping[int, Path], echoes: Sequence[int], agents: Sequence[Mapping[str, Any]]
-) -> Failure:
-    also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
-    node = {rank: one["node"] for one in agents for rank in one["ranks"]}
+def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) -> Failure | None:
+    if not outputs:
+        return None
+    also, node = _because_of_it(echoes), facts.node
     for rank, path in outputs.items():
         if crash := last_output.crash_of(_text(path)):  # an error in C++ that nobody caught, say
             on = f" on {node[rank]}" if rank in node else ""
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)
     files = ", ".join(map(str, outputs.values()))
-    why = _starved(agents) or "killed? out of memory?"
+    why = _starved(facts.agents) or "killed? out of memory?"
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
     text = f"{_ranks(outputs)} ended without a message ({why}){' on ' * bool(nodes)}{nodes}"
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
+
+
+def _because_of_it(echoes: Collection[int]) -> tuple[str, ...]:
+    return (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
 
 
 def _ranks(ranks: Iterable[int]) -> str:

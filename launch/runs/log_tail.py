@@ -8,7 +8,6 @@ is ever replaced. Nothing that is read is run: a request names one of a few thin
 
 import json
 import math
-import os
 import re
 import select
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launch.runs.run_record import changed_at_ns
 from muster import json_output
 from muster.errors import silence
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
@@ -68,11 +68,11 @@ class Follower:
         consequences: bool = False,
         as_json: bool = False,
     ) -> None:
-        self._workers = OUTPUT.path(run_dir, rank=0).parent
+        self._run_dir = run_dir
         self._prefixes, self._consequences = prefixes, consequences
         self._as_json = as_json
         self._only = only if only is not None or prefixes else 0
-        self._files: dict[str, _File] = {}
+        self._files: dict[tuple[bool, int], _File] = {}  # of each rank, of stderr the last
         self._changed_ns = 0  # when the folder last was
         self._listed = 0.0
         self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for its reader
@@ -91,32 +91,20 @@ class Follower:
         if not self._write_waiting(wait=last):
             return
         self._list(anew=last)
-        for file in sorted(
-            self._files.values(), key=lambda one: (one.stream == "stderr", one.rank)
-        ):
-            self._show(file, last=last)
+        for key in sorted(self._files):
+            self._show(self._files[key], last=last)
 
     def _list(self, *, anew: bool) -> None:
         """Find files that have come into being."""
-        try:
-            changed_ns = self._workers.stat().st_mtime_ns
-        except OSError:
-            return
-        now = time.monotonic()
+        changed_ns, now = changed_at_ns(OUTPUT.path(self._run_dir, rank=0).parent), time.monotonic()
         if not anew and changed_ns == self._changed_ns and now - self._listed < LIST_S:
             return
         self._changed_ns, self._listed = changed_ns, now
-        try:
-            entries = list(os.scandir(self._workers))
-        except OSError:  # put aside as we look
-            return
-        for entry in entries:
-            if entry.name in self._files:
-                continue
-            for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
-                fields = kind.match(f"{self._workers.name}/{entry.name}")
-                if fields and self._only in (None, int(fields["rank"])):
-                    self._files[entry.name] = _File(Path(entry.path), int(fields["rank"]), stream)
+        for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
+            for rank, path in kind.by_number(self._run_dir).items():
+                if self._only in (None, rank):
+                    key = (stream == "stderr", rank)
+                    self._files.setdefault(key, _File(path, rank, stream))
 
     def _show(self, file: _File, *, last: bool) -> None:
         """Show what is new in a file; with `last` to its end, also where that ends no line."""

@@ -24,16 +24,16 @@ KEYS = {"time_unix_s", "cluster", "node", "run_id", "message"}  # of a failure
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 
 
-def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
-    """Write down the node that the end of the run blames, if it does; these were its nodes."""
+def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | None) -> None:
+    """Write down the node that the end of the run blames, if it does; these were its nodes.
+
+    `lost`: the one that its leader, or another node, had lost first.
+    """
     end = run_record.read_end(run_dir) or {}
     text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
-    at_fault = ""
-    if end.get("cause") == "node_lost":
-        found = [(text.find(f"{one.name} "), one.name) for one in nodes]
-        at_fault = min([pair for pair in found if pair[0] >= 0], default=(0, ""))[1]
-    elif HARDWARE.search(text):
-        at_fault = of_ranks.get(end.get("rank", -1), "")
+    at_fault = lost if end.get("cause") == "node_lost" else None
+    if at_fault is None and HARDWARE.search(text):
+        at_fault = of_ranks.get(end.get("rank", -1))
     for one in nodes:
         if one.name == at_fault:
             last = text.strip().splitlines()[-1].removeprefix("error: ")

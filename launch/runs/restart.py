@@ -11,8 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
@@ -20,6 +18,8 @@ from muster.orderly_stop import NOTICE, STOP_SIGNALS
 from muster.writing import read_json
 
 MOST_IDLE = 3
+# Of a flag that is given twice the last one counts.
+RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
 # Done, refused, stopped cleanly, given up, or ended by somebody who wanted just that.
 FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
     128 + number for number in STOP_SIGNALS
@@ -101,26 +101,19 @@ def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
     Without one it stays: the run goes on from what it was to go on from itself, if from anything,
     and not from what another run has left in the same folder.
     """
-    if not spec.program.takes_resume:
+    named = spec.env.get("MUSTER_CHECKPOINTS")
+    folder = Path(named) if named else run_files.CHECKPOINTS.path(run_dir)
+    if not spec.program.takes_resume or not has_checkpoint(folder, [spec.run_id]):
         return spec
-    module, flags = spec.program.argv[:2], spec.program.argv[2:]
-    (train,) = cli.parse([TrainConfig], flags, prog="", description="")
-    folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-    if not has_checkpoint(folder, [spec.run_id]):
-        return spec
-    train = replace(
-        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
-    )
-    return replace(spec, program=replace(spec.program, argv=(*module, *cli.to_argv(train))))
+    argv = dict.fromkeys((*spec.program.argv, *RESUMED))
+    return replace(spec, program=replace(spec.program, argv=tuple(argv)))
 
 
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
     """Whether one of these runs has written a checkpoint into `folder` to its end."""
-    for manifest in folder.glob("step_*/manifest.json"):
-        state = read_json(manifest.with_name("state.json")) or {}  # it may be just being removed
-        if state.get("run_id") in run_ids:
-            return True
-    return False
+    whole = (path.with_name("state.json") for path in folder.glob("step_*/manifest.json"))
+    # one may be just being removed
+    return any((read_json(path) or {}).get("run_id") in run_ids for path in whole)
 
 
 def stopped_for_notice(run_dir: Path) -> bool:

@@ -65,16 +65,16 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def end(
-    spec: LaunchSpec, code: int, message: str, rank: int | None = None, cause: str = ""
-) -> None:
+def end(run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = "") -> None:
     """Say that the run is over; where not even that can be written, on stderr.
 
     `rank`: the one that failed first. `cause`: of `failure.RULES`, or what its code says.
     """
+    record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
+    record["cause"] = cause or name_of(code)
     try:
-        write_end(spec.run_dir, code, message, rank, cause)
-    except CannotWrite as error:
+        write_last(run_files.EXIT.path(run_dir), record)
+    except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
         print(f"error: {error}", file=sys.stderr)
 
 
@@ -84,24 +84,11 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
     try:
         yield
     except MusterError as error:
-        end(spec, error.exit_code, str(error))
+        end(spec.run_dir, error.exit_code, str(error))
         raise
     except OSError as error:
-        end(spec, MusterError.exit_code, explained(error))
+        end(spec.run_dir, MusterError.exit_code, explained(error))
         raise
-
-
-def write_end(
-    run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = ""
-) -> None:
-    """Say that the run in `run_dir` is over.
-
-    Raises:
-        CannotWrite: the disk is full, to the last byte that was reserved for it.
-    """
-    end = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
-    end["cause"] = cause or name_of(code)
-    write_last(run_files.EXIT.path(run_dir), end)
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
@@ -132,10 +119,11 @@ def signs(run_dir: Path) -> tuple[int, ...]:
     """What changes when agents come and go, or a job ends: then it is time to ask about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
-    return tuple(_changed_ns(place) for place in places)
+    return tuple(map(changed_at_ns, places))
 
 
-def _changed_ns(place: Path) -> int:
+def changed_at_ns(place: Path) -> int:
+    """When it last was; 0 where there is none."""
     try:
         return place.stat().st_mtime_ns
     except OSError:

@@ -71,33 +71,17 @@ class LeaderWatcher:
         leader.send_signal(signal.SIGTERM)
 
 
-class NoWatcher(LeaderWatcher):
-    """Of runs whose launcher this checkout does not have: another one has started them."""
+class Watchers(dict[str, LeaderWatcher]):
+    """The watcher of each launcher; one who asks often keeps them.
 
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
-        if end is not None:
-            return ended(end)
-        return State("unknown", False, f"there is no launcher {job['launcher']!r} here")
+    Of one that only another checkout has, the process that leads its runs is known.
+    """
 
-    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        raise MusterError(
-            f"{run_dir.name} was started by launcher {job['launcher']!r}, which this checkout does "
-            "not have; cancel it from the one that has it"
-        )
-
-
-class Watchers:
-    """The watcher of each launcher; one who asks often keeps them."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, LeaderWatcher] = {}
-
-    def __getitem__(self, launcher: str) -> LeaderWatcher:
-        if launcher not in self._of:
-            is_here = launcher in plugins.names("launch.launchers")
-            kind = plugins.load("launch.launchers", launcher).watcher if is_here else NoWatcher
-            self._of[launcher] = kind()
-        return self._of[launcher]
+    def __missing__(self, launcher: str) -> LeaderWatcher:
+        is_here = launcher in plugins.names("launch.launchers")
+        kind = plugins.load("launch.launchers", launcher).watcher if is_here else LeaderWatcher
+        self[launcher] = kind()
+        return self[launcher]
 
 
 def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
@@ -115,8 +99,9 @@ def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
 def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     """The state of the run in `run_dir`."""
     end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+    watchers = Watchers() if watchers is None else watchers
     if job is not None and (end is None or end["code"] != 0):
-        return (watchers or Watchers())[job["launcher"]].state(run_dir, job, end)
+        return watchers[job["launcher"]].state(run_dir, job, end)
     return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
 
 
@@ -147,10 +132,8 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
             )
         time.sleep(0.2)
     if run_record.read_end(run_dir) is None:  # a job that never began to run
-        run_record.write_end(run_dir, CANCELLED, "cancelled before it began")
-    end = run_record.read_end(run_dir)
-    assert end is not None
-    say(f"{run_dir.name}: {ended(end).word}")
+        run_record.end(run_dir, CANCELLED, "cancelled before it began")
+    say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
 def ended(end: Record) -> State:
@@ -159,9 +142,9 @@ def ended(end: Record) -> State:
         return State("done", True)
     if end["code"] == STOPPED:
         return State("stopped", True, str(end["message"]))
-    words = str(end["message"]).strip().splitlines()
+    words = str(end.get("message", "")).strip().rpartition("\n")[2]
     word = "stopped" if end["code"] in STOPPED_BY_SIGNAL else "failed"
-    return State(word, True, f"exit code {end['code']}: {words[-1] if words else ''}")
+    return State(word, True, f"exit code {end['code']}: {words}")
 
 
 def _leader(job: Record) -> Any:

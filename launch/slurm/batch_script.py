@@ -124,9 +124,8 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
     flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
     env = scrubbed(os.environ, flags | slurm.more.keys())
     cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
-    return (
-        {**env, "SLURM_CLUSTERS": cluster} if cluster else env
-    )  # for all of them, not sbatch alone
+    # for all of them, not sbatch alone
+    return {**env, "SLURM_CLUSTERS": cluster} if cluster else env
 
 
 def minutes(text: str) -> float:
@@ -150,15 +149,12 @@ def python() -> str:
     Raises:
         MusterError: there is neither.
     """
-    chosen = os.environ.get("MUSTER_PYTHON")
-    if chosen is not None:
-        found = shutil.which(chosen)
-        if found is None:
-            raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")
+    own, chosen = str(REPOSITORY / ".venv" / "bin" / "python"), os.environ.get("MUSTER_PYTHON")
+    if found := shutil.which(own if chosen is None else chosen):
         return str(Path(found).absolute())
-    own = REPOSITORY / ".venv" / "bin" / "python"
-    if not own.exists():
-        raise MusterError(
-            f"no Python at {own}; make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
-        )
-    return str(own)
+    make = f"make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
+    raise MusterError(
+        f"no Python at {own}; {make}"
+        if chosen is None
+        else f"MUSTER_PYTHON is {chosen!r}, but there is no such program"
+    )

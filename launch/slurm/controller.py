@@ -6,11 +6,9 @@ which many small clusters do not run.
 
 import itertools
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -120,18 +118,6 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     if asked.returncode or not names:
         raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(asked.stderr)}")
     return names
-
-
-def node_addresses(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """By host name, the addresses by which Slurm itself reaches these nodes, where it says so."""
-    found: dict[str, str] = {}
-    with suppress(MusterError):  # no scontrol in a container, say
-        shown = ask(["scontrol", "show", "node", "--oneliner", ",".join(names)], env)
-        for line in shown.stdout.splitlines():
-            pairs = dict(word.partition("=")[::2] for word in line.split())
-            with suppress(OSError, KeyError):
-                found[pairs["NodeHostName"]] = socket.gethostbyname(pairs["NodeAddr"])
-    return found
 
 
 def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:

@@ -5,7 +5,8 @@ that somebody holds it may be elsewhere, such as on a login node, and the job go
 
 Nothing is said through srun, whose own answer to a signal is to kill: each agent reads, in a file
 of the run folder, at which port its leader listens and by which secret it knows it, and connects.
-That it is reached at the address that srun itself is reached at, Slurm tells it.
+That it is reached at the address that srun itself is reached at, Slurm tells it. By which
+address agents reach each other is known from these connections.
 """
 
 import socket
@@ -16,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Slots
 from launch.agent.agent_job import AgentJob, SchedulersJob
 from launch.agent.membership.coordinator import TELL_S
-from launch.agent.membership.door import Door, Who, listen
+from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
-from launch.nodes.channel import AgentProcess, Channel, Heartbeat
+from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.this_machine import among
 from launch.runs import node_history
-from launch.slurm import node_health
+from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
@@ -53,18 +54,13 @@ class JobNodes:
     inside: SchedulersJob
     slurm_id: str  # the number by which Slurm's commands find the job's nodes
     hosts: Sequence[str]
-    counts: Sequence[Slots]  # of workers
+    job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
     env: Mapping[str, str]  # that srun sees
-    network: str | None = None
-    master_port: int | None = None
-    step: str = "muster"  # the name of its steps
     least: int = 1  # nodes with which it goes on
-    avoids_bad: bool = False  # by --exclude auto
     _has_started: bool = False
 
     name = "slurm"
-    restarts_jobs = False
     waits_for_nodes = False  # one that a job has lost does not come back to it
 
     def probe(self) -> Facts:
@@ -73,26 +69,24 @@ class JobNodes:
         Raises:
             MusterError: too few do.
         """
-        answer = dict.fromkeys(self.hosts, True)
+        without: dict[str, str] = {}  # why, by host
         if self._has_started:
             answer = node_health.answers(self.hosts, self.env)
-        if sum(answer.values()) < self.least:
-            raise MusterError(
-                f"{sum(answer.values())} nodes answer, of at least {self.least}: no restart"
-            )
-        for host in (host for host, is_here in answer.items() if not is_here):
-            print(f"note: going on without it: {host} does not answer", file=sys.stderr)
-        if self._has_started and self.avoids_bad:
-            here = [host for host in self.hosts if answer[host]]
-            for host in node_history.avoided(here, self.inside.cluster or self.name, self.least):
-                print(f"note: going on without it: --exclude auto avoids {host}", file=sys.stderr)
-                answer[host] = False
+            without = {host: f"{host} does not answer" for host in self.hosts if not answer[host]}
+        here = [host for host in self.hosts if host not in without]
+        if len(here) < self.least:
+            raise MusterError(f"{len(here)} nodes answer, of at least {self.least}: no restart")
+        if self._has_started and run_job.avoids_bad(self.job):
+            avoided = node_history.avoided(here, self.inside.cluster or self.name, self.least)
+            without |= {host: f"--exclude auto avoids {host}" for host in avoided}
+        for why in without.values():
+            print(f"note: going on without it: {why}", file=sys.stderr)
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
-            for host, count in zip(self.hosts, self.counts, strict=True)
-            if answer[host]
+            for host, count in zip(self.hosts, self.job["nproc"], strict=True)
+            if host not in without
         )
-        return Facts(nodes, DECIDED, self.master_port, self.network)
+        return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """None: what the nodes run is known when their agents have come."""
@@ -133,7 +127,7 @@ class JobNodes:
         return [
             *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
             *((f"--cpus-per-task={cores}",) if cores else ()),
-            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.step}"),
+            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.job.get('step', 'muster')}"),
             *(self.python, RUN_MODULE, "launch.slurm.task", str(meeting)),
         ]
 
@@ -147,7 +141,7 @@ class JobNodes:
         door = Door(_server(spec), token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
-        about = {"port": door.port, "token": token, "network": self.network}
+        about = {"port": door.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
@@ -165,8 +159,9 @@ class JobNodes:
             )
         try:
             came = _gather(hosts, spec, door, lambda: _failure(srun, log))
-            agents = [AgentProcess(channel, srun, token) for channel, _ in came]
-            return agents, [who for _, who in came]
+            first = replace(came[0][1], address=came[0][1].address or _met_at(came))
+            agents = [AgentProcess(link.keep(), srun, token) for link, _ in came]
+            return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
@@ -193,22 +188,34 @@ def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
     return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
 
 
+def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
+    """Where the first of these agents can be reached by the others, not what its name resolves to.
+
+    Where this process is on its node, that is where the second one has found this process; else it
+    is from where the first one came.
+    """
+    first, second = came[0][0], came[min(1, len(came) - 1)][0]
+    is_here = first.peer_address == first.own_address
+    found = second.own_address if is_here else first.peer_address
+    return found.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
+
+
 def _gather(
     hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
-) -> list[tuple[Channel, Who]]:
+) -> list[tuple[Link, Who]]:
     """The agents of these hosts, when all have come by the door.
 
     Raises:
         MusterError: one did not start, or has not come for as long as nodes wait.
     """
     heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
-    came: dict[int, tuple[Channel, Who]] = {}
+    came: dict[int, tuple[Link, Who]] = {}
     try:
         while True:
             for link, who in door.admitted():
                 if not 0 <= who.index < len(hosts) or who.index in came:
                     raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-                came[who.index] = (link.keep(), who)
+                came[who.index] = (link, who)
                 heartbeat.add(link.channel)
             missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
             if not missing:
@@ -225,10 +232,6 @@ def _gather(
                 is_announced = True
                 print(f"waiting for {missing}", flush=True)
             time.sleep(TICK_S)
-    except BaseException:
-        for channel, _ in came.values():
-            channel.close()
-        raise
     finally:
         heartbeat.stop()
 

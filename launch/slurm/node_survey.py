@@ -1,13 +1,11 @@
 """Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
 
-import os
 from collections.abc import Mapping
 
 from configs.settings.launch import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport
-from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
@@ -42,13 +40,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
 
 
 def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
-    """The network that gradients take: by Slurm's own addresses where `network` does not say."""
+    """The network that gradients take: where `network` does not say, the one that srun came by."""
     each = list(probes.values())
     hosts = [str(one["host"]).partition(".")[0] for one in each]
-    given = controller.node_addresses(hosts, os.environ)
-    # Slurm may reach a node at an address that the node does not know itself.
-    known = [
-        given[host] if given.get(host) in [one["address"] for one in probe["interfaces"]] else None
-        for host, probe in zip(hosts, each, strict=True)
-    ]
-    return network_choice.choose(each, hosts, known, network)
+    return network_choice.choose(each, hosts, [one["towards_srun"] for one in each], network)

@@ -155,11 +155,7 @@ def avoids_bad(job: Mapping[str, Any]) -> bool:
 
 
 def where_due(
-    run_dir: Path,
-    code: int,
-    hosts: Sequence[str],
-    allocation: Allocation,
-    job: Mapping[str, Any],
+    run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation, job: Mapping[str, Any]
 ) -> None:
     """Have the job started again after its run has ended with `code`, if that is of use: its time
     was up and the workers have stopped in order, or a node is gone.

@@ -9,14 +9,7 @@ from pathlib import Path
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
 from launch.slurm import run_job
-from launch.slurm.controller import (
-    FORGOTTEN,
-    UNKNOWN,
-    WAITING,
-    JobState,
-    act_on,
-    patiently,
-)
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, WAITING, JobState, act_on, patiently
 from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 

@@ -101,8 +101,10 @@ class Watcher:
 class SlurmJob:
     """A job in Slurm's hands."""
 
+    is_led_here = False  # but in the job
     shown = b""
     trouble: str | None = None
+    lost_node: str | None = None  # which the leader in the job knows
     signals: Sequence[int] = ()
 
     def __init__(
@@ -128,13 +130,12 @@ class SlurmJob:
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
         ended = run_record.read_end(self._spec.run_dir)
-        if ended is None and state.name == FORGOTTEN:
+        if ended is not None:
+            return int(ended["code"])
+        self.trouble = f"Slurm says {state.name} of job {self.job_id}"
+        if state.name == FORGOTTEN:
             self.trouble = f"Slurm forgot job {self.job_id}, and no record says how it ended"
-            return 1
-        if ended is None:
-            self.trouble = f"Slurm says {state.name} of job {self.job_id}"
-            return 0 if state.name == "COMPLETED" else 1
-        return int(ended["code"])
+        return 0 if state.name == "COMPLETED" else 1
 
     def _watch(self) -> JobState:
         """The state in which the job ended; while Slurm does not answer, it has not."""

@@ -83,16 +83,11 @@ def _nodes(words: Sequence[str], like: NodeSpec) -> list[NodeSpec]:
 
 
 def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
-    given: set[str] = set()
     for option in words:
         name, equals, value = option.partition("=")
-        if not equals:
-            raise ValueError(f"{quoted(option)} is no option; {EXAMPLE}, one entry per line")
-        if name not in OPTIONS:
-            raise ValueError(f"unknown option {quoted(name)}; known: {', '.join(OPTIONS)}")
-        if name in given:
-            raise ValueError(f"{name} is given twice; give it once")
-        given.add(name)
+        if not equals or name not in OPTIONS:
+            known = " and ".join(OPTIONS)
+            raise ValueError(f"{quoted(option)} is no option, as {known} are; {EXAMPLE}")
         if name == "address":
             like = replace(like, address=str(address(value)))
         elif value == "gpu" or re.fullmatch(r"[1-9][0-9]{0,3}", value):

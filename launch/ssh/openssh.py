@@ -123,6 +123,31 @@ def run(
     )
 
 
+def rsync(
+    client: Sequence[str],
+    options: Sequence[str],
+    source: str,
+    target: str,
+    *,
+    stdin: bytes = b"",
+    timeout_s: float | None = None,
+) -> tuple[int, str]:
+    """Copy through ssh; rsync's exit code, and what it says of errors.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout_s`.
+    """
+    argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shlex.join(client)]
+    done = subprocess.run(
+        [*argv, *options, "--", source, target],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
 def explain(node: NodeSpec, error_text: str) -> str:
     """One line on why ssh did not get through, and what to do; `error_text` is ssh's stderr."""
     for words, means in EXPLAINED:

@@ -98,29 +98,6 @@ def _make_environment(node: NodeFacts, config: SshConfig) -> str | None:
     return last if last.startswith(node.name) else f"{node.name}: {last}"
 
 
-def rsync(
-    node: NodeFacts,
-    config: SshConfig,
-    options: Sequence[str],
-    folder: str,
-    source: Path,
-) -> "subprocess.CompletedProcess[str]":
-    """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
-    shell = shlex.join(openssh.client(node.spec, config))
-    host = node.spec.host
-    target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
-    argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
-    return subprocess.run(
-        [*argv, "--", f"{source}/", target],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
     """The index of the first node of each folder, all of which are ours to write from here on.
 
@@ -163,19 +140,24 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
 
 def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str | None:
     """Copy the files; returns what went wrong."""
-    folder = node.repository
+    host = node.spec.host
+    place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
+    ways = [(RULES, REPOSITORY, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
+    client = openssh.client(node.spec, config)
     try:
-        sent = rsync(node, config, RULES, folder, REPOSITORY)
-        for source, place in more.items():
-            if sent.returncode == 0:
-                sent = rsync(node, config, [], f"{folder}/{place}", source)
+        for options, source, target in ways:
+            code, error_text = openssh.rsync(
+                client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S
+            )
+            if code:
+                break
+        else:
+            return None
     except subprocess.TimeoutExpired:
         return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
-    if sent.returncode == 0:
-        return None
-    if "rsync: not found" in sent.stderr or "rsync: command not found" in sent.stderr:
+    if "rsync: not found" in error_text or "rsync: command not found" in error_text:
         return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
-    lines = [line for line in sent.stderr.splitlines() if line.strip()]
+    lines = [line for line in error_text.splitlines() if line.strip()]
     return f"{node.name}: sending the code failed: {lines[0] if lines else 'no message'}"
 
 

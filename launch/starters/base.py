@@ -44,12 +44,11 @@ def command(
 
 def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     """What torchrun tells all workers of a node, where it does not start them."""
-    counts = [int(one.nproc) for one in facts.nodes]
     return {
-        "WORLD_SIZE": str(sum(counts)),
-        "LOCAL_WORLD_SIZE": str(counts[node_rank]),
+        "WORLD_SIZE": str(facts.world_size),
+        "LOCAL_WORLD_SIZE": str(facts.counts[node_rank]),
         "GROUP_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": str(len(counts)),
+        "GROUP_WORLD_SIZE": str(len(facts.nodes)),
         "MASTER_ADDR": facts.master_addr,
         "MASTER_PORT": str(facts.master_port or DECIDED),
         # what torchrun sets beside these; Lightning, for one, knows it by the first
@@ -58,7 +57,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": str(sum(counts)),
+        "ROLE_WORLD_SIZE": str(facts.world_size),
     }
 
 

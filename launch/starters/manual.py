@@ -9,10 +9,9 @@ class Manual(Starter):
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         words = facts.nodes[node_rank].worker(spec.program)
-        counts = [int(one.nproc) for one in facts.nodes]
         found = []
-        for local_rank in range(counts[node_rank]):
-            rank = str(sum(counts[:node_rank]) + local_rank)
+        for local_rank in range(facts.counts[node_rank]):
+            rank = str(sum(facts.counts[:node_rank]) + local_rank)
             own = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
             env = {**variables(spec, facts, node_rank), **own}
             found.append(command(spec, facts, node_rank, words, env))

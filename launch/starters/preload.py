@@ -33,11 +33,10 @@ class Preload(Starter):
             UsageError: the program is no Python, or has a command in front of it.
         """
         refuse(self.problems(spec.program))
-        counts = [int(one.nproc) for one in facts.nodes]
         words = (
             f"{facts.nodes[node_rank].repository}/{PRELOAD}",
-            *("--nproc", str(counts[node_rank])),
-            *("--first-rank", str(sum(counts[:node_rank]))),
+            *("--nproc", str(facts.counts[node_rank])),
+            *("--first-rank", str(sum(facts.counts[:node_rank]))),
             *("--modules", spec.preload or "torch"),
             *("--", *spec.program.argv),
         )

@@ -21,15 +21,10 @@ class ClusterState:
     """Who made the testbed, what it is, and whether it was made to the end."""
 
     checkout: str
-    user: str
-    pid: int
-    since: str
+    holder: str  # who made it, and when
     options: Options
     cores: tuple[int, ...]
     ready: bool = False
-
-    def holder(self) -> str:
-        return f"{self.checkout} ({self.user}, process {self.pid}, since {self.since})"
 
 
 @contextmanager
@@ -37,11 +32,7 @@ def locked() -> Iterator[None]:
     """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
     descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another up or down is at work; waiting for it", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -33,18 +33,14 @@ def refuse_unfit_box() -> None:
     problems = []
     if os.geteuid() != 0:
         problems.append("a testbed is made by root, but this is another user; put sudo before it")
-    missing = {
-        package: [c for c in PACKAGES[package] if not shutil.which(c)] for package in PACKAGES
-    }
-    wanted = [package for package, commands in missing.items() if commands]
-    if wanted:
-        absent = ", ".join(command for commands in missing.values() for command in commands)
-        problems.append(f"{absent} not found on PATH: sudo apt-get install {' '.join(wanted)}")
+    if absent := [one for several in PACKAGES.values() for one in several if not shutil.which(one)]:
+        wanted = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})
+        problems.append(f"{', '.join(absent)} not found on PATH: sudo apt-get install {wanted}")
     if problems:
         raise MusterError("\n".join(problems))
 
 
-def call(argv: Sequence[str], *, stdin: str | None = None) -> str:
+def call(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 60) -> str:
     """What `argv` prints, with `stdin` as its input.
 
     Raises:
@@ -52,7 +48,7 @@ def call(argv: Sequence[str], *, stdin: str | None = None) -> str:
     """
     try:
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60
+            argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MusterError(f"{shlex.join(argv)}: {error}") from error

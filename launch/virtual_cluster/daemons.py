@@ -1,12 +1,13 @@
 """Daemons are recorded before they run, and ended by their process number, never by name."""
 
-import json
 import os
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from glob import iglob
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from launch.virtual_cluster.cluster_state import LOGS, STATE
 from muster.errors import MusterError
-from muster.writing import write_json
+from muster.writing import read_json, write_json
 
 RECORDS = STATE / "pids"
 # On a busy box with two cores a daemon may take its time.
@@ -26,7 +27,7 @@ TAIL_LINES = 8
 
 
 def render(template: str, **values: Any) -> str:
-    """A daemon's file, from `templates/TEMPLATE.j2`; a name without a value is an error."""
+    """`templates/TEMPLATE.j2`, a daemon's file or a command's work; each name needs a value."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -35,6 +36,7 @@ def render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # these are no web pages
     )
+    environment.filters["quote"] = lambda path: shlex.quote(str(path))
     return environment.get_template(f"{template}.j2").render(**values)
 
 
@@ -66,12 +68,10 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
 
 def pid(name: str) -> int | None:
     """The process of the daemon `name`; None if it is not alive."""
-    try:
-        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-        number, started = int(record["pid"]), int(record["started"])
-    except (OSError, ValueError, TypeError, KeyError):
+    record = read_json(RECORDS / f"{name}.json", "pid", "started")
+    if record is None or started_at(record["pid"]) != record["started"]:
         return None
-    return number if started_at(number) == started else None
+    return int(record["pid"])
 
 
 def wait(name: str, is_ready: Callable[[], bool]) -> None:
@@ -107,16 +107,14 @@ def recorded() -> list[int]:
 def inside(namespaces: Iterable[Path]) -> list[int]:
     """All processes that live in one of these network namespaces, whoever started them."""
     wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
-    processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()] if wanted else []
-    return [int(one.name) for one in processes if not wanted.isdisjoint(_networks(one))]
-
-
-def _networks(process: Path) -> Iterator[tuple[int, int]]:
-    """The network namespaces of a process's threads; one that has ended is in none any more."""
-    for path in process.glob("task/*/ns/net"):
-        with suppress(OSError):
-            found = path.stat()
-            yield found.st_dev, found.st_ino
+    numbers = set()
+    # Path.glob() fails where a process ends meanwhile
+    for path in iglob("/proc/[0-9]*/task/*/ns/net") if wanted else ():  # noqa: PTH207
+        with suppress(OSError):  # a thread that has ended is in none any more
+            found = Path(path).stat()
+            if (found.st_dev, found.st_ino) in wanted:
+                numbers.add(int(path.split("/")[2]))
+    return sorted(numbers)
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:

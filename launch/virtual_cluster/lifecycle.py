@@ -1,6 +1,5 @@
 """`up` makes the testbed; `down` leaves nothing of it."""
 
-import getpass
 import os
 import shutil
 import time
@@ -39,7 +38,7 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     os.umask(0o022)  # sshd trusts no key file that others may write
     with cluster_state.locked():
         cluster = cluster_state.read()
-        if cluster and cluster.ready and _lives():
+        if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
             _refuse_other(cluster, options, checkout)
             if names := dead(cluster):
                 raise MusterError(
@@ -89,9 +88,8 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     STATE.mkdir(mode=0o755, exist_ok=True)
     cluster = ClusterState(
         checkout=str(checkout),
-        user=os.environ.get("SUDO_USER") or getpass.getuser(),
-        pid=os.getpid(),
-        since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        holder=f"{checkout} ({os.environ.get('SUDO_USER', 'root')}, process {os.getpid()}, since "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')})",
         options=options,
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
@@ -102,8 +100,11 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     say("network")
     links.make(hosts, options)
     say("nodes")
+    venv = Path(options.venv) if options.venv else None
     for node in hosts:
-        _open(node, cluster)
+        namespaces.make(node)
+        if options.private_home:
+            namespaces.make_private(node, checkout, venv)
     say("slurm and sshd")
     _start(cluster, hosts)
     cluster_state.write(replace(cluster, ready=True))
@@ -116,13 +117,6 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
     NODE_LIST.write_text("".join(f"{node.name}\n" for node in hosts))
     ssh_daemons.write(hosts)
     slurm_daemons.write(hosts, gpus)
-
-
-def _open(node: Node, cluster: ClusterState) -> None:
-    namespaces.make(node)
-    if cluster.options.private_home:
-        venv = Path(cluster.options.venv) if cluster.options.venv else None
-        namespaces.make_private(node, Path(cluster.checkout), venv)
 
 
 def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
@@ -148,8 +142,9 @@ def _is_in_service(node: Node) -> bool:
 def dead(cluster: ClusterState) -> list[str]:
     """The daemons of this testbed that have died."""
     names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
+    sights = {False, cluster.options.private_home}
     for node in virtual_nodes.of(cluster.options, cluster.cores):
-        names += namespaces.anchors(node, private=cluster.options.private_home)
+        names += [namespaces.anchor(node, private=one) for one in sights]
         names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
     return [name for name in names if daemons.pid(name) is None]
 
@@ -169,14 +164,10 @@ def _remains() -> bool:
     return STATE.exists() or bool(links.namespaces() or links.links())
 
 
-def _lives() -> bool:
-    return bool(daemons.recorded() or daemons.inside(links.namespaces()))
-
-
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
     if (cluster.options, cluster.checkout) != (options, str(checkout)):
         raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is"
+            f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there is"
             f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
         )
 

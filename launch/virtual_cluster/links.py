@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import (
     BOX,
     CONTROL_NET,
@@ -46,57 +47,26 @@ def make(nodes: Sequence[Node], options: Options) -> None:
     Raises:
         MusterError: the kernel refused, or another interface has addresses of the testbed.
     """
+    cards = {"exp": EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}."}
+    if options.control_network:
+        cards["ctl"] = f"{CONTROL_NET}."
+    for net in cards.values():
+        _refuse_foreign(net)
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
-        _ip("link set lo up", netns=node.netns)
-    _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
-    _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
-    if options.control_network:
-        _bridge("muster-br1", f"{CONTROL_NET}.")
-        _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
-    if options.rate is not None:
-        for node in nodes:
+    own = {"cards": cards, "mtu": MTU, "box": BOX}
+    call(["ip", "-batch", "-"], stdin=render("links.box", nodes=nodes, **own))
+    for node in nodes:
+        lines = render("links.node", node=node, **own)
+        call(["ip", "-netns", node.netns, "-batch", "-"], stdin=lines)
+        if options.rate is not None:
             call(["tc", "-n", node.netns, *_limit("exp0", options.rate)])
             call(["tc", *_limit(f"muster-exp{node.number}", options.rate)])
 
 
-def _bridge(bridge: str, net: str) -> None:
-    """A bridge with the box's address."""
-    _refuse_foreign(net)
-    _ip(
-        f"link add {bridge} mtu {MTU} type bridge stp_state 0 forward_delay 0",
-        f"address add {_with_length(f'{net}{BOX}')} dev {bridge}",
-        f"link set {bridge} up",
-    )
-
-
-def _join(
-    nodes: Sequence[Node], bridge: str, kind: str, card: str, addresses: Sequence[str]
-) -> None:
-    """An interface `card` in each node, on the bridge."""
-    for node, address in zip(nodes, addresses, strict=True):
-        ours = f"muster-{kind}{node.number}"
-        _ip(
-            f"link add {ours} mtu {MTU} type veth peer name {card} mtu {MTU} netns {node.netns}",
-            f"link set {ours} master {bridge} up",
-        )
-        _ip(
-            f"address add {_with_length(address)} dev {card}",
-            f"link set {card} up",
-            netns=node.netns,
-        )
-
-
-def _with_length(address: str) -> str:
-    # Without the search for duplicates, during which an address cannot be listened at.
-    return f"{address}/64 nodad" if ":" in address else f"{address}/24"
-
-
 def namespaces() -> list[Path]:
     """The network namespaces of the testbed that are there, whoever made them."""
-    if not NAMESPACES.is_dir():
-        return []
-    return sorted(path for path in NAMESPACES.iterdir() if OUR_NAMESPACE.fullmatch(path.name))
+    return sorted(one for one in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(one.name))
 
 
 def links() -> list[str]:
@@ -139,11 +109,6 @@ def _limit(interface: str, rate: int) -> list[str]:
         f"qdisc replace dev {interface} root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
     )
     return words.split()
-
-
-def _ip(*lines: str, netns: str | None = None) -> None:
-    inside = ["-netns", netns] if netns else []
-    call(["ip", *inside, "-batch", "-"], stdin="\n".join(lines) + "\n")
 
 
 def _refuse_foreign(net: str) -> None:

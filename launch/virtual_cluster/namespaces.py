@@ -16,6 +16,7 @@ from pathlib import Path
 from launch.virtual_cluster import daemons, links
 from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import Node
 from muster.errors import MusterError
 
@@ -46,11 +47,6 @@ def anchor(node: Node, *, private: bool = False) -> str:
     return f"{node.name}.private" if private else f"{node.name}.anchor"
 
 
-def anchors(node: Node, *, private: bool) -> list[str]:
-    """All daemons that hold namespaces of the node, on a testbed with private homes or without."""
-    return [anchor(node), anchor(node, private=True)] if private else [anchor(node)]
-
-
 def make(node: Node) -> None:
     """Give `node` its name, its hosts and a /sys of its own; files are those of the box.
 
@@ -59,15 +55,9 @@ def make(node: Node) -> None:
     """
     # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
     _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
-    run = enter(node)
-    retained = _folder(node, "cgroup")
-    call([*run, "hostname", node.name])
-    call([*run, "mount", "-n", "--bind", str(HOSTS), "/etc/hosts"])
-    call([*run, "mount", "-n", "--rbind", str(CGROUPS), str(retained)])
-    # /sys lists the interfaces of the namespace that it was mounted from.
-    call([*run, "mount", "-n", "-t", "sysfs", "sysfs", "/sys"])
-    call([*run, "mount", "-n", "--rbind", str(retained), str(CGROUPS)])
-    call([*run, "umount", "-n", "--recursive", "--lazy", str(retained)])
+    aside = _folder(node, "aside")
+    text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
+    call([*enter(node), "sh", "-euc", text])
 
 
 def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
@@ -85,23 +75,14 @@ def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
         ["--mount"],
         node,
     )
-    run = enter(node, private=True)
     hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
-    shown = _shown(venv, hidden) if venv else {}
-    # What is shown lies below what is hidden: it is kept aside in between.
-    for number, source in enumerate(shown.values()):
-        call([*run, "mount", "-n", "--bind", str(source), str(_folder(node, f"shown{number}"))])
-    for path, mode in hidden.items():
-        if not any(other in path.parents for other in hidden):
-            call([*run, "mount", "-n", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", str(path)])
-    for number, path in enumerate(shown):
-        retained = str(_folder(node, f"shown{number}"))
-        call([*run, "mkdir", "-p", str(path)])
-        call([*run, "mount", "-n", "--bind", retained, str(path)])
-        call([*run, "mount", "-n", "-o", "remount,bind,ro", str(path)])
-        call([*run, "umount", "-n", retained])
-    if venv:
-        call([*run, str(home() / "muster" / ".venv" / "bin" / "python"), "-c", ""])
+    shown = [
+        (path, source, _folder(node, f"shown{number}"))
+        for number, (path, source) in enumerate(_shown(venv, hidden).items() if venv else ())
+    ]
+    tops = {path: hidden[path] for path in hidden if hidden.keys().isdisjoint(path.parents)}
+    text = render("private_view.sh", shown=shown, hidden=tops)
+    call([*enter(node, private=True), "sh", "-euc", text])
 
 
 def _shown(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.cluster_state import STATE
+from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
-from muster.errors import UsageError
+from muster.errors import MusterError, UsageError
 
 FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"
@@ -137,11 +138,8 @@ def is_usable(state: str) -> bool:
 
 
 def _ask(*argv: str) -> str:
-    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(CONFIG)}
+    env = "env", "-i", f"PATH={os.environ['PATH']}", f"SLURM_CONF={CONFIG}"
     try:
-        done = subprocess.run(
-            argv, env=env, capture_output=True, text=True, check=False, timeout=ASK_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return call([*env, *argv], timeout_s=ASK_S)
+    except MusterError:
         return ""
-    return done.stdout if done.returncode == 0 else ""

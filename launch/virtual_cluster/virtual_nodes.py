@@ -32,10 +32,9 @@ class Options:
     def __str__(self) -> str:
         flags = [f"--nodes {self.nodes}"]
         flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
-        flags += ["--control-network"] if self.control_network and not self.ipv6 else []
-        flags += ["--ipv6"] if self.ipv6 else []
         flags += [f"--gpus {self.gpus}"] if self.gpus else []
-        flags += ["--private-home"] if self.private_home else []
+        switches = "ipv6" if self.ipv6 else "control_network", "private_home"
+        flags += [f"--{name.replace('_', '-')}" for name in switches if getattr(self, name)]
         flags += [f"with {self.venv}"] if self.venv else []
         return " ".join(flags)
 

@@ -22,6 +22,8 @@ import sys
 import types
 from pathlib import Path
 
+from .lost_peer import text_of
+
 CALL, ABOUT = "call.pkl", "call.json"
 
 
@@ -76,17 +78,6 @@ def _pickled_error(error: BaseException) -> bytes:
     except Exception:  # noqa: BLE001 (whatever its own code does)
         return cloudpickle.dumps({"error": None, "text": text})  # type: ignore[no-any-return]
     return data
-
-
-def text_of(error: BaseException) -> str:
-    """What it says; an exception of a program's own may fail where it is asked.
-
-    As in `muster.errors`, which a worker's Python may not have.
-    """
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (whatever its own code does)
-        return "<its text could not be read>"
 
 
 def read_private(path: Path) -> bytes:

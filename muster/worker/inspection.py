@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.util
 import json
 import linecache
 import os
@@ -36,27 +35,18 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from . import flight_recorder
+
 FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-FRAMES = 60  # of each thread, the innermost
+THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
 LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
 GIVE_UP_S = 5.0
 # Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
 
 
-def load(name: str) -> Any:
-    """A file beside this one, by its path, as this one was loaded."""
-    path = str(Path(__file__).with_name(f"{name}.py"))
-    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-flight_recorder = load("flight_recorder")
 inspector: Inspector | None = None  # this process's
 
 
@@ -85,7 +75,11 @@ class Inspector:
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
-        self._listener = _listen(folder, f"{stem}.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):  # of a program that has become another
+            (folder / f"{stem}.sock").unlink()
+        self._listener.bind(str(folder / f"{stem}.sock"))
+        self._listener.listen(8)
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
@@ -138,18 +132,15 @@ class Inspector:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What is asked for: "stacks" or "progress"."""
-        ask = request.get("ask")
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
-        if ask == "progress":
+        if request.get("ask") == "progress":
             begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
             reply["places"] = self._places() if request.get("closely") else []
-            return reply
-        reply["groups"] = flight_recorder.groups()
-        if ask == "stacks":
+        else:
             self._note()
-            reply["threads"] = self._stacks()
+            reply["threads"], reply["groups"] = self._stacks(), flight_recorder.groups()
             reply["collectives"] = flight_recorder.collectives()
         return reply
 
@@ -194,7 +185,7 @@ class Inspector:
                 rows.append(row)
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
-        return sorted(found, key=lambda thread: not thread["main"])
+        return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
@@ -203,20 +194,3 @@ def _outermost_first(frame: FrameType | None) -> list[FrameType]:
         found.append(frame)
         frame = frame.f_back
     return found[::-1]
-
-
-def _listen(folder: Path, name: str) -> socket.socket:
-    """A socket in `folder`, however long its path is: a socket's own may have 107 bytes only."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path = folder / name
-    path.unlink() if path.exists() else None
-    if len(os.fsencode(path)) < 100:
-        listener.bind(str(path))
-    else:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            listener.bind(f"/proc/self/fd/{handle}/{name}")
-        finally:
-            os.close(handle)
-    listener.listen(8)
-    return listener

@@ -27,7 +27,7 @@ CONSEQUENCE = "(a consequence) error: "
 # What gloo, nccl and the store say when another rank has not come to a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
 # The name under which every worker has loaded inspection.py; see worker_main.py.
-INSPECTION = "_muster_inspection"
+INSPECTION = "_muster.inspection"
 
 
 def report_timeout(message: str, trace: TracebackType | None) -> None:
@@ -41,3 +41,11 @@ def is_consequence(message: str) -> bool:
     """Whether the text of an error of torch.distributed says that another rank is gone."""
     text = message.lower()
     return any(words in text for words in WORDS)
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; one of a program's own may fail where it is asked."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 (whatever its own code does)
+        return "<its text could not be read>"

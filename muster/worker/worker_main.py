@@ -14,7 +14,6 @@ Its agent hands everything in through the environment:
 
 MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
 MUSTER_LAUNCHER      pid of the agent: without it this process ends
-MUSTER_USER_TMPDIR   the user's TMPDIR ("": none), since torchrun has one that is removed
 
 How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
 
@@ -68,7 +67,6 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-    restore_tmpdir()
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
@@ -106,13 +104,9 @@ def leave_process_group() -> None:
 
 def load_beside(name: str) -> Any:
     """A file beside this one, by its path: `muster` may be another package in this program."""
-    path = str(Path(__file__).with_name(f"{name}.py"))
-    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where lost_peer.py finds the inspection
-    spec.loader.exec_module(module)
-    return module
+    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
+    package.__path__ = [str(FACE / "worker")]
+    return importlib.import_module(f"_muster.{name}")  # where lost_peer.py finds the inspection
 
 
 def load_script(words: list[str]) -> types.CodeType:
@@ -274,12 +268,6 @@ def redirect_output(run_dir: Path) -> None:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
-
-
-def restore_tmpdir() -> None:
-    """TMPDIR as the user has it: programs stage data there."""
-    own = os.environ.pop("MUSTER_USER_TMPDIR", os.environ.get("TMPDIR", ""))
-    os.environ.update(TMPDIR=own) if own else os.environ.pop("TMPDIR", None)
 
 
 def end_with_agent() -> None:

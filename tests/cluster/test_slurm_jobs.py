@@ -41,7 +41,7 @@ def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(clus
         (["--partition", "short", "--time", "3"], "--time 3, but partition short allows 2:00"),
         (["--gres", "unicorn:1"], "Slurm would not take this job: Invalid generic resource"),
         (["--constraint", "purple"], "Slurm would not take this job: "),
-        (["--hosts", "a,b"], "--hosts is for --launcher ssh"),
+        (["--hosts", "a,b"], "--hosts has no effect with --launcher slurm"),
     ]:
         code, out, err = submit(cluster, *settings, *folder)
         assert code == 2 and message in err and out == "", (settings, err)

@@ -294,8 +294,6 @@ def test_only_one_leads_a_sweep_and_it_can_go_on_in_the_background(project):
         (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
         (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
         (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
-        (["--cells", "nothing.json"], "--cells nothing.json: No such file"),
-        (["--cells", "train.py"], "--cells train.py: not a file of cells"),
         (
             ["--over", "lr=1,2", "--at-once", "2", "--master-port", "29511", "--", "train.py"],
             "--master-port 29511 is one port, but --at-once 2 runs",

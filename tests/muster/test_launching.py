@@ -234,23 +234,28 @@ def test_what_makes_no_sense_is_refused_where_it_is_given(call, problem):
 
 
 def test_flags_as_a_command_line_has_them():
-    words, env = _flags(
-        nodes="2:4",
-        hosts=["node0", "node1"],
-        snapshot=False,
-        preflight=True,
-        network=None,
-        env={"TOKEN": "hidden"},
-        slurm=["mail-type=END", "comment=mine"],
-    )
+    given = {
+        "nodes": "2:4",
+        "hosts": ["node0", "node1"],
+        "snapshot": False,
+        "preflight": True,
+        "network": None,
+        "env": {"TOKEN": "hidden"},
+        "slurm": ["mail-type=END", "comment=mine"],
+        "on": "cluster",
+    }
+    words, env = _flags(given)
     assert words == [
         *("--nodes=2:4", "--hosts=node0,node1", "--no-snapshot", "--preflight", "--env=TOKEN"),
-        *("--slurm=mail-type=END", "--slurm=comment=mine"),
+        *("--slurm=mail-type=END", "--slurm=comment=mine", "--on=cluster"),
     ]
     assert "TOKEN" not in env and json.loads(env["MUSTER_ENV"]) == {"TOKEN": "hidden"}
-    assert _flags(slurm={"comment": "mine"})[0] == ["--slurm=comment=mine"]
+    found, _ = _flags({"slurm": {"comment": "mine"}}, nodes=3, launcher=None)
+    assert found == [
+        *("--nodes=3", "--nproc-per-node=1", "--launcher=auto", "--slurm=comment=mine"),
+    ]
     with pytest.raises(muster.UsageError, match="hosts: takes no dict"):
-        _flags(hosts={"node0": 2})
+        _flags({"hosts": {"node0": 2}})
 
 
 def test_a_run_that_somebody_else_started_has_a_state(tmp_path):

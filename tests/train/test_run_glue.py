@@ -3,15 +3,18 @@
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from configs.plugins import REPOSITORY
+from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train.workers import finish, free_port, start
 from train import run_glue
 from train.command_lines import course
+from train.distributed.world import World
 
 # As the assignment gives it, but for the folders.
 GIVEN = (
@@ -23,8 +26,17 @@ ON_RANK_2 = "--master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_ra
 LEAST = "--model_name_or_path m --task_name RTE --output_dir out --do_eval".split()
 
 
+class Meant(NamedTuple):
+    config: TrainConfig
+    world: World
+    output_dir: Path
+    note: str
+
+
 def translate(*argv, env=None):
-    return run_glue.translate(course.parse(argv), env or {})
+    args, words = course.parse(argv)
+    config, _, world = run_glue.translate(args, words, env or {})
+    return Meant(config, world, args.output_dir, run_glue.batch_size(args, world))
 
 
 def refusal(*argv):
@@ -124,8 +136,8 @@ def test_tasks_are_named_as_in_the_skeleton(name):
 
 def test_dashes_are_as_good_as_underscores():
     dashed = [word.replace("_", "-") if word.startswith("--") else word for word in GIVEN]
-    assert vars(course.parse(dashed)) == vars(course.parse(GIVEN))
-    assert course.parse([*LEAST, "--data-dir=a_b-c"]).data_dir == Path("a_b-c")
+    assert course.parse(dashed) == course.parse(GIVEN)
+    assert translate(*LEAST, "--data-dir=a_b-c").config.data_dir == Path("a_b-c")
 
 
 def test_the_single_process_rank_and_torchruns_environment():
@@ -145,12 +157,12 @@ def test_the_single_process_rank_and_torchruns_environment():
         ("--fp16 --fp16_opt_level O1", "apex"),
         ("--config_name other", "weights go with their own configuration"),
         ("--num_train_epochs 2.5", "give whole epochs"),
-        ("--task_name imdb", "unknown 'imdb'; known: sst-2, sts-b, cola"),
+        ("--task_name imdb", "--task_name: invalid choice: 'imdb' (choose from "),
         ("--per_gpu_train_batch_size 0", "--per_gpu_train_batch_size must be at least 1"),
         ("--learning_rate 0", "--learning_rate must be a finite number above 0"),
         ("--sync ring", "--sync: unknown 'ring'"),
-        ("--learn_rate 1", "unknown: --learn_rate 1; known: --adam_epsilon, --bucket_mb"),
-        ("--do_tra", "unknown: --do_tra"),
+        ("--learn_rate 1", "unknown flag --learn_rate; "),
+        ("--do_tra", "unknown flag --do_tra; "),
         ("--max_steps many", "--max_steps: invalid int value: 'many'"),
         ("--model_type gpt2", "choose from"),
         ("--local_rank 4 --world_size 4 --master_ip a", "--local_rank 4 is not below"),
@@ -167,13 +179,11 @@ def test_what_the_skeleton_needs_is_needed():
 
 
 def test_both_sets_of_mnli_are_written(tmp_path):
-    run = translate(*LEAST, "--run_id", "r", "--logs_dir", str(tmp_path), "--task_name", "MNLI")
-    run = run_glue.replace(run, output_dir=tmp_path / "out")
     last = {"epoch": 1, "step": 9, "accuracy": 0.5, "eval_loss": 1.0}
     last |= {"accuracy_mm": 0.25, "eval_loss_mm": 1.0}
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "summary.json").write_text(json.dumps({"evaluations": [{}, last]}))
-    run_glue.write_results(run)
+    run_glue.write_results(tmp_path / "r", tmp_path / "out")
     assert (tmp_path / "out" / "eval_results.txt").read_text() == "acc = 0.5\n"
     assert (tmp_path / "out-MM" / "eval_results.txt").read_text() == "acc = 0.25\n"
 
@@ -242,7 +252,7 @@ def _can_be_loaded(output_dir, model):
 
 
 def test_a_model_of_another_family_is_refused(course_folder):
-    args = course.parse([*LEAST, "--model_type", "xlnet"])
+    args, _ = course.parse([*LEAST, "--model_type", "xlnet"])
     args.model_name_or_path = str(course_folder / "config.json")
     with pytest.raises(UsageError, match=r"--model_type xlnet, but .* is of type bert"):
         run_glue._check_family(args)

@@ -44,10 +44,6 @@ def _parts(samples: Sequence[int], weights: Sequence[float]) -> list[Sequence[in
     return [samples[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def _part(samples: Sequence[int], weights: Sequence[float], rank: int) -> Sequence[int]:
-    return _parts(samples, weights)[rank]
-
-
 @dataclass(frozen=True)
 class MicroBatch:
     """Samples that one rank computes in one forward pass."""
@@ -145,9 +141,9 @@ class BatchPlan:
     def _cut(self, batch: Sequence[int], rank: int) -> StepPlan:
         evenly = [1.0] * self.accumulation
         if self.in_step:
-            parts = [_part(micro, self.weights, rank) for micro in _parts(batch, evenly)]
+            parts = [_parts(micro, self.weights)[rank] for micro in _parts(batch, evenly)]
         else:
-            parts = _parts(_part(batch, self.weights, rank), evenly)
+            parts = _parts(_parts(batch, self.weights)[rank], evenly)
         return self._step(batch, parts)
 
     def _by_length(self, batch: Sequence[int], rank: int) -> StepPlan:
@@ -195,5 +191,5 @@ def evaluation_indices(
     if lengths:
         own = sorted(range(size), key=lengths.__getitem__)[rank::world_size]
     else:
-        own = list(_part(range(size), [1.0] * world_size, rank))
+        own = list(_parts(range(size), [1.0] * world_size)[rank])
     return [own[at : at + batch_size] for at in range(0, len(own), batch_size)]

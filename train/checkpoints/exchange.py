@@ -89,12 +89,8 @@ def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dic
 
 def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
     """What `gather_own` kept of this rank; None: only what all had."""
-    found = {}
-    for full, tensor in retained.items():
-        whose, _, name = full.partition("/")
-        if whose == ALL or whose == str(rank):
-            found[name] = tensor
-    return found
+    parts = [(full.partition("/"), tensor) for full, tensor in retained.items()]
+    return {name: tensor for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
 
 
 def _digest(tensor: Tensor) -> str:

@@ -3,8 +3,8 @@
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
 writes, and only that one has a `Writer`. These methods are collective, so no rank may leave one
 out, or be in another one: `make` (unless all agreed to skip), `find`, and `_save` and `_begin`
-inside them. The others look at this rank alone: `is_due`, `requests`, `is_busy`, `is_best`,
-`is_due_at_end`, `restore`, `close`.
+inside them. The others look at this rank alone: `is_due`, `requests`, `is_best`, `is_due_at_end`,
+`restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -109,12 +109,8 @@ class CheckpointManager:
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
         """What this rank wants to be done after `step`; `stop`: it was asked to."""
-        return StepRequests(stop, self.is_due(step), self.is_busy)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether this rank is still writing the last one."""
-        return self._writer is not None and self._writer.is_busy
+        is_busy = self._writer is not None and self._writer.is_busy
+        return StepRequests(stop, self.is_due(step), is_busy)
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one should be made when all is done, to go on with more steps one day."""

@@ -66,16 +66,14 @@ def optimizer_state(
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Why `tensors` are not those of `model`; one line each."""
     wanted = dict(_once(model))
-    for name in sorted(wanted.keys() - tensors.keys()):
-        yield f"it has no {name}"
-    for name in sorted(tensors.keys() - wanted.keys()):
-        yield f"it has {name}, which this model has not"
-    for name in sorted(wanted.keys() & tensors.keys()):
-        want, got = wanted[name], tensors[name]
-        if want.shape != got.shape:
-            yield f"its {name} is {tuple(got.shape)}, this model's is {tuple(want.shape)}"
-        elif want.dtype != got.dtype:
-            yield f"its {name} is {got.dtype}, this model's is {want.dtype}; see --precision"
+    for name in sorted(wanted.keys() | tensors.keys()):
+        want, got = _form(wanted.get(name)), _form(tensors.get(name))
+        if want != got:
+            yield f"its {name} is {got}, this model's is {want}; see --model and --precision"
+
+
+def _form(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tuple(tensor.shape)} in {tensor.dtype}"
 
 
 def _once(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

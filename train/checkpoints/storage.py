@@ -36,7 +36,7 @@ import torch
 
 from muster.errors import MusterError, is_full
 from muster.run_files import CHECKPOINTS
-from muster.writing import force
+from muster.writing import as_json, force
 
 MANIFEST, STATE = "manifest.json", "state.json"
 VERSION = 2  # of what the files hold
@@ -121,17 +121,11 @@ def _candidates(place: Path) -> list[Checkpoint]:
 
 
 def write(
-    folder: Path,
-    step: int,
-    files: Files,
-    state: Mapping[str, Any],
-    *,
-    run: int = 0,
-    origin: int = 0,
+    folder: Path, step: int, files: Files, state: Mapping[str, Any], runs: tuple[int, int] = (0, 0)
 ) -> Checkpoint:
     """Write `files` and `state` as the checkpoint of `step`.
 
-    `run` and `origin` are those of `Checkpoint`. One of this step that is there already gives way.
+    `runs` are `run` and `origin` of `Checkpoint`. One of this step that is there already gives way.
     A write that fails is tried again, but not on a full disk; what was there before stays.
 
     Raises:
@@ -141,9 +135,9 @@ def write(
     partial = folder / f"{path.name}.{socket.gethostname()}.{os.getpid()}{UNFINISHED}"
     for left in range(TRIES - 1, -1, -1):
         try:
-            _write(partial, files, {**state, "step": step}, {"run": run, "origin": origin})
+            _write(partial, files, {**state, "step": step}, runs)
             _move(partial, path)
-            return Checkpoint(step, path, run, origin)
+            return Checkpoint(step, path, *runs)
         except (OSError, RuntimeError) as raised:
             error = _os_error(raised)
             shutil.rmtree(partial, ignore_errors=True)
@@ -218,12 +212,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path}: {error}") from None
 
 
-def _write(
-    partial: Path,
-    files: Files,
-    state: Mapping[str, Any],
-    runs: Mapping[str, int],
-) -> None:
+def _write(partial: Path, files: Files, state: Mapping[str, Any], runs: tuple[int, int]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, own in files.items():
@@ -233,8 +222,8 @@ def _write(
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
     for path in partial.iterdir():
         force(path)
-    manifest = json.dumps({"version": VERSION, **runs, "sha256": sums}, indent=2)
-    (partial / MANIFEST).write_text(manifest + "\n", encoding="utf-8")
+    manifest = {"version": VERSION, "run": runs[0], "origin": runs[1], "sha256": sums}
+    (partial / MANIFEST).write_text(as_json(manifest), encoding="utf-8")
     force(partial / MANIFEST)
     force(partial)
 

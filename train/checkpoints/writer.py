@@ -54,25 +54,19 @@ class Writer:
         """
         self.wait()
         self._step, self._started = step, time.perf_counter()
-        run, origin = runs
 
         def write() -> None:
             error = ""
             try:
-                storage.write(self.folder, step, files, state, run=run, origin=origin)
+                storage.write(self.folder, step, files, state, runs)
                 self._written = step
                 storage.prune(self.folder, self._keep_last, best)
             except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
-                error = self._complain(step, failed, origin)
+                error = self._complain(step, failed, runs[1])
             record = CheckpointRecord(
-                step=step,
-                rank=self._rank,
-                path=str(self.folder),
-                payload_bytes=_tensor_bytes(files),
-                stall_s=stall_s,
-                write_s=self.busy_s,
-                error=error,
-            )
+                step=step, rank=self._rank, path=str(self.folder), error=error,
+                payload_bytes=_tensor_bytes(files), stall_s=stall_s, write_s=self.busy_s,
+            )  # fmt: skip
             self._records.append(record)
 
         self._thread = threading.Thread(target=write, name="checkpoint")

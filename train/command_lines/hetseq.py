@@ -80,23 +80,20 @@ def meeting_point(
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and never over another's."""
-    new = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    """Never over another's."""
     try:
-        new.write_text(text, encoding="ascii")
-        os.link(new, path)
+        with path.open("x", encoding="ascii") as file:
+            file.write(text)
     except OSError as error:
         why = str(error.strerror).lower()
         if isinstance(error, FileExistsError):
             why = "another run has written it; delete it, or name another"
         raise UsageError(f"--distributed-init-method file://{path}: {why}") from None
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _read(path: Path, timeout_s: float) -> tuple[str, int]:
     ends = time.monotonic() + timeout_s
-    while not path.exists():
+    while not (path.exists() and path.read_text(encoding="ascii").endswith("\n")):
         if time.monotonic() > ends:
             raise MusterError(
                 f"--distributed-init-method file://{path}: rank 0 has not written it within "

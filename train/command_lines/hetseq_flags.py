@@ -6,78 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from configs import cli
 from configs.settings.train import TrainConfig
-from muster.errors import UsageError, refuse
-from train.command_lines.course import Parser
+from muster.errors import refuse
+from train.command_lines import translation
 
-TASKS = {"bert": "bert", "mnist": "mnist", "BertForTokenClassification": "ner"}
-# By ours of another name and the same value; those of one name need no line.
-SAME = {
-    "--data": "--data-dir",
-    "--dict": "--tokenizer",
-    "--config-file": "--model",
-    "--max-pred-length": "--max-seq-length",
-    "--num-workers": "--data-workers",
-    "--max-sentences-valid": "--eval-batch-size",
-    "--log-interval": "--log-every",
-    "--clip-norm": "--max-grad-norm",
-    "--warmup-updates": "--warmup-steps",
-    "--total-num-update": "--schedule-steps",
-    "--end-learning-rate": "--end-lr",
-    "--distributed-backend": "--backend",
-    "--bucket-cap-mb": "--bucket-mb",
-    "--save-dir": "--checkpoint-dir",
-    "--save-interval-updates": "--checkpoint-every",
-    "--keep-last-epochs": "--keep-last",
-    "--best-checkpoint-metric": "--keep-best",
-    "--cpu": "--device=cpu",
-    "--disable-validation": "--evaluate=never",
-    "--reset-dataloader": "--reset-data",
-}
-FURTHER_NAMES = {
-    "--learning-rate": "--lr",
-    "--wd": "--weight-decay",
-    "--dadelta-weight-decay": "--weight-decay",
-}
-# What HetSeq does where nothing else is said; its learning rate of 0.25 suits none of its tasks.
-DEFAULTS = (
-    "--seed=19940802 --max-grad-norm=25 --weight-decay=0 --decay=all --schedule=polynomial "
-    "--schedule-steps=1000000 --warmup-steps=0 --end-lr=0 --power=1 --checkpoint-every=epoch"
-).split()
+FLAGS = translation.read("hetseq")
 OF_OPTIMIZER = {"adam": "--optimizer=adamw", "adadelta": "--optimizer=adadelta"}
-NOT_NEEDED = (
-    "--no-progress-bar --find-unused-parameters --fix-batches-to-gpus --fast-stat-sync "
-    "--reset-meters --no-epoch-checkpoints --maximize-best-checkpoint-metric --log-format "
-    "--valid-subset --ddp-backend --required-batch-size-multiple --lr-scheduler"
-).split()
-A_PICKLE = "a pickle can run code; convert it to safetensors, and give its folder as --model FOLDER"
-BY_NAME = "the files of --data are found by their names: train.txt, valid.txt, test.txt"
-LINKING = "entity linking is no task here"
-REFUSED = {
-    "--max-tokens": "batches are counted in samples; give --max-sentences",
-    "--max-tokens-valid": "batches are counted in samples; give --max-sentences-valid",
-    "--num-file": "all files of --data are read; --train-samples N takes the first N samples",
-    "--train-subset": "files are chosen by their names; move those that are not to be trained on",
-    "--validate-interval": "give --evaluate epoch, end or never",
-    "--curriculum": "every epoch is shuffled",
-    "--min-lr": "the schedule ends at --end-learning-rate; stop with --max-update",
-    "--force-anneal": "the schedule ends at --total-num-update",
-    "--use-bmuf": "give --sync local_sgd, with --outer-lr and --outer-momentum",
-    "--optimizer-overrides": "give the settings themselves, such as --lr",
-    "--save-interval": "give --checkpoint-every epoch, N steps or Nmin",
-    "--keep-interval-updates": "give --keep-last N",
-    "--no-last-checkpoints": "a run that is stopped leaves one; give --no-save for none else",
-    "--no-save-optimizer-state": "a run could not go on from such a checkpoint",
-    "--hetseq-state-dict": A_PICKLE,
-    "--transformers-state-dict": A_PICKLE,
-    "--load-state-dict-strict": "all weights of --model are loaded",
-    "--train-file": BY_NAME,
-    "--validation-file": BY_NAME,
-    "--test-file": BY_NAME,
-    "--extension-file": BY_NAME,
-    "--root-data-dir": LINKING,
-    "--entities": LINKING,
-    "--ent-vecs-filename": LINKING,
-}
 PAIR = re.compile(r"\(?\s*([\d.e-]+)\s*,\s*([\d.e-]+)\s*\)?")
 
 
@@ -87,15 +20,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises:
         UsageError: one is wrong, or has no meaning here; every one at once.
     """
-    same = ", ".join(f"{theirs} ({ours})" for theirs, ours in SAME.items())
-    parser = Parser(
-        prog="python train/command_lines/hetseq.py",
-        description="Train with HetSeq's command line; all flags of train.worker work here, too.",
-        epilog=f"Also, with ours in brackets: {same}. Not needed: {', '.join(NOT_NEEDED)}.",
-        allow_abbrev=False,
-    )
+    what = "Train with HetSeq's command line"
+    parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
     add = parser.add_argument
-    add("--task", required=True, help=", ".join(TASKS))
+    add("--task", required=True, choices=FLAGS.tasks)
     add("--optimizer", default="adam", choices=OF_OPTIMIZER, help="adam is AdamW")
     add("--max-sentences", "--batch-size", type=int, default=0, help="of each worker in a pass")
     add("--update-freq", type=int, default=1, help="passes per step (--accumulation)")
@@ -110,15 +38,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--distributed-init-method", help="tcp://IP:PORT of rank 0, or file:///PATH all nodes see")
     add("--distributed-no-spawn", action="store_true", help="one worker on this node")
     add("--device-id", "--local-rank", type=int, help="GPU of a node's only worker")
-    for flag in NOT_NEEDED:
-        add(flag, nargs="?", help=argparse.SUPPRESS)
-    for flag, why in REFUSED.items():
-        add(flag, nargs="?", const="", help=f"refused: {why}")
-    args, words = parser.parse_known_args(cli.dashed_flags(argv))
+    args, words = parser.parted(cli.dashed_flags(argv))
     refuse(_problems(args))
-    pairs = [word.partition("=") for word in words]
-    names = SAME | FURTHER_NAMES
-    return args, [names.get(flag, flag) + equals + text for flag, equals, text in pairs]
+    return args, words
 
 
 def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
@@ -127,19 +49,13 @@ def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
     Raises:
         UsageError: one is wrong; every one at once, in HetSeq's words.
     """
-    theirs = {ours: theirs for theirs, ours in SAME.items()}
-    try:
-        (config,) = cli.parse([TrainConfig], [*_argv(args, ours)], prog="", description="")
-    except UsageError as error:
-        flags = re.compile(r"--[a-z][\w-]*")
-        text = flags.sub(lambda found: theirs.get(found[0], found[0]), str(error))
-        raise UsageError(text) from None
+    (config,) = translation.settings([TrainConfig], [*_argv(args, ours)], FLAGS.same)
     assert isinstance(config, TrainConfig)
     return config
 
 
 def _argv(args: argparse.Namespace, ours: Sequence[str]) -> Iterator[str]:
-    yield from (f"--task={TASKS[args.task]}", *DEFAULTS, OF_OPTIMIZER[args.optimizer])
+    yield from (f"--task={FLAGS.tasks[args.task]}", *FLAGS.defaults, OF_OPTIMIZER[args.optimizer])
     yield f"--epochs={args.max_epoch or args.max_update}"  # no set is too small for the steps
     yield f"--max-steps={args.max_update or 'null'}"
     yield f"--local-batch-size={args.max_sentences * args.update_freq}"
@@ -158,11 +74,6 @@ def _argv(args: argparse.Namespace, ours: Sequence[str]) -> Iterator[str]:
 
 
 def _problems(args: argparse.Namespace) -> Iterator[str]:
-    for flag, why in REFUSED.items():
-        if getattr(args, flag[2:].replace("-", "_")) is not None:
-            yield f"{flag}: {why}"
-    if args.task not in TASKS:
-        yield f"--task: unknown {args.task!r}; known: {', '.join(TASKS)}"
     for name in ("max_sentences", "update_freq", "distributed_world_size", "distributed_gpus"):
         if getattr(args, name) < 1:
             yield f"--{name.replace('_', '-')} must be at least 1 (got {getattr(args, name)})"

@@ -10,8 +10,7 @@ from muster.errors import UsageError
 from muster.run_files import PREDICTION
 from muster.writing import write_json
 from train.cost.link_fit import Link, read_bench
-from train.cost.measured_steps import Steps, read_steps
-from train.cost.predict import MODES, predict
+from train.cost.predict import MODES, Steps, predict, read_steps
 from train.report.data.event_tables import prediction
 from train.report.data.scaling import same_work
 from train.report.data.subject import Entry, Subject, read_subject
@@ -59,28 +58,28 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
     """A row for each group of repeats of the largest set of runs that do the same work."""
     groups = same_work([one for one in subject.entries if _is_exact(one, links)], subject.varying)
     chosen = max(groups, key=len, default=[])
-    known = {(id(one)): read_steps(one.run, one.sync, one.workers) for one in chosen}
+    read = {id(one): read_steps(one.run, one.sync, one.workers) for one in chosen}
+    known = {at: found for at, found in read.items() if found is not None}
     measured = {row["run"]: row["mean_s"] for row in seconds(subject).to_dict("records")}
     rows = []
     for label, entries in cells(subject):
-        own = [found for one in entries if (found := known.get(id(one))) is not None]
+        entry, own = entries[0], [known[id(one)] for one in entries if id(one) in known]
         if not own or label not in measured:
             continue
-        entry = entries[0]
         # computing is taken of runs on as many workers, best of those that only send after it
         alike = [
-            found
-            for one in chosen
-            if one.workers == entry.workers and (found := known[id(one)]) is not None
+            known[id(one)] for one in chosen if one.workers == entry.workers and id(one) in known
         ]
-        steps = _mean([one for one in alike if not one.is_mixed] or alike, own[0].buckets_bytes)
+        alike = [one for one in alike if not one.is_mixed] or alike
+        computing_s, backward_s = (
+            sum(getattr(one, name) for one in alike) / len(alike)
+            for name in ("computing_s", "backward_s")
+        )
+        steps = Steps(computing_s, backward_s, own[0].buckets_bytes, is_mixed=False)
         overlaps = entry.run.config.get("overlap") is True
         made = predict(entry.sync, entry.workers, steps, links, overlaps=overlaps)
-        row: dict[str, Any] = {
-            "run": label,
-            "folders": [one.run.name for one in entries],
-            "mode": entry.sync,
-        }
+        folders = [one.run.name for one in entries]
+        row: dict[str, Any] = {"run": label, "folders": folders, "mode": entry.sync}
         row |= {"workers": entry.workers, "predicted_s": made.step_s}
         rows.append(row | {"measured_s": measured[label], **asdict(made)})
     return rows
@@ -96,14 +95,6 @@ def _is_exact(entry: Entry, links: dict[str, Link]) -> bool:
         and settings.get("split") in (None, "even")
         and not settings.get("busy")
     )
-
-
-def _mean(every: list[Steps], buckets_bytes: tuple[int, ...]) -> Steps:
-    count = len(every)
-    computing_s, backward_s = (
-        sum(getattr(one, name) for one in every) / count for name in ("computing_s", "backward_s")
-    )
-    return Steps(computing_s, backward_s, buckets_bytes, is_mixed=False)
 
 
 if __name__ == "__main__":

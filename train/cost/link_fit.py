@@ -88,9 +88,7 @@ def read_bench(path: Path) -> dict[str, Link]:
             if row["name"] in OPERATIONS and row["time_us"] > 0:
                 point = float(row["bytes"]), row["time_us"] / 1e6, row["time_us_min"] / 1e6
                 rows.setdefault(row["name"], []).append(point)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
             f"{path}: not a collectives.json ({type(error).__name__}: {error}); make one with "
             "--program bench_collectives"

@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from muster.errors import MusterError
 
@@ -27,10 +28,8 @@ def check_own_address(world: World) -> None:
     """
     address = f"{world.master_addr}:{world.master_port}"
     try:
-        family, kind, *_, where = socket.getaddrinfo(
-            world.master_addr, world.master_port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind) as probe:
+        family, where = _resolved(world)
+        with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
     except socket.gaierror:
@@ -73,6 +72,13 @@ def wait_for_address(world: World, timeout_s: float) -> None:
         time.sleep(0.1)
 
 
+def _resolved(world: World) -> tuple[int, Any]:
+    """The kind of rank 0's address, and the address."""
+    address = world.master_addr, world.master_port
+    family, *_, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    return family, where
+
+
 def _unresolved(world: World) -> MusterError:
     return MusterError(
         f"--master-ip {world.master_addr} does not resolve on {world.host}; "
@@ -87,10 +93,8 @@ def choose_interface(world: World) -> None:
     control network that must not carry gradients.
     """
     try:
-        family, kind, *_, where = socket.getaddrinfo(
-            world.master_addr, world.master_port, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as probe:
+        family, where = _resolved(world)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(where)  # sends nothing
             own = probe.getsockname()[0]
     except OSError:

@@ -40,11 +40,7 @@ def link() -> dict[str, Any]:
     name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
     name = name.removeprefix("=")
     facts = _interfaces().get(name, {})
-    return {
-        "interface": name,
-        "mtu_bytes": facts.get("mtu_bytes"),
-        "speed_mbit": facts.get("speed_mbit"),
-    }
+    return {"interface": name} | {key: facts.get(key) for key in ("mtu_bytes", "speed_mbit")}
 
 
 def _git(*args: str) -> str | None:

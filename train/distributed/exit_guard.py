@@ -104,18 +104,12 @@ class ExitGuard:
         text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
         if self._run_dir is not None:
             record = ExitRecord(
-                rank=self.world.rank,
-                host=self.world.host,
-                pid=os.getpid(),
-                time_unix_s=time.time(),
-                code=self.code,
-                cause=cause,
-                message=message,
-                traceback=lines,
-                peak_memory_bytes=peak_memory_bytes(),
+                rank=self.world.rank, host=self.world.host, pid=os.getpid(),
+                time_unix_s=time.time(), code=self.code, cause=cause, message=message,
+                traceback=lines, peak_memory_bytes=peak_memory_bytes(),
                 peak_gpu_memory_bytes=peak_gpu_memory_bytes(),
                 missing=error.missing if isinstance(error, PeerFailed) else (),
-            )
+            )  # fmt: skip
             try:
                 write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))
             except CannotWrite as unwritten:

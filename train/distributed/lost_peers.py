@@ -91,54 +91,35 @@ def explained(
     """
     own = end_of(world.rank, error, timeout_s)
     serves = world.is_main and not world.agent_store
-    exchange = Exchange(own, world.world_size, store, serves=serves)
+    ends, last_answer = {own.rank: own}, 0.0
+
+    def exchange() -> None:
+        """Tell the other ranks, and learn of their ends; in a thread, as a store may hang."""
+        nonlocal ends, last_answer
+        with suppress(RuntimeError):  # the store is gone, with the rank that served it
+            line = json.dumps(asdict(own)) + "\n"
+            store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
+            while len(ends) < world.world_size:
+                lines = store.get("ends").decode().splitlines()
+                last_answer = time.monotonic()
+                ends = {one.rank: one for one in (End(**json.loads(line)) for line in lines)}
+                time.sleep(POLL_S)
+            store.add("ends/read", 1)
+            while serves and store.add("ends/read", 0) < world.world_size:
+                time.sleep(POLL_S)
+
+    thread = threading.Thread(target=exchange, name="ends", daemon=True)
+    thread.start()
     grace_s = GRACE_S if world.agent_store else ALONE_S
     waits = not world.is_led and (own.is_echo or serves)
-    exchange.wait(grace_s if waits else TELL_S)
+    with suppress(Stopped, KeyboardInterrupt):
+        thread.join(grace_s if waits else TELL_S)
     if not own.is_echo:
         return error
-    return blame(
-        own,
-        exchange.ends,
-        hosts,
-        answered=exchange.answered or world.agent_store,
-        rank_0_lives=not world.agent_store and exchange.answers,
-    )
-
-
-class Exchange:
-    """Tells the other ranks of `own`, and learns of their ends, in a thread: a store may hang."""
-
-    def __init__(self, own: End, world_size: int, store: dist.Store, *, serves: bool) -> None:
-        self.ends = {own.rank: own}
-        self.answered = False  # whether the store did
-        self._last_answer = 0.0
-        self._own, self._world_size, self._store, self._serves = own, world_size, store, serves
-        self._thread = threading.Thread(target=self._run, name="ends", daemon=True)
-        self._thread.start()
-
-    def wait(self, limit_s: float) -> None:
-        """Return when all is known, after `limit_s` seconds, or when told to stop."""
-        with suppress(Stopped, KeyboardInterrupt):
-            self._thread.join(limit_s)
-
-    @property
-    def answers(self) -> bool:
-        """Whether the store does so still: then the rank that serves it is there."""
-        return time.monotonic() - self._last_answer < ANSWER_S
-
-    def _run(self) -> None:
-        with suppress(RuntimeError):  # the store is gone, with the rank that served it
-            line = json.dumps(asdict(self._own)) + "\n"
-            self._store.append("ends", line)  # type: ignore[attr-defined]  # torch's types lack it
-            while len(self.ends) < self._world_size:
-                lines = self._store.get("ends").decode().splitlines()
-                self.answered, self._last_answer = True, time.monotonic()
-                self.ends = {one.rank: one for one in (End(**json.loads(line)) for line in lines)}
-                time.sleep(POLL_S)
-            self._store.add("ends/read", 1)
-            while self._serves and self._store.add("ends/read", 0) < self._world_size:
-                time.sleep(POLL_S)
+    # the rank that serves the store lives where that does so still
+    answers = not world.agent_store and time.monotonic() - last_answer < ANSWER_S
+    answered = last_answer > 0 or world.agent_store
+    return blame(own, ends, hosts, answered=answered, rank_0_lives=answers)
 
 
 def blame(

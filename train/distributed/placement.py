@@ -108,20 +108,10 @@ def choose_backend(choice: str, device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def host_leader(rank: int, workers: Sequence[WorkerInfo]) -> int:
-    """The lowest rank on the host of `rank`."""
-    return [one.place for one in workers].index(workers[rank].place)
-
-
 def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with its local ranks, where workers were started by hand: hosts are the nodes."""
     places = [one.place for one in workers]
-    own = places[world.rank]
-    nodes = list(dict.fromkeys(places))
-    return replace(
-        world,
-        local_rank=places[: world.rank].count(own),
-        local_world_size=places.count(own),
-        node_rank=nodes.index(own),
-        num_nodes=len(nodes),
-    )
+    own, nodes = places[world.rank], list(dict.fromkeys(places))
+    before, all_of_it = places[: world.rank].count(own), places.count(own)
+    world = replace(world, local_rank=before, local_world_size=all_of_it)
+    return replace(world, node_rank=nodes.index(own), num_nodes=len(nodes))

@@ -24,7 +24,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import count
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -39,7 +38,6 @@ from .placement import (
     choose_backend,
     choose_device,
     fair_share,
-    host_leader,
     visible_gpus,
     with_neighbours,
     worker_info,
@@ -70,7 +68,8 @@ class Peers:
     @property
     def leads_host(self) -> bool:
         """Whether this rank does what is done once per host."""
-        return self.world.rank == host_leader(self.world.rank, self.workers)
+        places = [one.place for one in self.workers]
+        return places.index(places[self.world.rank]) == self.world.rank
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
         """Have rank 0 `make` something on disk while the others wait, then read it.
@@ -113,7 +112,11 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         yield Peers(world, dist.HashStore(), [own], choose_device(how.device, world, [own]))
         return
     store = _open_store(world, how.join_timeout_s)
-    workers = _gather_workers(world, own, store, how.join_timeout_s)
+    try:
+        workers = _gather_workers(world, own, store, how.join_timeout_s)
+    except MusterError as error:
+        _give_up(world, store, str(error))
+        raise
     choose_interface(world)
     chosen = choose_device(how.device, world, workers)
     backend = choose_backend(how.backend, chosen)
@@ -176,15 +179,13 @@ def _gather_workers(
     started, announced = time.monotonic(), False
     while not store.check(keys):
         waited = time.monotonic() - started
-        if store.check(["given_up"]):
-            _give_up(world, store, store.get("given_up").decode())
+        if store.check(["given_up"]):  # end in the same words
+            raise MusterError(store.get("given_up").decode())
         if waited > timeout_s:
-            _give_up(
-                world,
-                store,
+            raise MusterError(
                 f"after {timeout_s:.0f} s still missing: rank {_missing(store, keys)} of "
                 f"{world.world_size}; check that it was started, with the same --world-size "
-                f"and a --rank of its own",
+                f"and a --rank of its own"
             )
         if waited > 10 and world.is_main and not announced:
             print(f"waiting for rank {_missing(store, keys)}", file=sys.stderr, flush=True)
@@ -198,31 +199,26 @@ def _check_in(world: World, store: dist.Store) -> None:
     store.add("came", 1)
     agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
     if agreed != str(world.world_size):
-        _give_up(
-            world,
-            store,
+        raise MusterError(
             f"rank {world.rank} on {world.host} has --world-size {world.world_size}, but others "
-            f"have {agreed}; give the same on every node",
+            f"have {agreed}; give the same on every node"
         )
     if store.add(f"claimed/{world.rank}", 1) > 1:
-        _give_up(
-            world,
-            store,
+        raise MusterError(
             f"rank {world.rank} was started twice, now on {world.host}; "
-            f"give each worker a --rank of its own, from 0 to {world.world_size - 1}",
+            f"give each worker a --rank of its own, from 0 to {world.world_size - 1}"
         )
 
 
-def _give_up(world: World, store: dist.Store, message: str) -> NoReturn:
+def _give_up(world: World, store: dist.Store, message: str) -> None:
     """Say it to all who came; who serves the store, or would have them ended, stays until then."""
-    store.set("given_up", message)  # in the same words, where another has said it
+    store.set("given_up", message)
     heard, deadline = store.add("heard", 1), time.monotonic() + HEARD_S
     while (world.is_main or world.agent_store) and heard < store.add("came", 0):
         if time.monotonic() > deadline:  # one that came has been killed, or hangs
             break
         time.sleep(0.02)
         heard = store.add("heard", 0)
-    raise MusterError(message)
 
 
 def _missing(store: dist.Store, keys: Sequence[str]) -> str:

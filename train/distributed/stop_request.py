@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from muster.orderly_stop import FOLDER
@@ -43,12 +43,7 @@ class StopRequest:
             self._sign.touch()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # One that is stopping already goes on to take requests, and says so still: a scheduler
         # and an agent each ask, and who comes last must not turn an orderly end into another.
         if kind is StoppedCleanly:

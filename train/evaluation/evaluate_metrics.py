@@ -59,7 +59,7 @@ def evaluate(
         MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
-    columns = {"predictions": predictions, "references": references}
+    columns = {"predictions": predictions, "references": references} | more
     with ExitStack() as cleanup:
         loaded = list[Any]()
 
@@ -73,14 +73,14 @@ def evaluate(
             return feature_names(modules)
 
         names = of_first(ranks.rank, ranks.world_size, load)
-        own = {name: columns[name] if name in columns else more.get(name) for name in names}
+        own = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
-        parts = to_first(ranks, {**own, POSITIONS: positions})
+        parts = _to_first(ranks, own)
         first = (ranks.rank, ranks.world_size)
-        return dict(of_first(*first, lambda: computed(loaded[0], parts, names, arguments)))
+        return dict(of_first(*first, lambda: _computed(loaded[0], parts, names, arguments)))
 
 
-def to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
+def _to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
     """The columns that each rank has, in the order of ranks, on rank 0; [] on the others."""
     sent = {name: _on_cpu(values) for name, values in own.items() if values is not None}
     if ranks.world_size == 1:
@@ -90,7 +90,7 @@ def to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
     return parts or []
 
 
-def computed(
+def _computed(
     module: Any, parts: Sequence[Columns], names: Iterable[str], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The module's result on all columns, in the order of the positions if there are any.
@@ -107,7 +107,8 @@ def computed(
             raise UsageError(
                 f"the metric's input on rank {rank} has {counts}; give one of each per sample"
             )
-    given = {name: joined([part[name] for part in parts if name in part]) for name in _names(parts)}
+    every = dict.fromkeys(name for part in parts for name in part)
+    given = {name: joined([part[name] for part in parts if name in part]) for name in every}
     positions = given.pop(POSITIONS, None)
     if missing := [name for name in names if name not in given]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
@@ -116,12 +117,9 @@ def computed(
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise UsageError(f"metric {label}: positions are one whole number for each sample")
         _, chosen = np.unique(places, return_index=True)
-        given = {
-            name: column[chosen]
-            if isinstance(column, np.ndarray)
-            else [column[at] for at in chosen]
-            for name, column in given.items()
-        }
+        for name, column in given.items():
+            is_array = isinstance(column, np.ndarray)
+            given[name] = column[chosen] if is_array else [column[at] for at in chosen]
     try:
         with torch.random.fork_rng(devices=[]):  # the other ranks draw nothing here
             found = module.compute(**given, **arguments)
@@ -162,10 +160,6 @@ def _on_cpu(values: Any) -> np.ndarray | list[Any]:
     return values if isinstance(values, np.ndarray) else list(values)
 
 
-def _names(parts: Sequence[Columns]) -> Iterable[str]:
-    return dict.fromkeys(name for part in parts for name in part)
-
-
 def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:
     """The modules that `metric` stands for, and the one that computes them all."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
@@ -179,11 +173,10 @@ def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple
         named = {name: load(one) for name, one in metric.items()}
         return list(named.values()), combine(named)
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        modules = [load(one) for one in metric]
+        modules = list(map(load, metric))
         return modules, combine(modules)
     module = load(metric)
     if not isinstance(module, EvaluationModule):
-        raise UsageError(
-            f"a metric is a file, a name, or a module of evaluate, not a {type(module).__name__}"
-        )
+        kind = type(module).__name__
+        raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")
     return [module], module

@@ -15,9 +15,8 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +49,8 @@ class ModuleFolder:
         for name in [one for one in sys.modules if one.partition(".")[0] == self._package]:
             del sys.modules[name]
 
-    def load(
-        self, name: str, config_name: str | None = None, arguments: Mapping[str, Any] | None = None
-    ) -> Any:
-        """The module `name`, whose `compute` has these arguments besides.
+    def load(self, name: str, config_name: str | None = None) -> Any:
+        """The module `name`.
 
         Raises:
             UsageError: there is none, or it cannot be loaded; the message says where was looked.
@@ -66,15 +63,9 @@ class ModuleFolder:
             kind = import_main_class(found.module_path)
             if kind is None:
                 raise ImportError("it has no class that is an evaluate.Metric")
-            module = kind(
-                config_name=config_name,
-                cache_dir=str(self.path / "work"),
-                keep_in_memory=True,
-                experiment_id=uuid.uuid4().hex,
-                num_process=1,
-                process_id=0,
-                hash=found.hash,
-            )
+            how = {"keep_in_memory": True, "num_process": 1, "process_id": 0, "hash": found.hash}
+            how |= {"cache_dir": str(self.path / "work"), "experiment_id": uuid.uuid4().hex}
+            module = kind(config_name=config_name, **how)
             if kind._download_and_prepare is not EvaluationModule._download_and_prepare:
                 module.download_and_prepare()  # weights, say, where `evaluate` keeps them
         except UsageError:
@@ -82,8 +73,6 @@ class ModuleFolder:
         except Exception as error:  # a module is a program: anything may happen in it
             line = text_of(error).strip().partition("\n")[0]
             raise UsageError(f"metric {name}: {type(error).__name__}: {line}") from error
-        if arguments:
-            module.compute = partial(module.compute, **arguments)
         return module
 
     def _find(self, name: str) -> Any:
@@ -104,21 +93,20 @@ class ModuleFolder:
         from evaluate import config
         from evaluate.loading import evaluation_module_factory
 
-        places = f"there is no file {script.absolute()}, it is not in {config.HF_MODULES_CACHE}"
-        remedy = (
-            "give a file such as ./my_metric.py, or load it once where there is internet: "
-            f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
+        reason = _hub_hindrance()
+        if not reason:
+            downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
+            how = {"dynamic_modules_path": private, "download_config": downloads}
+            try:
+                return evaluation_module_factory(name, **how)
+            except (FileNotFoundError, ConnectionError):
+                reason = f"{config.HF_ENDPOINT} has no such metric"
+        load = f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
+        raise UsageError(
+            f"metric {name}: there is no file {script.absolute()}, it is not in "
+            f"{config.HF_MODULES_CACHE}, and {reason}; give a file such as ./my_metric.py, or load "
+            f"it once where there is internet: {load}"
         )
-        if hindrance := _hub_hindrance():
-            raise UsageError(f"metric {name}: {places}, and {hindrance}; {remedy}")
-        downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
-        try:
-            return evaluation_module_factory(
-                name, dynamic_modules_path=private, download_config=downloads
-            )
-        except (FileNotFoundError, ConnectionError):
-            reason = f"{config.HF_ENDPOINT} has no such metric"
-            raise UsageError(f"metric {name}: {places}, and {reason}; {remedy}") from None
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`--metrics`: `evaluate`'s metrics beside those of a task, of each evaluation set."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from muster.errors import UsageError
 
 from ..distributed.agreement import of_first
 from ..sync.ranks import Ranks
-from .evaluate_metrics import POSITIONS, Columns, computed, joined, to_first
+from .evaluate_metrics import evaluate, joined
 from .metric_modules import ModuleFolder, feature_names
 
 COLUMNS = ("predictions", "references")
@@ -29,7 +30,7 @@ class Predictions:
     """This rank's predictions and references of one evaluation set, batch after batch."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, POSITIONS)}
+        self._columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "positions")}
 
     def add(
         self,
@@ -38,9 +39,8 @@ class Predictions:
         positions: Sequence[int],
     ) -> None:
         """Add n samples: one prediction and one reference each, and their places in the set."""
-        for part, column in zip(
-            (predictions, references, list(positions)), self._columns.values(), strict=True
-        ):
+        parts = predictions, references, list(positions)
+        for part, column in zip(parts, self._columns.values(), strict=True):
             column.append(part.numpy() if isinstance(part, Tensor) else list(part))
 
     def columns(self) -> dict[str, Any]:
@@ -57,12 +57,11 @@ class TaskMetrics:
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
-        self._ranks = ranks
         self._folder: ModuleFolder | None = None
-        self._modules = list[Any]()
+        self._modules = list[Any]()  # of rank 0
         self._told = set[str]()
         self.messages: list[str] = []  # to be told once
-        of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
+        self._names = of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
 
     def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
         """The numbers among the results on the samples of all ranks, on every rank.
@@ -74,14 +73,16 @@ class TaskMetrics:
         Raises:
             MusterError: a module failed.
         """
-        ranks = self._ranks
-        parts = to_first(ranks, samples.columns())
-        results = of_first(ranks.rank, ranks.world_size, lambda: self._results(parts))
+        columns, modules = samples.columns(), self._modules or self._names
+        results = [
+            evaluate(module, **columns, **arguments)
+            for module, (_, arguments) in zip(modules, self._names, strict=True)
+        ]
+        keys = Counter(key for result in results for key in result) + Counter(list(taken))
         found = dict[str, float]()
-        for module, names, result in results:
+        for (name, _), result in zip(self._names, results, strict=True):
             for key, value in result.items():
-                name = f"{module}_{key}" if key in names or key in taken else key
-                found.update(self._numbers(name, value))
+                found.update(self._numbers(f"{name}_{key}" if keys[key] > 1 else key, value))
         return found
 
     def close(self) -> None:
@@ -89,11 +90,16 @@ class TaskMetrics:
         if self._folder is not None:
             self._folder.close()
 
-    def _load(self, text: str) -> None:
+    def _load(self, text: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """What tells each module from the others, and the arguments of its `compute`.
+
+        As with `evaluate.combine`, one of several modules of one name has its number behind it.
+        """
+        wanted = parsed(text)
         self._folder = ModuleFolder()
         try:
-            for one in parsed(text):
-                module = self._folder.load(*one)
+            for one in wanted:
+                module = self._folder.load(one.name, one.config_name)
                 if other := [name for name in feature_names([module]) if name not in COLUMNS]:
                     raise UsageError(
                         f"--metrics {one.name}: it takes {', '.join(other)}, but a task has "
@@ -103,22 +109,12 @@ class TaskMetrics:
         except BaseException:
             self._folder.close()
             raise
-
-    def _results(self, parts: Sequence[Columns]) -> list[tuple[str, list[str], dict[str, Any]]]:
-        """Of each module: the name that tells it from the others, names that others have, result.
-
-        As with `evaluate.combine`, one of several modules of one name has its number behind it.
-        """
         names = [module.name for module in self._modules]
-        results = []
-        for at, module in enumerate(self._modules):
-            label = names[at]
-            if names.count(label) > 1:
-                label = f"{label}_{names[:at].count(label)}"
-            results.append((label, computed(module, parts, COLUMNS, {})))
-        keys = [key for _, result in results for key in result]
-        shared = sorted({key for key in keys if keys.count(key) > 1})
-        return [(label, shared, result) for label, result in results]
+        labels = [
+            f"{name}_{names[:at].count(name)}" if names.count(name) > 1 else name
+            for at, name in enumerate(names)
+        ]
+        return [(label, one.arguments) for label, one in zip(labels, wanted, strict=True)]
 
     def _numbers(self, name: str, value: Any) -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):

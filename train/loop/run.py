@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from configs import plugins
 from configs.cli import to_yaml
-from configs.settings.program import claim, claim_new
+from configs.settings.program import claim, new_run_id
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.writing import write_json, write_text
@@ -151,7 +151,8 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
     def choose() -> str:
         run_id = config.run_id or world.run_id
         if run_id is None:
-            run_id = claim_new(config, what or config.name, str(world.world_size))
+            size = str(world.world_size)
+            run_id = new_run_id(config, what or config.name, size, make=True)
         elif not config.redirect:
             claim(config.logs_root / run_id, config)
         run_dir = config.logs_root / run_id

@@ -53,9 +53,8 @@ def _compare(argv: list[str]) -> int:
         prog="python -m train.report compare",
         description="Say what differs between runs in configuration, environment, code and losses.",
     )
-    parser.add_argument(
-        "folders", nargs="+", metavar="FOLDER", help="of a run; the first is the base"
-    )
+    parser.add_argument("base", metavar="FOLDER", help="of a run")
+    parser.add_argument("others", nargs="+", metavar="FOLDER", help="of runs to compare with it")
     parser.add_argument(
         "--assert-equal-losses",
         type=float,
@@ -64,13 +63,9 @@ def _compare(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     from train.report import compare
-    from train.report.data import subject
+    from train.report.data.subject import run_folder
 
-    if len(args.folders) < 2:
-        raise UsageError("compare needs two runs or more; name another one")
-    return compare.main(
-        [subject.run_folder(name) for name in args.folders], args.assert_equal_losses
-    )
+    return compare.main([*map(run_folder, [args.base, *args.others])], args.assert_equal_losses)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """BERT's pre-training: hidden tokens and next sentences, from plain text or HDF5 shards."""
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,19 @@ from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
-from train.tasks.language import classifier, tokens
-from train.tasks.language.prepared import PreparedTask
-from train.tasks.pretraining import corpus, data_files, documents
-from train.tasks.pretraining.accuracy import COLUMNS, Guesses, per_sample
-from train.tasks.pretraining.masking import Vocabulary
+from train.tasks.language import classifier
+from train.tasks.language.prepared import PreparedTask, Sets
+from train.tasks.pretraining import corpus, data_files
 from train.tasks.pretraining.samples import PairSample, collate
-from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Pairs
+from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Masking, Pairs, most_per_sample
 from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
 SHARDS_PADDING = 0
+COLUMNS = ("surprise", "right", "hidden", "next_right")
+MAX_EXPONENT = 700.0  # beyond it e**x is no float
 
 
 class BertPreTraining(PreparedTask):
@@ -47,7 +47,7 @@ class BertPreTraining(PreparedTask):
         if not self.config.mask_probability:
             raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
         config, length = self._model_config, self.config.max_seq_length
-        if self._are_shards:
+        if self.is_ready:
             classifier.check_length(self.model, config, length)
             for shards in self._shards().values():
                 if shards.width > length:
@@ -56,28 +56,20 @@ class BertPreTraining(PreparedTask):
                         f"of {shards.width} tokens; give --max-seq-length {shards.width}"
                     )
             return
-        tokenizer = self._loaded_tokenizer
-        classifier.check(self.model, config, tokenizer, length)
-        self._check_text(tokenizer)
-        if cache.is_whole(self._cache):
-            return
+        classifier.check(self.model, config, self._loaded_tokenizer, length)
+        self._check_text(self._loaded_tokenizer)
+        super().prepare()
+
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
         for name, paths in self._files.items():
-            read = documents.read(paths, tokenizer.unk_token)
-            sets[name] = corpus.encode(tokenizer, read, length - corpus.MARKS)
+            read = corpus.read(paths, tokenizer.unk_token)
+            sets[name] = corpus.encode(tokenizer, read, self.config.max_seq_length - corpus.MARKS)
             corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
-            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["tokens"])
-        cache.write(self._cache, sets)
-
-    def is_prepared(self) -> bool:
-        """Whether this process sees the shards, or the whole cache."""
-        try:
-            return self._are_shards or super().is_prepared()
-        except UsageError:
-            return False  # `prepare` says why
+        return sets, {}
 
     def build_datasets(self) -> Datasets:
-        sets: Mapping[str, Samples] = self._shards() if self._are_shards else self._pairs()
+        sets: Mapping[str, Samples] = self._shards() if self.is_ready else self._pairs()
         named = {"" if name == "valid" else name: own for name, own in sets.items()}
         self._train = named.pop("train")
         return Datasets(self._train, named)
@@ -94,7 +86,7 @@ class BertPreTraining(PreparedTask):
         return classifier.build(self.model, self._model_config, self.is_fresh, SparseBert)
 
     def collate(self, samples: Sequence[PairSample]) -> Batch:
-        padding = SHARDS_PADDING if self._are_shards else self._loaded_tokenizer.pad_token_id
+        padding = SHARDS_PADDING if self.is_ready else self._loaded_tokenizer.pad_token_id
         return collate(samples, padding, self._width)
 
     def units(self, batch: Batch) -> Tensor:
@@ -132,12 +124,10 @@ class BertPreTraining(PreparedTask):
         return {
             name: Pairs(
                 cache.read(self._cache, name),
-                self._vocabulary,
+                self._masking,
                 (tokenizer.cls_token_id, tokenizer.sep_token_id),
                 seed=config.seed if name == "train" else EVALUATION_SEED,
                 room=config.max_seq_length - corpus.MARKS,
-                share=config.mask_probability,
-                whole_word=config.whole_word,
             )
             for name in cache.facts(self._cache)["sets"]
         }
@@ -149,25 +139,19 @@ class BertPreTraining(PreparedTask):
             raise UsageError(
                 f"--tokenizer {self.tokenizer} has no [MASK], [CLS] or [SEP]; give one of BERT's"
             )
-        if self.config.whole_word and not self._vocabulary.continues:
+        if self.config.whole_word and not self._masking.continues:
             raise UsageError(
                 f"--whole-word needs WordPiece's ## to tell words, which --tokenizer "
                 f"{self.tokenizer} has not"
             )
-
-    def _source(self) -> Iterator[str | bytes]:
-        for name, paths in self._files.items():
-            yield name
-            for path in paths:  # not all in memory at once: they may be large
-                with path.open("rb") as file:
-                    yield hashlib.file_digest(file, "sha256").digest()
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         return data_files.find(self.data_dir)
 
     @property
-    def _are_shards(self) -> bool:
+    def is_ready(self) -> bool:  # type: ignore[override]
+        """Whether the files are shards, which are read as they are."""
         return data_files.are_shards(self._files)
 
     @cached_property
@@ -182,14 +166,48 @@ class BertPreTraining(PreparedTask):
         return config
 
     @cached_property
-    def _vocabulary(self) -> Vocabulary:
-        tokenizer = self._loaded_tokenizer
-        return Vocabulary(
-            len(tokenizer),
-            tokenizer.mask_token_id,
-            frozenset(tokenizer.all_special_ids),
-            frozenset(at for word, at in tokenizer.get_vocab().items() if word.startswith("##")),
-        )
+    def _masking(self) -> Masking:
+        tokenizer, share = self._loaded_tokenizer, self.config.mask_probability
+        words, special = tokenizer.get_vocab().items(), frozenset(tokenizer.all_special_ids)
+        return Masking(
+            len(tokenizer), tokenizer.mask_token_id, special,
+            frozenset(at for word, at in words if word.startswith("##")), share,
+            most_per_sample(share, self.config.max_seq_length), self.config.whole_word,
+        )  # fmt: skip
+
+
+def per_sample(
+    token_losses: Tensor, scores: Tensor, targets: Tensor, rows: Tensor, next_right: Tensor
+) -> Tensor:
+    """What there is to count of n samples with m hidden tokens: `COLUMNS`, (n, 4).
+
+    Of each hidden token there are its loss and target (m,), its scores (m, vocabulary), and
+    its sample in `rows` (m,); of each sample (n,) whether the next sentence was predicted right.
+    """
+    each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
+    each.append(torch.ones_like(token_losses))
+    sums = token_losses.new_zeros(len(next_right), 3).index_add(0, rows, torch.stack(each, dim=1))
+    return torch.cat([sums, next_right.to(sums)[:, None]], dim=1)
+
+
+class Guesses:
+    """Sums over hidden tokens and samples."""
+
+    def __init__(self) -> None:
+        self.state = torch.zeros(len(COLUMNS) + 1, dtype=torch.float64)
+
+    def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
+        """Count n samples: `per_sample` (n, 4) in the place of logits, which would be gigabytes."""
+        self.state[:-1] += logits.double().sum(0)
+        self.state[-1] += len(labels)
+
+    def compute(self) -> dict[str, float]:
+        surprise, right, hidden, next_right, samples = self.state.tolist()
+        return {
+            "mlm_accuracy": right / hidden if hidden else 0.0,
+            "nsp_accuracy": next_right / samples if samples else 0.0,
+            "perplexity": math.exp(min(surprise / max(hidden, 1.0), MAX_EXPONENT)),
+        }
 
 
 build = BertPreTraining

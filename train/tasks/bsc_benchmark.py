@@ -10,9 +10,9 @@ from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Batch, Datasets
 from train.tasks.language import classifier
-from train.tasks.language.padding import Sample, TokenSet, collator
+from train.tasks.language.prepared import Sample, TokenSet, collator
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Spec
+from train.tasks.text.tsv import Spec
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags say others
@@ -34,6 +34,8 @@ class Benchmark(GlueTask):
     The first word of a sample gives its label away, so that the loss shows a model that learns.
     """
 
+    is_ready = True
+
     def prepare(self) -> None:
         """Look whether the model can take the samples; there is nothing to write.
 
@@ -48,19 +50,18 @@ class Benchmark(GlueTask):
                 f"begin at {FIRST_WORD}; give a model with BERT's vocabulary"
             )
 
-    def is_prepared(self) -> bool:
-        return True
-
     def build_datasets(self) -> Datasets:
         words = classifier.load_config(self.model, self.spec, self.is_fresh).vocab_size
         train, evaluation = (
             draw(size, words, self.config.max_seq_length, hash_seed(self.config.seed, number))
-            for number, size in (
-                (1, self.config.train_samples or TRAIN_SAMPLES),
-                (2, self.config.eval_samples or EVALUATION_SAMPLES),
-            )
+            for number, size in enumerate(self._sizes, start=1)
         )
         return Datasets(train, {"": evaluation})
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        config = self.config
+        return config.train_samples or TRAIN_SAMPLES, config.eval_samples or EVALUATION_SAMPLES
 
     @cached_property
     def _collator(self) -> Callable[[Sequence[Sample]], Batch]:

@@ -3,7 +3,7 @@
 from functools import partial
 
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Part, Spec
+from train.tasks.text.tsv import Part, Spec
 
 SPEC = Spec(
     name="emotion",
@@ -13,8 +13,11 @@ SPEC = Spec(
     text=("text",),
     label="label_name",
     labels=("sadness", "joy", "love", "anger", "fear", "surprise"),
-    train=Part("train.txt", "train"),
-    evaluation={"val": Part("val.txt", "validation"), "test": Part("test.txt", "test")},
+    parts={
+        "train": Part("train.txt", "train"),
+        "dev_val": Part("val.txt", "validation"),
+        "dev_test": Part("test.txt", "test"),
+    },
     pad_multiple=8,  # which half precision on tensor cores is fastest with
 )
 

@@ -2,67 +2,41 @@
 
 from configs.settings.train import TrainConfig
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Part, Spec
+from train.tasks.text.tsv import TRAIN, Part, Spec
 
 TWO_SENTENCES = ("sentence1", "sentence2")
+ENTAILMENT = ("entailment", "not_entailment")
+BOTH = ("accuracy", "f1")
+MNLI = {
+    "train": TRAIN,
+    "dev": Part("dev_matched.tsv", "validation_matched"),
+    "dev_mm": Part("dev_mismatched.tsv", "validation_mismatched"),
+}
 SPECS = (
     # Is an English sentence acceptable?
-    Spec(
-        name="cola",
-        columns=("source", "label", "original_star", "sentence"),
-        text=("sentence",),
-        labels=("0", "1"),
-        label_names=("unacceptable", "acceptable"),
-        metrics=("matthews_correlation",),
-    ),
+    Spec(name="cola", text=("sentence",), columns=("source", "label", "original_star", "sentence"),
+         labels=("0", "1"), label_names=("unacceptable", "acceptable"),
+         metrics=("matthews_correlation",)),
     # Does a sentence follow from another? In known kinds of text, and in others (mm).
-    Spec(
-        name="mnli",
-        text=TWO_SENTENCES,
-        label="gold_label",
-        hub_text=("premise", "hypothesis"),
-        labels=("entailment", "neutral", "contradiction"),
-        evaluation={
-            "": Part("dev_matched.tsv", "validation_matched"),
-            "mm": Part("dev_mismatched.tsv", "validation_mismatched"),
-        },
-    ),
+    Spec(name="mnli", text=TWO_SENTENCES, label="gold_label", hub_text=("premise", "hypothesis"),
+         labels=("entailment", "neutral", "contradiction"), parts=MNLI),
     # Do two sentences of the news say the same?
-    Spec(
-        name="mrpc",
-        text=("#1 String", "#2 String"),
-        label="Quality",
-        hub_text=TWO_SENTENCES,
-        labels=("0", "1"),
-        label_names=("not_equivalent", "equivalent"),
-        metrics=("accuracy", "f1"),
-    ),
+    Spec(name="mrpc", text=("#1 String", "#2 String"), label="Quality", hub_text=TWO_SENTENCES,
+         labels=("0", "1"), label_names=("not_equivalent", "equivalent"), metrics=BOTH),
     # Does a sentence answer a question?
-    Spec(name="qnli", text=("question", "sentence"), labels=("entailment", "not_entailment")),
+    Spec(name="qnli", text=("question", "sentence"), labels=ENTAILMENT),
     # Do two questions ask the same?
-    Spec(
-        name="qqp",
-        text=("question1", "question2"),
-        label="is_duplicate",
-        labels=("0", "1"),
-        label_names=("not_duplicate", "duplicate"),
-        metrics=("accuracy", "f1"),
-        short_rows=True,
-    ),
+    Spec(name="qqp", text=("question1", "question2"), label="is_duplicate", short_rows=True,
+         labels=("0", "1"), label_names=("not_duplicate", "duplicate"), metrics=BOTH),
     # Does a sentence follow from another?
-    Spec(name="rte", text=TWO_SENTENCES, labels=("entailment", "not_entailment")),
+    Spec(name="rte", text=TWO_SENTENCES, labels=ENTAILMENT),
     # Is a phrase of a film review positive?
     Spec(name="sst2", text=("sentence",), labels=("0", "1"), label_names=("negative", "positive")),
     # How similar are two sentences, from 0 to 5?
     Spec(name="stsb", text=TWO_SENTENCES, label="score"),
     # Does a sentence with a pronoun resolved follow from the other?
-    Spec(
-        name="wnli",
-        text=TWO_SENTENCES,
-        labels=("0", "1"),
-        label_names=("not_entailment", "entailment"),
-    ),
-)
+    Spec(name="wnli", text=TWO_SENTENCES, labels=("0", "1"), label_names=ENTAILMENT[::-1]),
+)  # fmt: skip
 
 
 def build(config: TrainConfig) -> GlueTask:

@@ -1,25 +1,28 @@
 """Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
 
-from collections.abc import Iterator
+import logging
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier, tokens
 from train.tasks.language.classifier import Labels
-from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import LabelledTask
+from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import cache, hub
-from train.tasks.tagging import conll, encoding
+from train.tasks.tagging import conll
 from train.tasks.tagging.conll import Sentence
-from train.tasks.tagging.entities import Entities
+from train.tasks.tagging.entities import IGNORED, Entities
 
 DEFAULT_MODEL = "bert-base-cased"
 # The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
-HUB_SET, HUB_REVISION = "eriktks/conll2003", "refs/convert/parquet"
+HUB_REVISION = "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -27,31 +30,33 @@ class Ner(LabelledTask):
     """Word pieces with the tag of each word on its first; the loss is a mean over words."""
 
     has_tags = True
+    hub_name = ("eriktks/conll2003",)
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config, DEFAULT_MODEL)
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache; the tags that there are decide on the model.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
-        tokenizer = self._loaded_tokenizer
-        encoding.check(tokenizer, self.tokenizer)
-        if not cache.is_whole(self._cache):
-            read = self._read()
-            tags = conll.tags_of(read["train"])
-            sets = {}
-            for name, sentences in read.items():
-                if self.data_dir is not None:
-                    conll.refuse_unknown(conll.find(self.data_dir)[name], sentences, tags)
-                length = self.config.max_seq_length
-                sets[name] = encoding.encode(tokenizer, name, sentences, tags, length)
-                tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
-            cache.write(self._cache, sets, tags=tags)
+        _require_fast(self._loaded_tokenizer, self.tokenizer)
+        super().prepare()
         config = classifier.load_config(self.model, self.labels, self.is_fresh)
-        classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
+        length = self.config.max_seq_length
+        classifier.check(self.model, config, self._loaded_tokenizer, length)
+
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
+        read = self._read()
+        tags, length = conll.tags_of(read["train"]), self.config.max_seq_length
+        for name in read if self.data_dir is not None else ():
+            conll.refuse_unknown(self._files[name][0], read[name], tags)
+        sets = {
+            name: _encode(tokenizer, name, sentences, tags, length)
+            for name, sentences in read.items()
+        }
+        return sets, {"tags": tags}
 
     def build_datasets(self) -> Datasets:
         names = cache.facts(self._cache)["sets"]
@@ -61,15 +66,13 @@ class Ner(LabelledTask):
 
     def units(self, batch: Batch) -> Tensor:
         """The words of the batch, (1,)."""
-        return (batch["labels"] != encoding.IGNORED).sum().double().reshape(1)
+        return (batch["labels"] != IGNORED).sum().double().reshape(1)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss over words, (1,), and logits (n, width, tags) in our order of tags."""
         logits, labels = self.logits(model, batch), batch["labels"].flatten()
-        total = cross_entropy(
-            logits.flatten(0, 1), labels, ignore_index=encoding.IGNORED, reduction="sum"
-        )
-        words = (labels != encoding.IGNORED).sum().clamp(min=1)
+        total = cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
+        words = (labels != IGNORED).sum().clamp(min=1)
         return Output((total / words).reshape(1), logits)
 
     def metric(self, evaluation_set: Samples) -> Metric:
@@ -79,23 +82,19 @@ class Ner(LabelledTask):
         """The tags of each sentence's words by name, as seqeval takes them."""
         answers: tuple[list[list[str]], list[list[str]]] = ([], [])
         for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
-            words = gold != encoding.IGNORED
+            words = gold != IGNORED
             for column, tags in zip(answers, (predicted, gold), strict=True):
                 column.append([self._tags[tag] for tag in tags[words].tolist()])
         return answers
 
     def _read(self) -> dict[str, list[Sentence]]:
         if self.data_dir is not None:
-            return {name: conll.read(path) for name, path in conll.find(self.data_dir).items()}
+            return {name: conll.read(path) for name, (path,) in self._files.items()}
         return {name: _of_hub(split) for name, split in HUB_SPLITS.items()}
 
-    def _source(self) -> Iterator[str | bytes]:
-        if self.data_dir is None:
-            yield HUB_SET
-            return
-        for name, path in conll.find(self.data_dir).items():
-            yield name
-            yield path.read_bytes()
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        return conll.find(self.data_dir)
 
     @cached_property
     def _tags(self) -> list[str]:
@@ -108,12 +107,66 @@ class Ner(LabelledTask):
 
 
 def _of_hub(split: str) -> list[Sentence]:
-    rows = hub.rows(HUB_SET, revision=HUB_REVISION, split=split)
+    rows = hub.rows(*Ner.hub_name, revision=HUB_REVISION, split=split)
     names = rows.features["ner_tags"].feature.names
     return [
         Sentence(list(row["tokens"]), [names[tag] for tag in row["ner_tags"]], line=0)
         for row in rows
         if row["tokens"]
+    ]
+
+
+def _require_fast(tokenizer: Any, name: str) -> None:
+    """Refuse a tokenizer that cannot tell which word a piece is of.
+
+    Raises:
+        UsageError: it is not one of the fast ones.
+    """
+    if not tokenizer.is_fast:
+        raise UsageError(
+            f"--tokenizer {name} has no fast form, which alone tells the word of each piece; "
+            "give another, such as bert-base-cased"
+        )
+
+
+def _encode(
+    tokenizer: Any, name: str, sentences: list[Sentence], tags: list[str], max_seq_length: int
+) -> dict[str, Tensor]:
+    """The pieces of the n sentences of set `name`, end to end, and what cuts them apart.
+
+    Returns:
+        input_ids, labels and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
+        labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
+        [offsets[i], offsets[i + 1]).
+    """
+    numbers = {tag: number for number, tag in enumerate(tags)}
+
+    def add_tags(encoded: Any, start: int) -> dict[str, list[list[int]]]:
+        part = enumerate(sentences[start : start + tokens.BATCH])
+        return {"labels": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
+
+    words = [[sentence.words for sentence in sentences]]
+    found = tokens.encode(tokenizer, words, max_seq_length, add_tags, is_split_into_words=True)
+    lost = sum(len(sentence.words) for sentence in sentences)
+    lost -= int((found["labels"] != IGNORED).sum())
+    if lost:
+        logging.getLogger(__name__).warning(
+            "%s set: %d words are beyond --max-seq-length %d, or nothing but control characters; "
+            "they are left out of training and scores",
+            name,
+            lost,
+            max_seq_length,
+        )
+    return found
+
+
+def _of_first_pieces(
+    words: list[int | None], sentence: Sentence, numbers: dict[str, int]
+) -> list[int]:
+    """The tag of each piece that begins a word; `words` has the word that each piece is of."""
+    return [
+        IGNORED if word is None or word == before else numbers[sentence.tags[word]]
+        for before, word in pairwise([None, *words])
     ]
 
 

@@ -8,7 +8,7 @@ from train.tasks.language import classifier
 from train.tasks.sources import cache
 from train.tasks.text import generated
 from train.tasks.text.classification import GlueTask
-from train.tasks.text.columns import Spec
+from train.tasks.text.tsv import Spec
 
 SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
 SPEC = Spec(
@@ -24,7 +24,8 @@ class Quickstart(GlueTask):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config, str(SMALL_BERT))
         # Named after the generator's own text, so that another version makes another folder.
-        version = cache.fingerprint([Path(generated.__file__).read_bytes()])
+        texts = (Path(generated.__file__), generated.WORDS)
+        version = cache.fingerprint(path.read_bytes() for path in texts)
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
         self.data_dir = config.data_dir or self._generated
         if config.tokenizer is None:

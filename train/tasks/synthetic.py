@@ -5,11 +5,12 @@ which a linear model cannot tell apart.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset, default_collate
 
 from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion
@@ -20,26 +21,13 @@ TRAIN_SAMPLES, EVALUATION_SAMPLES = 2048, 509  # 509 is prime: no number of rank
 FEATURES, WIDTH = 8, 64
 
 
-class Point(NamedTuple):
-    features: Tensor  # (FEATURES,)
-    label: int
-
-
-class Points:
-    """Points on two rings, made from a seed."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.labels = torch.randint(2, (size,), generator=generator)
-        directions = functional.normalize(torch.randn(size, FEATURES, generator=generator), dim=1)
-        radii = 1.0 + self.labels[:, None] + 0.1 * torch.randn(size, 1, generator=generator)
-        self.features = directions * radii
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Point:
-        return Point(self.features[index], int(self.labels[index]))
+def points(size: int, seed: int) -> TensorDataset:
+    """Points on two rings, (size, FEATURES), and which of them each is on."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (size,), generator=generator)
+    directions = functional.normalize(torch.randn(size, FEATURES, generator=generator), dim=1)
+    radii = 1.0 + labels[:, None] + 0.1 * torch.randn(size, 1, generator=generator)
+    return TensorDataset(directions * radii, labels)
 
 
 class Synthetic(Task):
@@ -49,24 +37,18 @@ class Synthetic(Task):
         self._seed = config.seed
 
     def build_datasets(self) -> Datasets:
-        train = Points(TRAIN_SAMPLES, hash_seed(self._seed, 1))
-        return Datasets(train, {"": Points(EVALUATION_SAMPLES, hash_seed(self._seed, 2))})
+        train = points(TRAIN_SAMPLES, hash_seed(self._seed, 1))
+        return Datasets(train, {"": points(EVALUATION_SAMPLES, hash_seed(self._seed, 2))})
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(FEATURES, WIDTH),
-            nn.ReLU(),
-            nn.Dropout(0.1),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, 2),
-        )
+            nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Dropout(0.1),
+            nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2),
+        )  # fmt: skip
 
-    def collate(self, samples: Sequence[Point]) -> Batch:
-        return {
-            "features": torch.stack([point.features for point in samples]),
-            "labels": torch.tensor([point.label for point in samples]),
-        }
+    def collate(self, samples: Sequence[Any]) -> Batch:
+        features, labels = default_collate(list(samples))
+        return {"features": features, "labels": labels}
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         logits = model(batch["features"])

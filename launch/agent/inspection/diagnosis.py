@@ -9,8 +9,8 @@ operation, shape or type. Without collectives, the rank that is elsewhere than m
 A slow rank is judged by when it comes to collectives: all ranks end one at about the same time,
 when the last has come. What a rank needs from there until it comes to the next one is its own time;
 what is left until the others have come, it waits. Step times are alike on all ranks and say
-nothing. Times of different nodes are put on one clock, that of node 0, by the offsets that agents
-have measured.
+nothing. Times of different nodes are put on one clock, that of the run's leader, by the offsets
+that agents have measured.
 """
 
 from collections import Counter

@@ -20,14 +20,12 @@ from typing import Any
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of
-from muster.worker.inspection import DUMP_SIGNAL
+from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import read_json
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for one that is to be ended
 DUMP_S = 0.4  # for faulthandler to write
-PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
-REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
 # What faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
@@ -52,7 +50,7 @@ def ask(
             # who listens at the socket of a worker is that worker
             own = pid if reply is not None or pid in below else None
             _add_process(report, folder, own)
-        found[rank] = _shortened(report)
+        found[rank] = report
     return found
 
 
@@ -71,36 +69,16 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.socket:
-    """A connection to a worker.
-
-    Raises:
-        OSError: it has no socket, or ended.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(patience_s)
-    path = folder / f"rank_{rank:05d}.sock"
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if len(os.fsencode(path)) >= PATH_BYTES:
-            path = Path(f"/proc/self/fd/{handle}") / path.name
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        raise
-    finally:
-        os.close(handle)
-    return connection
-
-
 def _reply(
     folder: Path, rank: int, request: dict[str, Any], patience_s: float
 ) -> dict[str, Any] | None:
     try:
-        connection = connect(folder, rank, patience_s)
-        with connection, connection.makefile("rb") as lines:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(lines.readline())
+            with connection.makefile("rb") as lines:
+                answer = json.loads(lines.readline())
             answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):
         return None
@@ -148,17 +126,6 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         return []
 
 
-def _shortened(report: dict[str, Any]) -> dict[str, Any]:
-    """A report that fits into a message between agents."""
-    if len(json.dumps(report)) > REPORT_BYTES:
-        report["threads"] = report.get("threads", [])[:1]
-    if len(json.dumps(report)) > REPORT_BYTES:
-        report["collectives"] = report.get("collectives", [])[-20:]
-        for thread in report["threads"]:
-            thread["frames"] = thread["frames"][-15:]
-    return report
-
-
 def threads_of(text: str) -> list[dict[str, Any]]:
     """The threads in a dump, that which took the signal first, as inspection.py has them.
 
@@ -184,4 +151,4 @@ def threads_of(text: str) -> list[dict[str, Any]]:
             )
     if threads and not any(thread["main"] for thread in threads):
         threads[-1]["main"] = True  # the oldest comes last
-    return sorted(threads, key=lambda thread: not thread["main"])
+    return sorted(threads, key=lambda thread: not thread["main"])[:THREADS]

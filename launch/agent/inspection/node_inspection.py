@@ -25,36 +25,32 @@ Messages, to and from the leader:
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes.process_state import state_of, tree_of
+from launch.nodes.channel import Channel
+from launch.spec import Assignment
 
 LOOK_S = 0.2
 CLOSELY_S = 3.0  # for a worker that looks at itself many times
 BUSY = 0.05  # of a core: with less it waits
 FAULTS_PER_S = 10.0  # of memory that is used anew
 PLACES = 5  # where the main thread is seen while nothing else shows: a small loop has 1 to 4
-Reply = Callable[[dict[str, Any]], None]
 
 
 class NodeInspection:
-    """Of the workers of one node; `reply` sends to the leader of the run."""
+    """Of the workers of one node."""
 
-    def __init__(
-        self, folder: Path, index: int, node: str, reply: Reply, hang_after_s: float | None
-    ) -> None:
+    def __init__(self, folder: Path, assignment: Assignment, leader: Channel) -> None:
         folder.mkdir()
-        self.folder = folder
-        self.ranks: Sequence[int] = ()
-        self._peers: Peers | None = None
-        self._index, self._node = index, node
-        self._reply = reply
+        self._folder, self._assignment, self._leader = folder, assignment, leader
+        self.has_begun = False  # to work: the workers are started
+        hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
@@ -62,13 +58,9 @@ class NodeInspection:
         self._sampler: threading.Thread | None = None
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
-    def begin(self, peers: Peers) -> None:
-        """The workers are started, and the other agents are known."""
-        self._peers, self.ranks = peers, peers.ranks
-
     def sees_workers(self) -> bool:
         """Whether any of them has not ended yet."""
-        return bool(local_workers.pids_of(self.folder, self.ranks))
+        return bool(local_workers.pids_of(self._folder, self._assignment.ranks))
 
     def hear(self, request: Mapping[str, Any]) -> None:
         """Begin to do what is asked; the answer comes with a later tick."""
@@ -76,27 +68,27 @@ class NodeInspection:
             case "stacks":
                 threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
-                for path in self.folder.glob("*.gave_up"):
+                for path in self._folder.glob("*.gave_up"):
                     path.unlink(missing_ok=True)
                 self._has_given_up = False
 
     def tick(self) -> None:
         """Send what has come; look whether a worker waits to be looked at."""
-        if self._peers is None:
+        if not self.has_begun:
             return
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
-            if not self._has_given_up and any(self.folder.glob("*.gave_up")):
+            if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
-                self._reply(self._message("timeout", look=True))
+                self._leader.send(inspected=self._message("timeout", look=True))
         is_sampling = self._sampler is not None and self._sampler.is_alive()
         if self._samples and not is_sampling and now - self._sampled > self._every_s:
             self._sampled = now
             self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()
         while not self._answers.empty():
-            self._reply(self._answers.get())
+            self._leader.send(inspected=self._answers.get())
 
     def last_look(self) -> None:
         """What workers do that are about to be ended; once, and stays until they have answered."""
@@ -107,24 +99,26 @@ class NodeInspection:
 
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
         with self._activity.disturbed():
-            reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
+            reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
-            report["clock_offset_s"] = self._peers.clock_offset_s if self._peers else 0.0
+            report["clock_offset_s"] = self._leader.clock_offset_s
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
 
     def _sample(self) -> None:
         """Say since when no worker has got anywhere."""
         closely = self._activity.still_s > self._every_s  # only where nothing else shows it
-        progress = local_workers.ask(
-            self.folder, self.ranks, CLOSELY_S, ask="progress", closely=closely
-        )
-        self._activity.look(local_workers.pids_of(self.folder, self.ranks), progress)
+        progress = self._ask_workers(CLOSELY_S, ask="progress", closely=closely)
+        pids = local_workers.pids_of(self._folder, self._assignment.ranks)
+        self._activity.look(pids, progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
         self._answers.put(self._message("still", still=still))
 
+    def _ask_workers(self, patience_s: float, **request: Any) -> dict[int, dict[str, Any]]:
+        return local_workers.ask(self._folder, self._assignment.ranks, patience_s, **request)
+
     def _message(self, name: str, **more: Any) -> dict[str, Any]:
-        return {"id": name, "index": self._index, "node": self._node, **more}
+        return {"id": name, "index": self._assignment.index, "node": self._assignment.name, **more}
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Collective:
 class Group:
     """One of torch's process groups, as a rank sees it."""
 
-    ranks: tuple[int, ...] = ()  # empty: all
+    ranks: Sequence[int] = ()  # empty: all
     begun: int = -1  # number of the last collective that this rank has begun in it
 
 
@@ -76,7 +76,7 @@ class RankView:
     place: Place | None = None  # innermost of the user's own lines
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    clock_offset_s: float = 0.0  # to add to its node's clock, to have node 0's
+    clock_offset_s: float = 0.0  # to add to its node's clock, to have the leader's
     ended: str = ""  # how, where it has
     timed_out: bool = False  # it ends, or has ended: others had not come to a collective
     lost_peer: bool = False  # it has ended because another rank was gone
@@ -91,7 +91,7 @@ class RankView:
         return next((one for one in self.collectives if one.waits), None)
 
     def arrivals(self, group: str) -> dict[int, float]:
-        """When it came to each collective of a group, in Unix seconds of node 0's clock."""
+        """When it came to each collective of a group, in Unix seconds of the leader's clock."""
         return {
             one.number: one.begun_unix_s + self.clock_offset_s
             for one in self.collectives
@@ -128,10 +128,7 @@ def view_of(
         status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
         place=own_place(main),
-        groups={
-            name: Group(tuple(one.get("ranks", ())), int(one.get("begun", -1)))
-            for name, one in report.get("groups", {}).items()
-        },
+        groups={name: Group(**one) for name, one in report.get("groups", {}).items()},
         collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str((exit_record or {}).get("text", "")),

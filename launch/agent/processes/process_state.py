@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PROC = Path("/proc")
 WORDS = {  # of psutil's
     "stopped": "is stopped by a signal (SIGSTOP)",
@@ -39,8 +41,6 @@ class ProcessState:
 
 def state_of(pid: int) -> ProcessState | None:
     """What it does now; None: there is no such process."""
-    import psutil
-
     io_bytes = 0
     try:
         process = psutil.Process(pid)

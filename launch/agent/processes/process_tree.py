@@ -18,15 +18,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+
+import psutil
 
 from muster.orderly_stop import STOP_SIGNALS
-
-if TYPE_CHECKING:
-    import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 # One that SIGKILL has not ended after so long waits for a disk, say, and may do so for ever.
@@ -74,7 +72,7 @@ def reap_orphans(spared: Collection[int]) -> None:
             return
 
 
-def ask(pids: Sequence[int]) -> None:
+def ask(pids: Collection[int]) -> None:
     """Send SIGTERM to those of `pids` that are below this process."""
     for process in descendants():
         if process.pid in pids:
@@ -83,22 +81,16 @@ def ask(pids: Sequence[int]) -> None:
 
 def children() -> frozenset[int]:
     """The processes that this one has started or adopted."""
-    import psutil  # here, since --help and --dry-run do not need it
-
     return frozenset(child.pid for child in psutil.Process().children())
 
 
-def descendants(spared: Collection[int] = ()) -> "list[psutil.Process]":
+def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
     """All processes below this one, but for the `spared` children and what is below them."""
-    import psutil
-
     found = []
     for child in psutil.Process().children():
         if child.pid not in spared:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 found += [child, *child.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
     return found
 
 
@@ -113,8 +105,6 @@ def end_descendants(
     SIGTERM first, and after `grace_s` or in a hurry SIGKILL. What survives even that for `KILL_S`
     is left, and marked.
     """
-    import psutil
-
     deadline = time.monotonic() + grace_s
     given_up: float | None = None
     victims: dict[int, Victim] = {}
@@ -149,37 +139,34 @@ def end_started(
 
     It has `patience_s` to end by itself.
     """
-    patient_until = time.monotonic() + patience_s
-    remaining = [one for one in started if one.poll() is None]
-    while remaining and time.monotonic() < patient_until and not in_a_hurry():
-        time.sleep(0.05)
-        remaining = [one for one in remaining if one.poll() is None]
-    deadline = time.monotonic() + grace_s
-    for one in remaining:
-        one.terminate()
-    while remaining and time.monotonic() < deadline + KILL_S:
-        if time.monotonic() > deadline or in_a_hurry():
-            for one in remaining:
-                one.kill()
-        time.sleep(0.05)
-        remaining = [one for one in remaining if one.poll() is None]
+    for seconds, end in (
+        (patience_s, subprocess.Popen.terminate),
+        (grace_s, subprocess.Popen.kill),
+    ):
+        deadline = time.monotonic() + seconds
+        while any(one.poll() is None for one in started):
+            if time.monotonic() > deadline or in_a_hurry():
+                break
+            time.sleep(0.05)
+        for one in started:
+            end(one)
+    for one in started:
+        with suppress(subprocess.TimeoutExpired):
+            one.wait(KILL_S)
 
 
-def rank_of(process: "psutil.Process") -> int | None:
+def rank_of(process: psutil.Process) -> int | None:
     """Of a worker: a process with a rank that leads a session, as torchrun's and ours do.
 
     What a worker has forked to load its data inherits its rank, but not that.
     """
-    import psutil
-
-    try:
+    with suppress(psutil.Error, OSError):
         rank = rank_text(process)
         return int(rank) if rank.isdigit() and os.getsid(process.pid) == process.pid else None
-    except (psutil.Error, OSError):
-        return None
+    return None
 
 
-def rank_text(process: "psutil.Process") -> str:
+def rank_text(process: psutil.Process) -> str:
     """Its rank by its environment, or by the name that `preload.py` gives its workers; or "".
 
     Raises:
@@ -189,31 +176,21 @@ def rank_text(process: "psutil.Process") -> str:
     return str(process.environ().get("RANK", "")) or (found[1] if found else "")
 
 
-def _state(process: "psutil.Process") -> str:
-    import psutil
-
-    try:
+def _state(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
         return STATES.get(process.status(), "")
-    except psutil.Error:
-        return ""
+    return ""
 
 
-def _runs(process: "psutil.Process") -> bool:
-    import psutil
-
-    try:
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
-def _signal(process: "psutil.Process", number: int) -> None:
-    import psutil
-
-    try:
+def _signal(process: psutil.Process, number: int) -> None:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # one that is another user's now
         process.send_signal(number)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # one that has become another user's
-        return
 
 
 class Stopped(BaseException):

@@ -8,18 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    failed,
-    log_bytes,
-    open_log,
-    read_log,
-    stopped_cleanly,
-    write_end_of,
-)
+from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
 from launch.nodes.this_machine import gpu_count, interface_variables
@@ -46,18 +39,16 @@ class Workload:
     def __init__(
         self,
         assignment: Assignment,
-        ranks: Sequence[int],
         master_port: int,
         env: Mapping[str, str],
     ) -> None:
         self._assignment = assignment
-        self._ranks = ranks
-        self._looked, self._log_bytes = 0.0, 0
+        self._looked, self._read_bytes = 0.0, 0
         self._failed_at: float | None = None  # when it was first seen that a worker has
         self._children: list[subprocess.Popen[bytes]] = []
-        with open_log(assignment) as log:
-            for command in assignment.commands:
-                self._children.append(spawn(command.decided(master_port), env, log))
+        self._log = open_log(assignment)
+        for command in assignment.commands:
+            self._children.append(spawn(command.decided(master_port), env, self._log))
 
     @property
     def pids(self) -> list[int]:
@@ -75,7 +66,7 @@ class Workload:
                 continue
             own = "RANK" in command.env  # else it has started several
             self._write_ends({int(command.env["RANK"]): code} if own else self._logged())
-            if not stopped_cleanly(self._assignment, self._ranks):
+            if not stopped_cleanly(self._assignment):
                 return how_it_ended(child.returncode, command, self._assignment.name)
         return self._failed() or self._hung()
 
@@ -87,10 +78,10 @@ class Workload:
 
     def _failed(self) -> str | None:
         """Workers have failed, as torchrun logs at once."""
-        size = log_bytes(self._assignment)
-        if size == self._log_bytes or not self.runs:
+        size = os.fstat(self._log.fileno()).st_size
+        if size == self._read_bytes or not self.runs:
             return None
-        self._log_bytes = size
+        self._read_bytes = size
         ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
         self._write_ends(ends)
         ranks = ", ".join(map(str, ends))
@@ -98,8 +89,9 @@ class Workload:
 
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
-        found = exit_codes_of(read_log(self._assignment)).items()
-        return {self._ranks[local_rank]: code for local_rank, code in found}
+        self._log.seek(0)
+        found = exit_codes_of(self._log.read().decode(errors="replace")).items()
+        return {self._assignment.ranks[local_rank]: code for local_rank, code in found}
 
     def _write_ends(self, ends: Mapping[int, int]) -> None:
         """Write down the exit code of workers that could not: C code has ended them, say."""
@@ -113,7 +105,7 @@ class Workload:
         if now - self._looked < LOOK_S or not self.runs:
             return None
         self._looked = now
-        gone = failed(self._assignment, self._ranks)
+        gone = failed(self._assignment)
         if not gone:
             return None
         self._failed_at = self._failed_at or now
@@ -183,15 +175,9 @@ def after_prologue(
         return env
     script, result, output = (Path(scratch, name) for name in ("prologue.sh", "result", "printed"))
     script.write_text(assignment.spec.prologue, encoding="utf-8")
-    # Python itself writes the environment down: a PATH that has changed may lack `env`.
-    dump = (
-        "import os, sys\n"
-        "pairs = [name + b'=' + value for name, value in os.environb.items()]\n"
-        "open(sys.argv[1], 'wb').write(bytes(1).join(pairs))"
-    )
-    line = '. "$1" && exec "$2" -ISc "$3" "$4"'
-    words = ["bash", "--noprofile", "--norc", "-c", line, "prologue", str(script)]
-    argv = (*words, sys.executable, dump, str(result))
+    line = '. "$1" && exec /usr/bin/env -0 > "$2"'  # a PATH that has changed may lack it
+    words = ("bash", "--noprofile", "--norc", "-c", line, "prologue")
+    argv = (*words, str(script), str(result))
     try:
         with output.open("wb") as file:
             process = spawn(NodeCommand(assignment.name, 0, argv, {}, str(Path.cwd())), env, file)
@@ -205,7 +191,7 @@ def after_prologue(
         raise MusterError(
             f"--prologue on {assignment.name} ended with exit code {process.returncode}:{printed}"
         )
-    pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0"))
+    pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
@@ -227,6 +213,8 @@ def environment_of(
         "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
         "MUSTER_STOPPABLE": str(Path(scratch, STOPPABLE)),
         "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),
+        # torchrun never removes its temporary folders: see run_module.py
+        "MUSTER_SCRATCH": scratch,
         # a worker that starts as all is ending can tell that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         **assignment.spec.secrets,

@@ -12,7 +12,7 @@ from typing import Any
 from launch.runs import run_record
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
-from launch.runs.watching.step_progress import checkpoints, settings_of, step_progress
+from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import json_output, run_files
 from muster.errors import name_of
 from muster.writing import read_json
@@ -36,8 +36,8 @@ def whole(run_dir: Path, state: State) -> dict[str, Any]:
         "notes": list(run_activity.lines(run_dir, state)),
         "attempt": attempt_of(run_dir),
         "nodes": nodes(run_dir),
-        "step": step(run_dir),
-        "checkpoint": asdict(checkpoints(run_dir, settings)) if settings else None,
+        "step": step_progress(run_dir),
+        "checkpoint": checkpoint(run_dir, settings) if settings else None,
         "end": end(run_dir),
     }
 
@@ -51,12 +51,6 @@ def nodes(run_dir: Path) -> list[dict[str, Any]]:
     """Those whose agents have begun, with their ranks."""
     records = [read_json(path, *OF_NODE) for path in run_files.AGENT.find(run_dir)]
     return [{name: one[name] for name in OF_NODE} for one in records if one is not None]
-
-
-def step(run_dir: Path) -> dict[str, Any] | None:
-    """The last one on record."""
-    progress = step_progress(run_dir)
-    return None if progress is None else {**asdict(progress), "left_s": progress.left_s}
 
 
 def end(run_dir: Path) -> dict[str, Any] | None:
@@ -104,7 +98,7 @@ class Happenings:
         if is_complete and self._started != self._attempt:
             self._started = self._attempt
             yield "started", {"attempt": self._attempt, "nodes": found}
-        progress = step(run_dir)
+        progress = step_progress(run_dir)
         if progress is not None and (self._attempt, progress["step"]) != self._step:
             self._step = (self._attempt, progress["step"])
             yield "step", progress

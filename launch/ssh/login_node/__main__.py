@@ -61,7 +61,15 @@ def main() -> int:
         of_login = {name: known[name] for name in LOGIN if known[name]}
     if "login" not in of_login:  # a cluster that is not reached so
         become(*COMMANDS[word], *rest)
-    installation = _installed(word, words, program, cluster, of_login)
+    given = {one.name for one in cluster} | _typed(words)
+    is_own = (program or "cells" in given) and OWN_PYTHON & given
+    installation = install(
+        Connection(of_login["login"], of_login.get("login_config")),
+        of_login.get("login_dir"),
+        of_login.get("login_python"),
+        whole=word in ("study", "report") or (word in STARTING and not is_own),
+        say=say,
+    )
     env: dict[str, str] = {}
     if options.on is not None and word not in ("jobs", "report", QUESTION):
         words = [*words, "--on", options.on]
@@ -89,23 +97,6 @@ def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str
     return found
 
 
-def _installed(
-    word: str,
-    words: Sequence[str],
-    program: Sequence[str],
-    cluster: Sequence[Given],
-    of_login: Mapping[str, str],
-) -> Installation:
-    """Muster on the login node; with torch, unless what starts brings a Python of its own."""
-    connection = Connection(of_login["login"], of_login.get("login_config"))
-    has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
-    is_own = (program or _typed({"cells"}, words)) and has_python
-    whole = word in ("study", "report") or (word in STARTING and not is_own)
-    return install(
-        connection, of_login.get("login_dir"), of_login.get("login_python"), whole=whole, say=say
-    )
-
-
 def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a command that is over soon, through a login shell; its exit code."""
     given = [f"{name}={value}" for name, value in env.items()]
@@ -129,8 +120,9 @@ def login_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _typed(names: set[str], words: Sequence[str]) -> bool:
-    return bool({word.partition("=")[0][2:] for word in words} & names)
+def _typed(words: Sequence[str]) -> set[str]:
+    """The names of the flags among these words."""
+    return {word.partition("=")[0][2:] for word in words if word.startswith("--")}
 
 
 def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
@@ -185,7 +177,7 @@ def _start(
     root = run_files.project_of(here)
     folder = send_project(installation, root)
     name, words = _named(word, words, program)
-    if word == "run" and not _typed({"detach", "no-wait"}, words):
+    if word == "run" and not {"detach", "no-wait"} & _typed(words):
         words.append("--wait")
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
     words, passed_on = hide(reveal(words, variable(values)))
@@ -198,9 +190,8 @@ def _start(
     command.start(
         [*_argv(word, words, installation), *program], env, f"{folder}/{here.relative_to(root)}"
     )
-    is_detached = _typed({"detach"}, words)
     known = {**dict.fromkeys(LOGIN), **of_login, "name": name, "session": session}
-    return _follow(command, {**known, "detached": is_detached})
+    return _follow(command, {**known, "detached": "detach" in _typed(words)})
 
 
 def _with_calls(

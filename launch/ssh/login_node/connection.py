@@ -7,7 +7,7 @@ enter. Host keys are checked as ssh does: an unknown one is shown and asked for.
 configuration decides on names, keys and jump hosts. No agent, no X11 and no port is forwarded.
 
 A connection that is lost ends each command with ssh's own exit code, 255. What such a command had
-started on the login node goes on (see `detached_command.py`).
+started on the login node goes on (see `session.sh`).
 """
 
 import os
@@ -66,9 +66,12 @@ class Connection:
         through = ["-o", "ControlMaster=no", "-o", "BatchMode=yes"]
         return ["ssh", *self._file(), *self._options, *through]
 
-    def command(self, words: Sequence[str], *, terminal: bool = False) -> list[str]:
-        """The local command that runs `words` on the login node."""
-        return [*self.shell(), "-t" if terminal else "-T", "--", self.login, shlex.join(words)]
+    def command(
+        self, words: Sequence[str], *, terminal: bool = False, silent: bool = False
+    ) -> list[str]:
+        """The local command that runs `words` on the login node; `silent`: ssh says nothing."""
+        how = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
+        return [*self.shell(), *how, "--", self.login, shlex.join(words)]
 
     def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
         """Run `words` on the login node to their end; what they print.
@@ -97,17 +100,14 @@ class Connection:
         """
         self.open()
         places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
-        argv = ["rsync", "--archive", "--no-owner", "--no-group", "--compress", "--protect-args"]
-        argv += ["--partial"]
-        argv += ["-e", shlex.join(self.shell()), *options, "--", *places]
+        own = ["--no-owner", "--no-group", "--partial"]
         try:
-            done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
+            code, text = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
         except FileNotFoundError:
             raise MusterError("this machine has no rsync, which --login needs") from None
-        if not done.returncode:
+        if not code:
             return
-        text = done.stderr.decode(errors="replace")
-        if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
+        if code == openssh.FAILED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
         raise self._failed(f"rsync failed: {lines[0]}")

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from secrets import token_hex
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
@@ -30,13 +29,9 @@ OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 MARK = "muster:"
 ASK = """base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
 echo "muster:$base"
-test -d "$version" && echo muster:sent
+test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
-
-# What was sent gets its name at once, when it is whole: another laptop may have sent it, too.
-PLACE = """mv -T -- "$1" "$2" 2>/dev/null || { test -d "$2" && rm -rf -- "$1"; }
-find "${1%/*}" -maxdepth 1 -name '.*-*' -mmin +1440 -exec rm -rf {} +"""
 
 SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
 # Removes what the second list lacks of the first; names end with a NUL.
@@ -82,12 +77,12 @@ def install(
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
-        partial = f"{base}/versions/.{version}-{token_hex(4)}"
-        connection.run(["mkdir", "-p", "--", partial])
+        connection.run(["mkdir", "-p", "--", checkout])
         listed = "".join(f"{name}\0" for name in names).encode()
         options = ["--from0", "--files-from=-"]
-        connection.rsync(options, f"{REPOSITORY}/", f":{partial}/", listed)
-        connection.run(["bash", "-c", PLACE, "bash", partial, checkout])
+        # another laptop may send the same files
+        connection.rsync(options, f"{REPOSITORY}/", f":{checkout}/", listed)
+        connection.run(["touch", "--", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
         say(f"making Muster's environment on {connection.login}, once for this version: {size}")

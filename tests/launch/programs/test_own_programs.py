@@ -327,7 +327,7 @@ def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
     (project / "prologue.sh").write_text("export TMPDIR=/scratch/mine\n")
     values = {"--env": "TMPDIR=/scratch/mine", "--env-file": "variables"}
     found = environment(project, flag, values.get(flag, "prologue.sh"))
-    assert found["TMPDIR"] == "/scratch/mine" and "MUSTER_USER_TMPDIR" not in found
+    assert found["TMPDIR"] == "/scratch/mine"
 
 
 def test_a_command_stands_in_front_of_every_worker(project):

@@ -5,11 +5,14 @@ import os
 import re
 import signal
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from configs import cli
 from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.train import TrainConfig
 from launch.runs import restart
 from launch.runs.restart import Outcome
 from launch.spec import LaunchSpec, Program
@@ -142,8 +145,14 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     assert restart.with_flags(spec, tmp_path) == spec
     (done / "state.json").write_text('{"run_id": "run"}')
     again = restart.with_flags(spec, tmp_path).program.argv
-    assert "--resume=auto" in again and "--lr=0.5" in again
-    assert not any("reset" in word for word in again)
+    (train,) = cli.parse([TrainConfig], again[2:], prog="", description="")
+    assert (train.resume, train.lr, train.reset_optimizer) == ("auto", 0.5, False)
+    assert (
+        restart.with_flags(
+            replace(spec, program=replace(program, argv=again)), tmp_path
+        ).program.argv
+        == again
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from launch.agent.agent_job import SchedulersJob
-from launch.agent.membership.client import sealed, unsealed
+from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
-from launch.slurm.job_nodes import JobNodes
+from launch.slurm.job_nodes import JobNodes, _met_at
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
@@ -55,9 +56,8 @@ def nodes(tmp_path, monkeypatch):
 
 def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
     env = {**os.environ, "SLURM_JOB_ID": "12"}
-    return JobNodes(
-        inside, "12", ["node0", "node1"], counts, sys.executable, env, network="127.0.0.0/8"
-    )
+    job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
+    return JobNodes(inside, "12", ["node0", "node1"], job, sys.executable, env)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
@@ -187,7 +187,7 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], [1, 1], "python", env)
+    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], {"nproc": [1, 1]}, "python", env)
     asked = here.srun(here.hosts, Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
@@ -262,6 +262,23 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
     ]:
         made = job_nodes(SchedulersJob("12", "here"), (1, 1))
-        made._has_started, made.avoids_bad, made.least = has_started, avoids, least
+        made._has_started, made.least = has_started, least
+        made.job["exclude"] = "auto" if avoids else None
         assert [node.name for node in made.probe().nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
+
+
+@pytest.mark.parametrize(
+    ("links", "address"),
+    [
+        # peer and own of each connection: the leader is on the first node, and elsewhere
+        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+         "10.0.0.1"),
+        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+    ],
+)  # fmt: skip
+def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
+    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
+    assert _met_at(came) == address

@@ -7,7 +7,7 @@ from pathlib import Path
 from muster.worker import inspection
 
 FORKS = """
-import importlib.util, json, os, socket, sys, warnings
+import importlib, json, os, socket, sys, types, warnings
 def ask():
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
@@ -15,9 +15,9 @@ def ask():
         connection.sendall(b'{"ask": "progress"}\\n')
         return json.loads(connection.makefile().readline())["rank"]
 folder = sys.argv[2]
-spec = importlib.util.spec_from_file_location("inspection", sys.argv[1])
-inspection = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(inspection)
+sys.modules["_muster"] = types.ModuleType("_muster")
+sys.modules["_muster"].__path__ = [os.path.dirname(sys.argv[1])]
+inspection = importlib.import_module("_muster.inspection")
 os.environ["MUSTER_INSPECTION"] = folder
 inspection.start(3)
 answered = [ask()]

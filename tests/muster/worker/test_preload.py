@@ -77,7 +77,7 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
 @pytest.mark.parametrize("words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"]])
 def test_each_rank_is_as_under_torchrun(project, words):
     skip_if_quick()
-    env = {"TMPDIR": str(project), "MUSTER_USER_TMPDIR": str(project.parent)}
+    env = {"TMPDIR": str(project)}
     ours = printed(run(project, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
                 "--master-addr=127.0.0.1", "--rdzv-id=run", "--max-restarts=0", "--nnodes=1",

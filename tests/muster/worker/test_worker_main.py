@@ -79,13 +79,6 @@ def test_all_is_as_with_plain_python(project, words, env):
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)
 
 
-def test_the_users_tmpdir_comes_back(project):
-    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="/mine")
-    assert json.loads(done.stdout)["tmpdir"] == "/mine"
-    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="")
-    assert json.loads(done.stdout)["tmpdir"] is None
-
-
 def test_muster_is_found_and_the_users_own_comes_first(project):
     (project / "train.py").write_text("import muster; print(muster.__file__)")
     assert run(project, "train.py").stdout.strip() == str(WORKER_MAIN.parents[1] / "__init__.py")

@@ -17,8 +17,7 @@ from tests.train.report.folders import cell, collectives, make_run, make_study, 
 from tests.train.workers import REPOSITORY
 from train.cost.__main__ import predictions
 from train.cost.link_fit import OPERATIONS, Link, fit, load, read_bench
-from train.cost.measured_steps import Steps
-from train.cost.predict import MODES, predict
+from train.cost.predict import MODES, Steps, predict
 from train.report.data import scaling, tables
 from train.report.data.subject import read_subject
 

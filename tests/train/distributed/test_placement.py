@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,9 +13,9 @@ from train.distributed.placement import (
     choose_backend,
     choose_device,
     fair_share,
-    host_leader,
     with_neighbours,
 )
+from train.distributed.rendezvous import Peers
 from train.distributed.world import World
 
 
@@ -93,4 +94,7 @@ def test_hosts_are_the_nodes_of_workers_started_by_hand():
     assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
     assert {w.num_nodes for w in worlds} == {3}
     assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]
-    assert [host_leader(rank, workers) for rank in range(4)] == [0, 1, 0, 3]
+    leads = [
+        Peers(world, dist.HashStore(), workers, torch.device("cpu")).leads_host for world in worlds
+    ]
+    assert leads == [True, True, False, True]

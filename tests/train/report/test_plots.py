@@ -183,4 +183,4 @@ def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):
     path = make_run(tmp_path / "a", more=[evaluation(20, accuracy=0.5)])
-    assert sections._metrics(read_subject([path])).figures == {}
+    assert sections.over_epochs(tables.metrics(read_subject([path]))) == {}

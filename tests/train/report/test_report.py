@@ -119,7 +119,7 @@ def test_printed_tables_do_not_leave_a_row_or_two_behind_and_pages_are_full(tmp_
     parts = sections.build(subject)
     for rows in (17, 52, 34, 45):
         table = frame({"step": number, "value": number} for number in range(rows))
-        parts.append(sections.Section(f"{rows} rows", "more", table))
+        parts.append(sections.Section("more", table, f"{rows} rows"))
     made = page.html(subject, parts, ink=drawing.PRINT_INK)
     pages = [
         list(one._page_box.descendants()) for one in weasyprint.HTML(string=made).render().pages

@@ -58,14 +58,14 @@ def test_only_the_training_images_are_augmented(tmp_path):
     task = cs744.build(recipe(f"--data-dir={write_cifar(tmp_path)}"))
     datasets = task.build_datasets()
     plain = datasets.evaluation[""]
-    assert torch.equal(plain[2].pixels, plain.pixels[2])
+    assert torch.equal(plain[2][0], plain.tensors[0][2])
     retained = [
-        torch.equal(datasets.train[at].pixels, datasets.train.pixels[at]) for at in range(40)
+        torch.equal(datasets.train[at][0], datasets.train.tensors[0][at]) for at in range(40)
     ]
     assert sum(retained) < 4
-    before = datasets.train[0].pixels
+    before = datasets.train[0][0]
     task.start_epoch(1)
-    assert not torch.equal(datasets.train[0].pixels, before)
+    assert not torch.equal(datasets.train[0][0], before)
 
 
 def test_wrong_files_are_refused_before_training(tmp_path):
@@ -81,8 +81,9 @@ def test_as_many_images_can_be_made_where_there_are_none(tmp_path, monkeypatch):
     assert (len(train), len(tests)) == (50_000, 10_000)
     assert -(-len(train) // task.config.batch_size) == 196  # iterations of the course's epoch
     again = cs744.build(recipe(f"--data-dir={tmp_path}/generated")).build_datasets()
-    assert torch.equal(again.evaluation[""].pixels, tests.pixels)
-    shown = tests.pixels[tests.labels == 3].float().mean((0, 1, 3))
+    assert torch.equal(again.evaluation[""].tensors[0], tests.tensors[0])
+    pixels, labels = tests.tensors
+    shown = pixels[labels == 3].float().mean((0, 1, 3))
     assert shown[9:12].min() > shown[:9].max() + 60  # the band of its label
     (tmp_path / "generated").mkdir()
     with pytest.raises(UsageError, match="has no data_batch_1"):

@@ -29,7 +29,7 @@ def test_the_recipe_and_the_network_are_hetseqs():
     shapes = [tuple(p.shape) for p in model.parameters() if p.ndim > 1]
     assert shapes == [(32, 1, 3, 3), (64, 32, 3, 3), (128, 9216), (10, 128)]
     assert [m.p for m in model.modules() if type(m).__name__ == "Dropout"] == [0.25, 0.5]
-    with pytest.raises(UsageError, match="one model; leave it out"):
+    with pytest.raises(UsageError, match="unknown 'x'; known: cnn"):
         mnist.build(recipe("--model=x"))
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
-from train.report.data.tables import add_up, frame, mean_of, timed
+from train.report.data.tables import add_up, as_table, mean_of, timed
 
 # Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
@@ -16,9 +16,9 @@ RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make 
 FAR = 0.15  # a prediction that misses what was measured by more is not drawn
 
 
-def traffic(subject: Subject) -> pd.DataFrame:
+@as_table
+def traffic(subject: Subject) -> Iterator[Row]:
     """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
-    made = []
     for entry in subject.entries:
         sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
         is_large = max(sizes, default=0) >= BAND_FROM_BYTES
@@ -28,23 +28,20 @@ def traffic(subject: Subject) -> pd.DataFrame:
                 expected = add_up([payload, control])
                 observed, wire = row[f"observed_{way}_bytes"], row[f"wire_bytes_{way}"]
                 ratio = _byte_ratio(observed, expected)
-                one = {"run": entry.name, "host": row["host"], "rank": row["rank"]}
+                one: Row = {"run": entry.name, "host": row["host"], "rank": row["rank"]}
                 one |= {key: row[key] for key in ("interface", "epoch", "steps")}
                 one |= {"direction": way, "payload_bytes": payload, "control_bytes": control}
                 one |= {"expected_bytes": expected, "wire_bytes": wire, "observed_bytes": observed}
                 one |= {"ratio": ratio, "ratio_wire": _byte_ratio(observed, wire)}
                 one |= {"packet_bytes": row["packet_bytes"], "note": row["note"] or None}
-                made.append(one | {"band": _band(ratio, row["epoch"], is_large)})
-    return frame(made)
+                yield one | {"band": _band(ratio, row["epoch"], is_large)}
 
 
 def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
     """Over the epochs of training; a part that is not known leaves its total unknown."""
-    keys, sizes = ["run", "host", "direction"], ["expected_bytes", "observed_bytes"]
-    if table.empty:
-        return frame([], [*keys, *sizes])
     of_training = table[table["epoch"].astype(bool)]
-    made = of_training.groupby(keys, sort=False)[sizes].agg(add_up)
+    of_each = of_training.groupby(["run", "host", "direction"], sort=False)
+    made = of_each[["expected_bytes", "observed_bytes"]].agg(add_up)
     return made.reset_index().astype(object)
 
 
@@ -56,9 +53,9 @@ def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
     return "inside" if BAND[0] <= ratio <= BAND[1] else "outside"
 
 
-def collectives(subject: Subject) -> pd.DataFrame:
+@as_table
+def collectives(subject: Subject) -> Iterator[Row]:
     """The gradient collectives of a step, one a row, as the lowest rank handed them over."""
-    made = []
     for entry in subject.entries:
         for row in entry.run.first_rank("collectives"):  # all ranks take part in the same ones
             for number, one in enumerate(row["collectives"] or [], start=1):
@@ -66,15 +63,14 @@ def collectives(subject: Subject) -> pd.DataFrame:
                     operation, shape, dtype, size, *name = one  # older records have no names
                     shape = "x".join(map(str, shape)) if isinstance(shape, list) else shape
                     at = {"run": entry.name, "rank": row["rank"], "from_step": row["step"]}
-                    what = {"operation": operation, "shape": shape, "dtype": dtype, "bytes": size}
-                    what["parameter"] = (name[0] if name else None) or None
-                    made.append({**at, "number": number, **what})
-    return frame(made)
+                    at |= {"number": number, "operation": operation, "shape": shape}
+                    at |= {"dtype": dtype, "bytes": size}
+                    yield at | {"parameter": (name[0] if name else None) or None}
 
 
-def balance(subject: Subject) -> pd.DataFrame:
+@as_table
+def balance(subject: Subject) -> Iterator[Row]:
     """Each plan of --split auto, and what came of it: steps of its own against those before."""
-    made = []
     for entry in subject.entries:
         plans, steps = entry.run.first_rank("split"), timed(entry.run)
         ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
@@ -84,24 +80,22 @@ def balance(subject: Subject) -> pd.DataFrame:
             one = {"run": entry.name, "step": plan["step"]}
             one["parts"] = " + ".join(map(str, plan["parts"] or []))
             one["predicted_gain"] = plan["predicted_gain"]
-            made.append(one | {"measured_gain": before / during if before and during else None})
-    return frame(made)
+            yield one | {"measured_gain": before / during if before and during else None}
 
 
-def drift(subject: Subject) -> pd.DataFrame:
+@as_table
+def drift(subject: Subject) -> Iterator[Row]:
     """How far ranks' parameters were apart when they were made equal."""
-    made = []
     for entry in subject.entries:
         if rows := entry.run.first_rank("drift"):
             most = max(rows, key=lambda row: row["drift"] or 0.0)
             one = {"run": entry.name, "measured": len(rows), "largest_drift": most["drift"]}
-            made.append(one | {"at_step": most["step"], "last_drift": rows[-1]["drift"]})
-    return frame(made)
+            yield one | {"at_step": most["step"], "last_drift": rows[-1]["drift"]}
 
 
-def checkpoints(subject: Subject) -> pd.DataFrame:
+@as_table
+def checkpoints(subject: Subject) -> Iterator[Row]:
     """What checkpoints cost each rank that wrote some."""
-    made = []
     for entry in subject.entries:
         for rank, kinds in entry.run.ranks.items():
             if rows := kinds["checkpoint"]:
@@ -110,38 +104,32 @@ def checkpoints(subject: Subject) -> pd.DataFrame:
                 one["payload_bytes"] = rows[-1]["payload_bytes"]
                 one["stall_s"] = mean_of(rows, "stall_s")
                 one["largest_stall_s"] = max(numbers(r["stall_s"] for r in rows), default=None)
-                made.append(one | {"write_s": mean_of(rows, "write_s")})
-    return frame(made)
+                yield one | {"write_s": mean_of(rows, "write_s")}
 
 
-def failures(subject: Subject) -> pd.DataFrame:
+@as_table
+def failures(subject: Subject) -> Iterator[Row]:
     """Attempts, ranks and cells that did not end well, each with its own message."""
-    made = [
-        {"run": entry.name, "attempt": number, **one}
-        for entry in subject.entries
-        for number, part in enumerate([*entry.run.attempts, entry.run], start=1)
-        for one in _bad_ends(part)
-    ]
+    for entry in subject.entries:
+        for number, part in enumerate([*entry.run.attempts, entry.run], start=1):
+            for who, of_end in _bad_ends(part):
+                at = {"run": entry.name, "attempt": number, "who": who, "host": of_end.get("host")}
+                message = short(of_end.get("message"))
+                yield at | {"cause": of_end["cause"], "message": message}
     for cell in subject.cells:
         if cell.get("state") == "failed":
-            what = {"who": "cell", "cause": "failed", "message": short(cell.get("message"))}
-            made.append({"run": str(cell.get("id")), **what})
-    return frame(made, "run attempt who host cause message".split())
+            at = {"run": str(cell.get("id")), "attempt": None, "who": "cell", "host": None}
+            yield at | {"cause": "failed", "message": short(cell.get("message"))}
 
 
-def _bad_ends(part: Run) -> Iterator[Row]:
+def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
     """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
     bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
     for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
-        yield {
-            "who": f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")),
-            "host": one.get("host"),
-            "cause": one["cause"],
-            "message": short(one.get("message")),
-        }
+        yield f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")), one
     if part.end.get("code"):
-        cause, message = f"exit code {part.end['code']}", short(part.end.get("message"))
-        yield {"who": "run", "cause": cause, "message": message}
+        message = part.end.get("message")
+        yield "run", {"cause": f"exit code {part.end['code']}", "message": message}
 
 
 def short(text: Any, longest: int = 300) -> str:
@@ -149,15 +137,14 @@ def short(text: Any, longest: int = 300) -> str:
     return words if len(words) <= longest else words[: longest - 3] + "..."
 
 
-def prediction(subject: Subject) -> pd.DataFrame:
+@as_table
+def prediction(subject: Subject) -> Iterator[Row]:
     """What `train.cost` says of the runs, beside what they did; older files told other things."""
     rows = subject.prediction.get("seconds_per_iteration")
-    return frame(
-        {**row, "error": row["predicted_s"] / row["measured_s"] - 1}
-        for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, dict)
-        and len(numbers([row.get("predicted_s"), row.get("measured_s")])) == 2
-    )
+    for row in filter(lambda one: isinstance(one, dict), rows if isinstance(rows, list) else ()):
+        known = numbers(map(row.get, ("predicted_s", "measured_s")))
+        if len(known) == 2:
+            yield {**row, "error": known[0] / known[1] - 1}
 
 
 def _byte_ratio(observed: Any, expected: Any) -> float | None:

@@ -4,17 +4,19 @@ Seconds of an epoch are those of all its samples at the rate of the timed steps:
 run, which also pays for what happens once, counts as the mean of the others.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
 from train.report.data import scaling, tables
 from train.report.data.reader import Row, mean, numbers
-from train.report.data.subject import Entry, Subject
-from train.report.data.tables import frame
+from train.report.data.subject import Subject
+from train.report.data.tables import as_table
 
 
-def training(subject: Subject) -> pd.DataFrame:
+@as_table
+def training(subject: Subject) -> Iterator[Row]:
     """Accuracy, seconds and speed-up by workers and by the batch of each.
 
     A batch that no run on fewer workers had is compared with that of another size; `against` says
@@ -30,7 +32,7 @@ def training(subject: Subject) -> pd.DataFrame:
         for alike in scaling.same_work(firsts, subject.varying, of_any_size=True)
         for one in alike
     }
-    made, names = [], tables.main_metrics(subject)
+    names = tables.main_metrics(subject)
     for label, rate in rates.items():
         entries, first, base = cells[label], cells[label][0], bases[label]
         sizes = numbers([first.settings.get("batch_size")])
@@ -39,7 +41,8 @@ def training(subject: Subject) -> pd.DataFrame:
         row |= {"batch_of_each": sizes[0] / first.workers if sizes else None}
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         steps = [row for one in entries for row in tables.all_steps(one.run)]
-        samples, trained = _of_epoch(entries), tables.add_up(row["samples"] for row in steps)
+        samples = mean(entry.run.summary.get("train_samples") for entry in entries)  # of an epoch
+        trained = tables.add_up(row["samples"] for row in steps)
         row |= {"steps": len(steps) / len(entries), "epoch_s": samples / rate if samples else None}
         row["train_s"] = trained / len(entries) / rate if trained else None
         row |= {"samples_per_s": rate, "samples_per_s_per_worker": rate / first.workers}
@@ -47,8 +50,7 @@ def training(subject: Subject) -> pd.DataFrame:
         if gain is None or gain["base_workers"] > base.workers:
             base = base if first.workers > base.workers else first  # one device is its own base
             gain = {"speedup": rate / rates[base.label], "base": base.label}
-        made.append(row | {"speedup": gain["speedup"], "against": gain["base"]})
-    return frame(made)
+        yield row | {"speedup": gain["speedup"], "against": gain["base"]}
 
 
 def evaluation(subject: Subject) -> pd.DataFrame:
@@ -67,22 +69,17 @@ def evaluation(subject: Subject) -> pd.DataFrame:
     return table
 
 
-def memory(subject: Subject) -> pd.DataFrame:
+@as_table
+def memory(subject: Subject) -> Iterator[Row]:
     """The most that one worker of each run had: of the machine's memory, and of its GPU."""
-    made = []
     for label, entries in tables.cells(subject):
         ends = [end for entry in entries for end in entry.run.exits]
         first = entries[0].settings
         row: Row = {"run": label, "workers": entries[0].workers, "precision": first["precision"]}
         for name in ("peak_memory_bytes", "peak_gpu_memory_bytes"):
             row[name] = max(numbers(end.get(name) for end in ends), default=0) or None
-        made += [row] if row["peak_memory_bytes"] else []
-    return frame(made)
-
-
-def _of_epoch(entries: list[Entry]) -> float | None:
-    """How many samples the training set of these runs has."""
-    return mean(entry.run.summary.get("train_samples") for entry in entries)
+        if row["peak_memory_bytes"]:
+            yield row
 
 
 def has_widths(table: pd.DataFrame) -> bool:

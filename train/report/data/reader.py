@@ -68,6 +68,15 @@ class Run:
         """Whether this is a program of the user's: its config.yaml has settings of the launch."""
         return bool(self.config) and "task" not in self.config
 
+    @property
+    def workers(self) -> int | None:
+        """How many there were, as it says itself, or else as far as ranks left something."""
+        stated = self.summary.get("world_size")
+        if isinstance(stated, int) and stated > 0:
+            return stated
+        known = [rank for one in self.agents for rank in one.get("ranks") or []]
+        return max([*known, *self.ranks], default=-1) + 1 or None
+
 
 def read_run(path: Path) -> Run:
     """The run in `path`, with the attempts before its last one."""
@@ -160,26 +169,20 @@ def _note_missing_ranks(run: Run) -> None:
             "folder has what it printed"
         )
         return
-    wanted = run.summary.get("world_size")
-    if not isinstance(wanted, int):
-        known = [rank for one in run.agents for rank in one.get("ranks") or []]
-        wanted = max([*known, *run.ranks], default=-1) + 1
+    wanted = run.workers or 0
     missing = sorted(set(range(wanted)) - set(run.ranks))
     if missing:
         names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         run.notes.append(
             f"no records of rank {names} ({len(missing)} of {wanted}): figures leave them out"
         )
-    ends = {rank: _last(rows["step"]) for rank, rows in run.ranks.items()}
+    steps = {rank: rows["step"] for rank, rows in run.ranks.items()}
+    ends = {rank: int(own[-1]["step"]) if own else 0 for rank, own in steps.items()}
     furthest = max(ends.values(), default=0)
     early = [f"rank {rank} at step {end}" for rank, end in ends.items() if end < furthest - 1]
     if early:
         shown = ", ".join(early[:4])
         run.notes.append(f"records end early: {shown}; others reach step {furthest}")
-
-
-def _last(steps: list[Row]) -> int:
-    return int(steps[-1]["step"]) if steps else 0
 
 
 def numbers(values: Iterable[Any]) -> list[float]:

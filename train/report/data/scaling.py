@@ -46,8 +46,7 @@ def speedup(subject: Subject) -> pd.DataFrame:
     for alike in same_work(firsts, subject.varying):
         base = base_of(alike, rates)
         for entry in alike if any(one.workers > base.workers for one in alike) else ():
-            ideal = entry.workers / base.workers
-            gain = rates[entry.label] / rates[base.label]
+            ideal, gain = entry.workers / base.workers, rates[entry.label] / rates[base.label]
             error = errors.get(entry.run.name)
             row: Row = {"series": series(entry, firsts, subject.varying), "run": entry.label}
             row |= {"workers": entry.workers, "samples_per_s": rates[entry.label]}

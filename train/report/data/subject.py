@@ -149,18 +149,10 @@ def _entry(run: Run, settings: Row) -> Entry:
     of_run["nodes"] = len(run.launch.get("nodes") or []) or settings.get("nodes") or 1
     per_node = run.config.get("nproc_per_node")
     planned = of_run["nodes"] * (per_node if isinstance(per_node, int) else 1)
-    of_run["workers"] = _workers(run, planned)
+    of_run["workers"] = run.workers or planned
     if isinstance(local := of_run.get("local_batch_size"), int):
         of_run["batch_size"] = local * of_run["workers"]
     return Entry(run, of_run)
-
-
-def _workers(run: Run, planned: int) -> int:
-    stated = run.summary.get("world_size")
-    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
-        return stated
-    known = [rank for one in run.agents for rank in one.get("ranks") or []]
-    return max([*known, *run.ranks], default=planned - 1) + 1
 
 
 def _label(subject: Subject) -> None:

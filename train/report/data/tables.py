@@ -17,9 +17,9 @@ them, so that their interval is too narrow. The means of repeated runs are indep
 
 import math
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any, ParamSpec
 
 import pandas as pd
 
@@ -27,30 +27,26 @@ from train.records.schema import PHASES
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting
 
+P = ParamSpec("P")
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 FIRST = 5  # losses that are shown one by one, as the courses ask
 CONFIDENCE = 0.95
+INTERVAL = ("spread_s", "low_s", "high_s")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """Of `count` values, in their unit; the interval is None where one value alone is known."""
-
-    count: int
-    mean: float
-    median: float
-    spread: float | None  # sample standard deviation
-    low: float | None  # of the confidence interval for the mean
-    high: float | None
-
-    def columns(self, *names: str) -> dict[str, float | None]:
-        """Those fields as columns of seconds."""
-        return {f"{name}_s": getattr(self, name) for name in names}
-
-
-def frame(rows: Iterable[Row], columns: Iterable[str] = ()) -> pd.DataFrame:
+def frame(rows: Iterable[Row]) -> pd.DataFrame:
     """The rows as a table; what is not known stays None, and whole numbers stay whole."""
-    return pd.DataFrame(list(rows), columns=list(columns) or None, dtype=object)
+    return pd.DataFrame(list(rows), dtype=object)
+
+
+def as_table(rows: Callable[P, Iterable[Row]]) -> Callable[P, pd.DataFrame]:
+    """A function that yields rows, as one that returns their table."""
+
+    @wraps(rows)
+    def table(*args: P.args, **how: P.kwargs) -> pd.DataFrame:
+        return frame(rows(*args, **how))
+
+    return table
 
 
 def records(table: pd.DataFrame) -> list[Row]:
@@ -86,17 +82,15 @@ def curve(run: Run) -> dict[int, float]:
     return {row["step"]: row["loss"] for row in all_steps(run) if numbers([row["loss"]])}
 
 
-def losses(subject: Subject) -> pd.DataFrame:
+@as_table
+def losses(subject: Subject) -> Iterator[Row]:
     curves = {id(entry): curve(entry.run) for entry in subject.entries}
-    rows = []
     for entry in subject.entries:
         other = reference(entry, subject)
-        base = curves[id(other)] if other is not entry else {}
+        base, name = (curves[id(other)], other.name) if other is not entry else ({}, None)
         for step, loss in curves[id(entry)].items():
-            row = {"run": entry.name, "step": step, "loss": loss}
-            row["reference"] = other.name if other is not entry else None
-            rows.append(row | {"difference": loss - base[step] if step in base else None})
-    return frame(rows, "run step loss reference difference".split())
+            row: Row = {"run": entry.name, "step": step, "loss": loss, "reference": name}
+            yield row | {"difference": loss - base[step] if step in base else None}
 
 
 def reference(entry: Entry, subject: Subject) -> Entry:
@@ -131,9 +125,9 @@ def largest_gap(entry: Entry, base: Entry) -> tuple[float, int] | None:
     return (max(apart)[0], -max(apart)[1]) if apart else None
 
 
-def first_losses(subject: Subject) -> pd.DataFrame:
+@as_table
+def first_losses(subject: Subject) -> Iterator[Row]:
     """The first losses of each run, and how far it is from its reference and from its like."""
-    rows = []
     for entry in subject.entries:
         base, like = reference(entry, subject), _same_draw(entry, subject)
         own = curve(entry.run)
@@ -147,18 +141,17 @@ def first_losses(subject: Subject) -> pd.DataFrame:
         row["same_workers_and_split"] = like.name if like is not None and of_like else None
         row["difference_to_it"] = of_like[0] if of_like else None
         if own:
-            rows.append(row)
-    return frame(rows)
+            yield row
 
 
-def metrics(subject: Subject) -> pd.DataFrame:
-    made = []
+@as_table
+def metrics(subject: Subject) -> Iterator[Row]:
     for entry in subject.entries:
         for row in evaluations(entry.run):
             at = {"run": entry.name, "epoch": row["epoch"], "step": row["step"]}
-            known = {name: one for name, one in (row["metrics"] or {}).items() if numbers([one])}
-            made += [at | {"metric": name, "value": one} for name, one in known.items()]
-    return frame(made)
+            for name, value in (row["metrics"] or {}).items():
+                if numbers([value]):
+                    yield at | {"metric": name, "value": value}
 
 
 def main_metrics(subject: Subject) -> list[str]:
@@ -178,20 +171,18 @@ def last_metric(entry: Entry, name: str) -> Any:
     return (rows[-1]["metrics"] or {}).get(name) if rows else None
 
 
-def evaluation_seconds(subject: Subject) -> pd.DataFrame:
-    made = []
+@as_table
+def evaluation_seconds(subject: Subject) -> Iterator[Row]:
     for label, entries in cells(subject):
         rows = [row for entry in entries for row in evaluations(entry.run)]
-        found = estimate(row["eval_s"] for row in rows)
-        if found is None:
-            continue
-        samples = mean_of(rows, "samples")
-        row = {"run": label, "workers": entries[0].workers, "evaluations": found.count}
-        row |= {"samples": samples, "eval_s": found.mean, **found.columns("low", "high")}
-        row |= {name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")}
-        rate = samples / found.mean if samples and found.mean else None
-        made.append(row | {"samples_per_s": rate})
-    return frame(made)
+        if found := estimate(row["eval_s"] for row in rows):
+            mean_s, samples = found["mean_s"], mean_of(rows, "samples")
+            count = len(numbers(row["eval_s"] for row in rows))
+            one: Row = {"run": label, "workers": entries[0].workers, "evaluations": count}
+            one |= {"samples": samples, "eval_s": mean_s}
+            one |= {name: found[name] for name in ("low_s", "high_s")}
+            one |= {name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")}
+            yield one | {"samples_per_s": samples / mean_s if samples and mean_s else None}
 
 
 def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
@@ -202,52 +193,46 @@ def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
     return list(found.items())
 
 
-def seconds(subject: Subject) -> pd.DataFrame:
-    made = []
+@as_table
+def seconds(subject: Subject) -> Iterator[Row]:
     for label, entries in cells(subject):
         per_run = [rows for entry in entries if (rows := timed(entry.run))]
         found = of_runs(per_run)
-        if found is None:
+        if not found:
             continue
         rows, workers = [row for one in per_run for row in one], entries[0].workers
-        precision = entries[0].settings.get("precision")
-        row = {"run": label, "sync": entries[0].sync, "precision": precision, "workers": workers}
-        row |= {"runs": len(per_run), "steps": len(rows)}
-        row |= found.columns("mean", "median", "spread", "low", "high")
+        mean_s = found["mean_s"] or 0.0
+        row: Row = {"run": label, "sync": entries[0].sync}
+        row |= {"precision": entries[0].settings.get("precision"), "workers": workers}
+        row |= {"runs": len(per_run), "steps": len(rows)} | found
         parts = {f"{phase}_s": mean_of(rows, f"{phase}_s") for phase in PHASES}
         known, per_s = numbers(parts.values()), rate(rows)
-        row |= parts
         is_whole = len(known) == len(parts)
-        row["other_s"] = max(0.0, found.mean - sum(known)) if is_whole else None
+        row |= parts | {"other_s": max(0.0, mean_s - sum(known)) if is_whole else None}
         hidden = mean_of(rows, "overlapped_s") if workers > 1 else None
         waited = parts["sync_s"] if hidden is not None else None
-        row |= {"overlapped_s": hidden, "exposed_s": waited}
         both = (hidden or 0.0) + (waited or 0.0)
-        row["waited_share"] = waited / found.mean if waited is not None and found.mean else None
+        row |= {"overlapped_s": hidden, "exposed_s": waited}
+        row["waited_share"] = waited / mean_s if waited is not None and mean_s else None
         row["hidden_share"] = (hidden or 0.0) / both if both else None
         row["samples_per_s"] = per_s
-        row["samples_per_s_per_worker"] = per_s / workers if per_s else None
-        made.append(row)
-    return frame(made)
+        yield row | {"samples_per_s_per_worker": per_s / workers if per_s else None}
 
 
-def per_rank(subject: Subject) -> pd.DataFrame:
+@as_table
+def per_rank(subject: Subject) -> Iterator[Row]:
     """Each rank's part; what a rank does before it waits for others is its own work."""
-    made = []
     for entry in subject.entries:
-        for rank, kinds in entry.run.ranks.items():
+        for rank, kinds in entry.run.ranks.items() if entry.workers > 1 else ():
             steps = kinds["step"][1:]
             step_s, local = mean_of(steps, "step_s"), mean_of(steps, "local_samples")
-            own = estimate(own_work_s(row) for row in steps)
-            if not step_s or entry.workers == 1:
-                continue
-            row = {"run": entry.name, "rank": rank, "steps": len(steps), "local_samples": local}
-            row["own_work_s"] = own.mean if own else None
-            row |= own.columns("low", "high") if own else {"low_s": None, "high_s": None}
-            row["sync_s"] = mean_of(steps, "sync_s")
-            row["samples_per_s"] = local / step_s if local is not None else None
-            made.append(row)
-    return frame(made)
+            if step_s:
+                own = estimate(own_work_s(row) for row in steps)
+                row = {"run": entry.name, "rank": rank, "steps": len(steps), "local_samples": local}
+                row |= {"own_work_s": own.get("mean_s")}
+                row |= {name: own.get(name) for name in ("low_s", "high_s")}
+                row["sync_s"] = mean_of(steps, "sync_s")
+                yield row | {"samples_per_s": local / step_s if local is not None else None}
 
 
 def own_work_s(row: Row) -> float | None:
@@ -256,29 +241,28 @@ def own_work_s(row: Row) -> float | None:
     return sum(parts) if None not in parts else None
 
 
-def estimate(values: Iterable[Any]) -> Estimate | None:
-    """Mean and interval of all numbers among `values`; None where there are none."""
+def estimate(values: Iterable[Any]) -> dict[str, float | None]:
+    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
+
+    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
+    None where one value alone is known.
+    """
     known = numbers(values)
     if not known:
-        return None
-    center, spread, half = statistics.fmean(known), None, None
-    if len(known) > 1:
-        from scipy import special
+        return {}
+    center, middle = statistics.fmean(known), statistics.median(known)
+    if len(known) == 1:
+        return {"mean_s": center, "median_s": middle, **dict.fromkeys(INTERVAL)}
+    from scipy import special
 
-        spread = statistics.stdev(known)
-        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * spread / math.sqrt(len(known))
-    return Estimate(
-        count=len(known),
-        mean=center,
-        median=statistics.median(known),
-        spread=spread,
-        low=None if half is None else center - half,
-        high=None if half is None else center + half,
-    )
+    spread = statistics.stdev(known)
+    quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * spread / math.sqrt(len(known))
+    interval = zip(INTERVAL, (spread, center - half, center + half), strict=True)
+    return {"mean_s": center, "median_s": middle, **dict(interval)}
 
 
-def of_runs(per_run: list[list[Row]]) -> Estimate | None:
+def of_runs(per_run: list[list[Row]]) -> dict[str, float | None]:
     """Over the steps of one run; over the means of several."""
     if len(per_run) > 1:
         return estimate(mean_of(rows, "step_s") for rows in per_run)
@@ -314,15 +298,13 @@ def state(entry: Entry) -> str:
     return "failed" if bad else "no end on record"
 
 
-def overview(subject: Subject) -> pd.DataFrame:
+@as_table
+def overview(subject: Subject) -> Iterator[Row]:
     """A row a run: its settings, how it ended, how far it came."""
     columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
-    columns += [key for key in subject.varying if key not in columns]
-    rows = []
     for entry in subject.entries:
         steps = all_steps(entry.run)
-        row: Row = {key: entry.settings.get(key) for key in columns}
+        row: Row = {key: entry.settings.get(key) for key in (*columns, *subject.varying)}
         row |= {"run": entry.name, "folder": entry.run.name, "state": state(entry)}
-        row |= {"steps": len(steps) or None, "final_loss": steps[-1]["loss"] if steps else None}
-        rows.append(row)
-    return frame(rows, [*columns, "final_loss"])
+        row["steps"] = len(steps) or None
+        yield row | {"final_loss": steps[-1]["loss"] if steps else None}

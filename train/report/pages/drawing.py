@@ -1,4 +1,4 @@
-"""How figures are drawn: without a screen, narrow enough for a phone, in colours of their own.
+"""How quantities are written, and figures drawn: without a screen, narrow enough for a phone.
 
 Text and axes take the colour of the page around them, so that a figure works on light and dark.
 No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
@@ -13,8 +13,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # as a testbed takes it
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
 # Okabe and Ito's, less black and yellow; the light ones darker, for 3:1 on white.
@@ -23,36 +25,19 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
-WIDTH_IN, TYPE_PT = 4.2, 9.5  # on a phone of 390 pixels, type then has 11
+WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
 LINE_IN, LETTERS = 0.18, 46  # of a line of text, and letters across the figure
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # as a testbed takes it
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": TYPE_PT,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "report",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.18,
-    "figure.constrained_layout.use": True,
-    **dict.fromkeys(
-        "text.color axes.labelcolor axes.edgecolor xtick.color ytick.color grid.color".split(), INK
-    ),
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
 
 @contextmanager
 def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
     """A figure and its axes, in an array of two dimensions."""
     import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH_IN, height_in))
-        FigureCanvasSVG(figure)
         yield figure, figure.subplots(squeeze=False, **how)
 
 

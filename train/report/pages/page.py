@@ -86,15 +86,7 @@ def as_heading(column: str) -> str:
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
     """The page; `ink` is the colour of figures' text and axes, which paper has to be told."""
-    from markupsafe import Markup
-
-    # Figures are our own drawings, in which all text is outlines.
-    figures = {
-        name: Markup(svg.replace("currentColor", ink))
-        for one in parts
-        for name, svg in one.figures.items()
-    }
-    return _render("report.html.j2", subject, parts, figures=figures)
+    return _render("report.html.j2", subject, parts, ink=ink)
 
 
 def markdown(subject: Subject, parts: list[Section]) -> str:
@@ -115,18 +107,8 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
     for one in (as_anchor, as_heading, shown):
         environment.filters[one.__name__] = one
     environment.filters["as_markdown"] = markdown_table
-    chosen, defaults = provenance.settings(subject)
-    return environment.get_template(template).render(
-        subject=subject,
-        parts=parts,
-        hosts=provenance.hosts(subject),
-        versions=provenance.versions(subject),
-        chosen=chosen,
-        defaults=defaults,
-        commands=provenance.commands(subject),
-        verdict=verdict.build(subject),
-        **more,
-    )
+    what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
+    return environment.get_template(template).render(what, provenance=provenance, **more)
 
 
 def markdown_table(

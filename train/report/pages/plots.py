@@ -5,6 +5,7 @@ Another figure is another `Panel`, or another call of `bars`: what is drawn is d
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -18,12 +19,8 @@ from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, d
 
 OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
 PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
-EVALUATION_COLOURS = {
-    "predict": "#0072B2",
-    "metric": "#E69F00",
-    "sync": "#D55E00",
-    "other": "#999999",
-}
+OF_EVALUATION = ("#0072B2", "#E69F00", "#D55E00", "#999999")
+EVALUATION_COLOURS = dict(zip(("predict", "metric", "sync", "other"), OF_EVALUATION, strict=True))
 EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
 NAME_LETTERS = 24  # of a bar's name in a line
 PANEL_IN = 2.1
@@ -237,20 +234,12 @@ def in_parts(
     }
 
 
-def seconds(table: pd.DataFrame, rows: slice = ALL) -> str:
-    """A bar a run, its phases stacked, with the confidence interval of the mean."""
-    return _phases(table, PHASE_COLOURS, "mean_s", "seconds per iteration", rows)
-
-
-def evaluation(table: pd.DataFrame, rows: slice = ALL) -> str:
-    """Seconds of an evaluation of each run by their parts, with their interval."""
-    return _phases(table, EVALUATION_COLOURS, "eval_s", "seconds per evaluation", rows)
-
-
-def _phases(
-    table: pd.DataFrame, colours: Mapping[str, str], whole: str, unit: str, rows: slice
+def phases(
+    colours: Mapping[str, str], whole: str, unit: str, table: pd.DataFrame, rows: slice = ALL
 ) -> str:
-    """Bars of `whole` in parts; what no phase accounts for is "other", all where one is unknown."""
+    """Bars of `whole` in parts, with the interval of the mean; what no phase accounts for is
+    "other", all where one is unknown.
+    """
     sizes = table.reindex(columns=[f"{name}_s" for name in colours]).astype(float)
     sizes.columns, total = list(colours), table[whole].astype(float)
     parts = sizes.drop(columns="other").where(~sizes.drop(columns="other").isna().any(axis=1), 0.0)
@@ -259,6 +248,10 @@ def _phases(
         table["run"], sizes, unit, fills=list(colours.values()),
         labels=map(duration, table[whole]), ends=table[["low_s", "high_s"]], rows=rows,
     )  # fmt: skip
+
+
+seconds = partial(phases, PHASE_COLOURS, "mean_s", "seconds per iteration")
+evaluation = partial(phases, EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
 
 
 def memory(table: pd.DataFrame, rows: slice = ALL) -> str:

@@ -2,7 +2,7 @@
 
 import shlex
 
-from train.report.data.reader import Row
+from train.report.data.reader import Row, numbers
 from train.report.data.subject import Entry, Subject, defaults
 
 
@@ -16,13 +16,11 @@ def hosts(subject: Subject) -> list[Row]:
     found: dict[str, Row] = {}
     for entry in subject.entries:
         for name, env in entry.run.environments.items():
-            gpus, memory = env.get("gpus"), env.get("memory_bytes")
+            gpus, memory = env.get("gpus"), numbers([env.get("memory_bytes")])
             host = {"host": env.get("host", name), "processor": env.get("cpu")}
-            host |= {"cores": env.get("cores"), "memory": None, "GPUs": None}
-            if isinstance(memory, int | float):
-                host["memory"] = f"{memory / 2**30:.1f} GiB"
-            if isinstance(gpus, list):
-                host["GPUs"] = ", ".join(map(str, gpus))
+            host["cores"] = env.get("cores")
+            host["memory"] = f"{memory[0] / 2**30:.1f} GiB" if memory else None
+            host["GPUs"] = ", ".join(map(str, gpus)) if isinstance(gpus, list) else None
             if is_simulated(entry):
                 name, host["host"] = "", "one machine"
             found[name] = host | {"interface": _interface(env), "system": env.get("platform")}

@@ -1,9 +1,8 @@
 """What a report says first: what ran on what, one row for each group of repeats, warnings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,35 +18,54 @@ SAME_TOKENS = 1.02  # times as many are the same work
 MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
-@dataclass
-class Verdict:
+class Verdict(NamedTuple):
     """The first screen of a report; parts for which there are no records are empty."""
 
     ran: str
     table: pd.DataFrame
-    base: str = ""
-    warnings: list[str] = field(default_factory=list)
+    base: str
+    warnings: list[str]
 
 
 def build(subject: Subject) -> Verdict:
     """The verdict on `subject`."""
     seconds, gains = records(tables.seconds(subject)), records(scaling.speedup(subject))
-    if not any(row["ideal"] > 1 for row in gains):
-        gains = []
-    bases = dict.fromkeys(row["base"] for row in gains)
+    bases = list(dict.fromkeys(row["base"] for row in gains))
+    base = "; ".join(bases) if len(bases) <= MOST_NAMED else "the same work on the fewest workers"
     return Verdict(
         _ran(subject),
         _table(subject, seconds, gains),
-        _against(list(bases)),
-        [
-            *provenance.notes(subject),
-            *_shared_cores(subject),
-            *_doubts([*gains, *_evaluation_gains(subject)]),
-            *_unequal_lengths(subject),
-            *_unequal_tokens(subject),
-            *_uneven(seconds),
-        ],
+        f"Speed-up and efficiency are relative to {base}." if bases else "",
+        [*provenance.notes(subject), *_warnings(subject, seconds, gains)],
     )
+
+
+def _warnings(subject: Subject, seconds: list[Row], gains: list[Row]) -> Iterator[str]:
+    """Of what makes numbers less than they seem."""
+    yield from _shared_cores(subject)
+    # more likely their base was slowed
+    over = [
+        f"{row['efficiency']:.0%} of {row['run']} against {row['base']}"
+        for row in [*gains, *_evaluation_gains(subject)]
+        if row["efficiency"] > DOUBTFUL
+    ]
+    if over:
+        text = f"An efficiency above {DOUBTFUL:.0%} is seldom real; its base was probably slowed: "
+        yield text + ", ".join(over) + "."
+    steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
+    if len(steps) > 1:
+        yield (
+            f"Runs took from {min(steps)} to {max(steps)} steps: their last losses, metrics and "
+            "MB are of other amounts of training. Losses are compared at the steps that both have."
+        )
+    yield from _unequal_tokens(subject)
+    uneven = "; ".join(
+        f"{row['run']} (mean {duration(row['mean_s'])}, median {duration(row['median_s'])})"
+        for row in seconds
+        if (row["spread_s"] or 0.0) > row["mean_s"] / 2
+    )
+    if uneven:
+        yield f"Iterations differ widely in {uneven}: something else may have run."
 
 
 def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFrame:
@@ -79,12 +97,6 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
 
 
-def _against(bases: list[str]) -> str:
-    if len(bases) > MOST_NAMED:
-        return "Speed-up and efficiency are relative to the same work on the fewest workers."
-    return "Speed-up and efficiency are relative to " + "; ".join(bases) + "." if bases else ""
-
-
 def _evaluation_gains(subject: Subject) -> list[Row]:
     """Those of evaluations, in the form of `scaling.speedup`."""
     return [
@@ -93,18 +105,6 @@ def _evaluation_gains(subject: Subject) -> list[Row]:
         for row in records(over_workers.evaluation(subject))
         if row["speedup"]
     ]
-
-
-def _unequal_lengths(subject: Subject) -> list[str]:
-    """A warning where rows are of other numbers of steps."""
-    steps = {len(tables.all_steps(one.run)) for one in subject.entries} - {0}
-    if len(steps) < 2:
-        return []
-    text = (
-        f"Runs took from {min(steps)} to {max(steps)} steps: their last losses, metrics and MB are "
-        "of other amounts of training. Losses are compared at the steps that both have."
-    )
-    return [text]
 
 
 def _unequal_tokens(subject: Subject) -> Iterator[str]:
@@ -160,52 +160,33 @@ def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
     if not len(table):
         return {}
     sent = table[(table["direction"] == "sent") & table["epoch"].astype(bool)]
-    of_runs = [sent[sent["run"] == entry.name] for entry in entries]
-    found: Row = {}
-    for name, column in (("MB_expected", "expected_bytes"), ("MB_counted", "observed_bytes")):
-        totals = [add_up(rows[column]) for rows in of_runs if len(rows)]
-        found[name] = mean(None if one is None else one / 1e6 for one in totals)
-    return found
+    of_runs = [rows for entry in entries if len(rows := sent[sent["run"] == entry.name])]
+    columns = {"MB_expected": "expected_bytes", "MB_counted": "observed_bytes"}
+    return {
+        name: mean(None if (one := add_up(rows[column])) is None else one / 1e6 for rows in of_runs)
+        for name, column in columns.items()
+    }
 
 
-def _shared_cores(subject: Subject) -> list[str]:
-    """Runs whose workers had less than a core each: speed-ups are then not those of nodes."""
-    found: dict[str, list[str]] = {}
+def _shared_cores(subject: Subject) -> Iterator[str]:
+    """Of runs whose workers had less than a core each: speed-ups are then not those of nodes."""
+    found: dict[str, dict[str, None]] = {}
     for entry in subject.entries:
         total = _cores(entry)
         if total and entry.workers > total and not entry.run.is_foreign:
-            found.setdefault(f"{entry.workers} workers on {total:.0f}", []).append(entry.label)
+            found.setdefault(f"{entry.workers} workers on {total:.0f}", {})[entry.label] = None
     each = "; ".join(
-        f"{labels[0] if len(set(labels)) == 1 else f'{len(set(labels))} rows'}: {text}"
+        f"{next(iter(labels)) if len(labels) == 1 else f'{len(labels)} rows'}: {text}"
         for text, labels in found.items()
     )
-    return [f"Workers share cores ({each})."] if found else []
+    if found:
+        yield f"Workers share cores ({each})."
 
 
 def _cores(entry: Entry) -> float:
     """Those that all its workers have together; 0: not known."""
     cores = numbers(env.get("cores") for env in entry.run.environments.values())
     return sum(cores[:1] if provenance.is_simulated(entry) else cores)
-
-
-def _doubts(gains: list[Row]) -> list[str]:
-    """A warning of efficiencies that can hardly be: their base was slowed, more likely."""
-    over = [
-        f"{row['efficiency']:.0%} of {row['run']} against {row['base']}"
-        for row in gains
-        if row["efficiency"] > DOUBTFUL
-    ]
-    text = f"An efficiency above {DOUBTFUL:.0%} is seldom real; its base was probably slowed: "
-    return [text + ", ".join(over) + "."] if over else []
-
-
-def _uneven(seconds: list[Row]) -> list[str]:
-    uneven = [row for row in seconds if (row["spread_s"] or 0.0) > row["mean_s"] / 2]
-    each = "; ".join(
-        f"{row['run']} (mean {duration(row['mean_s'])}, median {duration(row['median_s'])})"
-        for row in uneven
-    )
-    return [f"Iterations differ widely in {each}: something else may have run."] if each else []
 
 
 def _ran(subject: Subject) -> str:

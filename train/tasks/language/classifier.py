@@ -37,13 +37,6 @@ class Labels:
         return len(self.labels) or 1
 
     @property
-    def model_class(self) -> Any:
-        """The class of transformers that makes such a model."""
-        import transformers
-
-        return getattr(transformers, f"AutoModelFor{self.head}")
-
-    @property
     def class_names(self) -> tuple[str, ...]:
         """What a model's configuration calls the labels."""
         return self.label_names or self.labels
@@ -58,7 +51,8 @@ def load_config(name: str, task: Labels, is_fresh: bool) -> Any:
     from transformers import AutoConfig
 
     config = hub.fetch("--model", name, AutoConfig.from_pretrained)
-    if not is_fresh and _has_head(config, task) and config.num_labels != task.num_labels:
+    has_head = any(f"For{task.head}" in made for made in config.architectures or ())
+    if not is_fresh and has_head and config.num_labels != task.num_labels:
         names = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
             f"--model {name} has {config.num_labels} labels ({names}), but {task.name} has "
@@ -113,22 +107,14 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
     Raises:
         UsageError: the weights are missing, or are those of another model.
     """
-    if is_fresh:
-        try:
-            model: nn.Module = kind.from_config(config, dtype=torch.float32)
-        except (ValueError, KeyError) as error:
-            raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
-        return model
+    model: nn.Module
     try:
-        model, loading = hub.fetch(
-            "--model",
-            name,
-            kind.from_pretrained,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-    except RuntimeError as error:  # weights of other sizes than the configuration says
+        if is_fresh:
+            model = kind.from_config(config, dtype=torch.float32)
+            return model
+        options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        model, loading = hub.fetch("--model", name, kind.from_pretrained, **options)
+    except (ValueError, KeyError, RuntimeError) as error:  # of the latter: weights of other sizes
         raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
     body = [key for key in model.state_dict() if key.startswith(f"{model.base_model_prefix}.")]
     missing = set(loading["missing_keys"]).intersection(body)
@@ -177,10 +163,6 @@ def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]
     """The inputs that `forward` names, and whether it takes any others."""
     found = signature(forward).parameters
     return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
-
-
-def _has_head(config: Any, task: Labels) -> bool:
-    return any(f"For{task.head}" in made for made in config.architectures or ())
 
 
 def _names_labels(config: Any, task: Labels) -> bool:

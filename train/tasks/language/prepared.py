@@ -1,19 +1,67 @@
 """What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks.base import Batch, Samples, Task, in_float32
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import Sample, TokenSet, collator
 from train.tasks.sources import cache
+
+# One example of t tokens: "input_ids" and whatever else each token has (t,), its tags as "labels";
+# or "label", a class number or a score.
+Sample = dict[str, Any]
+
+
+class TokenSet:
+    """The samples of one cached set."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        tokens = dict(tensors)
+        self._label = tokens.pop("label", None)
+        self._offsets: list[int] = tokens.pop("offsets").tolist()
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each sample: int64 (n,)."""
+        return torch.tensor(self._offsets).diff()
+
+    def __getitem__(self, index: int) -> Sample:
+        start, end = self._offsets[index], self._offsets[index + 1]
+        sample: Sample = {key: flat[start:end].tolist() for key, flat in self._tokens.items()}
+        return sample if self._label is None else {**sample, "label": self._label[index].item()}
+
+
+def collator(
+    tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
+) -> Callable[[Sequence[Sample]], Batch]:
+    """What makes a batch as `tokenizer` pads: int64 (n, width) each, and labels (n,).
+
+    `width` None: that of the longest, up to a `multiple`. With `tags` there are labels for tokens.
+    """
+    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
+
+    kind = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
+    if width is None:
+        pad = kind(tokenizer, padding="longest", pad_to_multiple_of=multiple)
+    else:
+        pad = kind(tokenizer, padding="max_length", max_length=width)
+    return lambda samples: dict(pad(samples))
+
+
+Sets = Mapping[str, Mapping[str, Tensor]]  # by their names
 
 
 class PreparedTask(Task):
@@ -25,6 +73,8 @@ class PreparedTask(Task):
 
     pad_multiple = 1  # of tokens, to which the longest sample is filled up
     has_tags = False  # whether labels are those of tokens
+    is_ready = False  # whether samples are read without the cache
+    hub_name: tuple[str, ...] = ()  # of the data, where no files are given
 
     def __init__(self, config: TrainConfig, model: str, tokenizer: str | None = None) -> None:
         self.config = config
@@ -36,13 +86,41 @@ class PreparedTask(Task):
     def is_prepared(self) -> bool:
         """Whether this process sees the whole cache."""
         try:
-            return cache.is_whole(self._cache)
+            return self.is_ready or cache.is_whole(self._cache)
         except UsageError:
             return False  # `prepare` says why
 
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache, unless they are there already.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        if not cache.is_whole(self._cache):
+            sets, facts = self._tokenised(self._loaded_tokenizer)
+            for one in sets.values():
+                tokens.refuse_unknown(self._loaded_tokenizer, self.tokenizer, one["input_ids"])
+            cache.write(self._cache, sets, **facts)
+
     @abstractmethod
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
+        """All sets as the cache holds them, each with its `input_ids`; and facts of them."""
+
+    @cached_property
+    @abstractmethod
+    def _files(self) -> dict[str, list[Path]]:
+        """The files of each set in the folder that --data-dir names."""
+
     def _source(self) -> Iterator[str | bytes]:
         """What the data is: all of its files, or its name on the Hub."""
+        if self.data_dir is None and self.hub_name:
+            yield " ".join(self.hub_name)
+            return
+        for name, paths in self._files.items():
+            yield name
+            for path in paths:  # not all in memory at once: they may be large
+                with path.open("rb") as file:
+                    yield hashlib.file_digest(file, "sha256").digest()
 
     @property
     def _width(self) -> int | None:
@@ -94,7 +172,10 @@ class LabelledTask(PreparedTask):
         """The model on the CPU in float32."""
         config = classifier.load_config(self.model, self.labels, self.is_fresh)
         self._label_order = classifier.label_order(config, self.labels)
-        return classifier.build(self.model, config, self.is_fresh, self.labels.model_class)
+        import transformers
+
+        kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
+        return classifier.build(self.model, config, self.is_fresh, kind)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """What `model` makes of `batch`, (n, ..., labels) in the task's order of labels."""

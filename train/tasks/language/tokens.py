@@ -16,13 +16,8 @@ BATCH = 1000  # texts that the fast tokenizers spread over the cores at a time
 MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
 # One of these makes a folder a tokenizer; without any, transformers 5 makes an empty one up.
 FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+    "tokenizer.json vocab.txt vocab.json tokenizer.model spiece.model sentencepiece.bpe.model"
+).split()
 
 
 def load(name: str, lower_case: str) -> Any:
@@ -32,19 +27,16 @@ def load(name: str, lower_case: str) -> Any:
         UsageError: there is none, or it does not treat case as `lower_case` says.
     """
     path = Path(name).expanduser()
+    present = {file.name for file in path.iterdir()} if path.is_dir() else set[str]()
+    if path.is_dir() and present.isdisjoint(FILES):
+        raise UsageError(
+            f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
+            "give a tokenizer with --tokenizer"
+        )
+    if path.is_dir() and not present & {"tokenizer.json", "tokenizer_config.json"}:
+        path /= "vocab.txt"
     if path.is_file():
         return _from_vocabulary(path, lower_case)
-    if path.is_dir():
-        present = {file.name for file in path.iterdir()}
-        if present.isdisjoint(FILES):
-            raise UsageError(
-                f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
-                "give a tokenizer with --tokenizer"
-            )
-        if "vocab.txt" in present and present.isdisjoint(
-            {"tokenizer.json", "tokenizer_config.json"}
-        ):
-            return _from_vocabulary(path / "vocab.txt", lower_case)
     from transformers import AutoTokenizer
 
     tokenizer = hub.fetch("--tokenizer", name, AutoTokenizer.from_pretrained)
@@ -102,14 +94,12 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
     Raises:
         UsageError: more than `MAX_UNKNOWN` of the tokens are unknown.
     """
-    special = torch.tensor(
-        [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-    )
-    words = ~torch.isin(input_ids, special)
-    if tokenizer.unk_token_id is None:
+    unknown_id = tokenizer.unk_token_id
+    if unknown_id is None:
         return  # by bytes: it has a token for everything
-    unknown = int((input_ids == tokenizer.unk_token_id).sum())
-    share = unknown / max(1, int(words.sum()))
+    special = torch.tensor([token for token in tokenizer.all_special_ids if token != unknown_id])
+    words = int((~torch.isin(input_ids, special)).sum())
+    share = int((input_ids == unknown_id).sum()) / max(1, words)
     if share > MAX_UNKNOWN:
         raise UsageError(
             f"{share:.0%} of the words are {tokenizer.unk_token} to the tokenizer of {name}: its "

@@ -1,8 +1,10 @@
-"""Documents become token ids with their sentences, cut into chunks that fit into a sample."""
+"""Plain text becomes documents of sentences, and these token ids, in chunks that fit a sample."""
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -10,7 +12,49 @@ from torch import Tensor
 
 from muster.errors import UsageError
 from train.tasks.language.tokens import BATCH
-from train.tasks.pretraining.documents import Document
+from train.tasks.sources.files import numbered_lines
+
+HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
+TITLE = re.compile(r"^ ?= [^=].* = ?$")
+# Behind a stop and before what a sentence may begin with; not behind an initial, as in "J. Smith".
+BOUNDARY = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'\u201c\u2018(]?\s?[A-Z0-9])")
+JOINER = re.compile(r" @([-.,])@ ")  # WikiText's "10 @,@ 000"
+
+Document = list[str]
+
+
+def read(paths: list[Path], unknown: str) -> Iterator[Document]:
+    """The documents of all files, each a list of sentences.
+
+    In a file with WikiText's headings a title begins a document; in any other a blank line does.
+    A line holds one sentence or several, which are cut at their ends. `unknown` stands for the
+    words that WikiText has as <unk>.
+
+    Raises:
+        UsageError: a line is not UTF-8; the message names file and line.
+    """
+    for path in paths:
+        is_wikitext = any(TITLE.match(line) for _, line in numbered_lines(path))
+        document: Document = []
+        for _, line in numbered_lines(path):
+            if TITLE.match(line) if is_wikitext else not line.strip():
+                if document:
+                    yield document
+                document = []
+            elif is_wikitext and HEADING.match(line):
+                continue
+            else:
+                if is_wikitext:
+                    line = JOINER.sub(r"\1", line).replace("<unk>", unknown)
+                document += sentences(line)
+        if document:
+            yield document
+
+
+def sentences(line: str) -> list[str]:
+    """The sentences of one line; none of a blank one."""
+    return [sentence for sentence in BOUNDARY.split(line.strip()) if sentence]
+
 
 MARKS = 3  # [CLS] A [SEP] B [SEP]
 Thing = TypeVar("Thing")
@@ -23,7 +67,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
     two tokens; a longer sentence is cut.
 
     Returns:
-        tokens: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
+        input_ids: int32 (all tokens,); sentences: int64 (s + 1,), sentence i is tokens
         [sentences[i], sentences[i + 1]); documents: int64 (d + 1,), of sentences likewise;
         chunks: int64 (c, 3), each document, first sentence and the one behind the last.
     """
@@ -34,9 +78,9 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
         rows = iter(_tokenised(tokenizer, chain.from_iterable(part)))
         for count in counts:
             first = len(ends) - 1
-            for _ in range(count):
-                for piece in _pieces(next(rows), room):
-                    tokens.extend(piece)
+            for sentence in islice(rows, count):
+                for start in range(0, len(sentence), room):
+                    tokens.extend(sentence[start : start + room])
                     ends.append(len(tokens))
             own = ends[first:]
             pieces = list(_chunks(own, room))
@@ -49,7 +93,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
                 del tokens[ends[first] :]
                 del ends[first + 1 :]
     return {
-        "tokens": torch.tensor(tokens, dtype=torch.int32),
+        "input_ids": torch.tensor(tokens, dtype=torch.int32),
         "sentences": torch.tensor(ends),
         "documents": torch.tensor(document_ends),
         "chunks": torch.tensor(chunks, dtype=torch.int64).view(-1, 3),
@@ -81,11 +125,6 @@ def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
     rest = iter(things)
     while part := list(islice(rest, BATCH)):
         yield part
-
-
-def _pieces(sentence: list[int], room: int) -> Iterator[list[int]]:
-    for start in range(0, len(sentence), room):
-        yield sentence[start : start + room]
 
 
 def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from muster.errors import UsageError
-from train.tasks.sources.files import require_folder
+from train.tasks.sources.files import folder_of
 
 TEXT = (".txt", ".tokens", ".raw")  # the last two are WikiText's
 SHARDS = (".hdf5", ".h5")
@@ -12,21 +12,16 @@ SETS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 NOT_TEXT = ("vocab.txt", "readme.txt", "license.txt", "requirements.txt")
 
 
-def find(folder: Path | None) -> dict[str, list[Path]]:
+def find(data_dir: Path | None) -> dict[str, list[Path]]:
     """The files of `train` and, where there are some, `valid` and `test`; all of one kind.
 
-    A file belongs to a set where a word of its name, or of a folder below `folder`, says so:
+    A file belongs to a set where a word of its name, or of a folder below the folder, says so:
     `valid.txt`, `wiki.test.tokens`, `books_test_3.hdf5`, `validation/0.h5`. All others train.
 
     Raises:
         UsageError: there is no folder, nothing to train on, or text next to shards.
     """
-    if folder is None:
-        raise UsageError(
-            "--task bert needs --data-dir: a folder with text files "
-            f"({', '.join(TEXT)}) or HDF5 shards ({', '.join(SHARDS)})"
-        )
-    require_folder(folder)
+    folder = folder_of(data_dir)
     sets: dict[str, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix in TEXT + SHARDS and path.is_file() and path.name.lower() not in NOT_TEXT:

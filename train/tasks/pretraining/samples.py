@@ -31,17 +31,14 @@ def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> B
     def filled(rows: Iterable[list[int]], padding: int = 0) -> Tensor:
         return torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
 
+    rows = enumerate(samples)
+    positions = [row * longest + at for row, sample in rows for at in sample.positions]
+    targets = [target for sample in samples for target in sample.targets]
     return {
         "input_ids": filled((sample.tokens for sample in samples), padding),
         "token_type_ids": filled(sample.segments for sample in samples),
         "attention_mask": filled([1] * len(sample.tokens) for sample in samples),
-        "masked_positions": _whole(
-            row * longest + at for row, sample in enumerate(samples) for at in sample.positions
-        ),
-        "masked_labels": _whole(target for sample in samples for target in sample.targets),
-        "labels": _whole(sample.is_random_next for sample in samples),
+        "masked_positions": torch.tensor(positions, dtype=torch.int64),
+        "masked_labels": torch.tensor(targets, dtype=torch.int64),
+        "labels": torch.tensor([sample.is_random_next for sample in samples]),
     }
-
-
-def _whole(numbers: object) -> Tensor:
-    return torch.tensor(list(numbers), dtype=torch.int64)  # type: ignore[call-overload]

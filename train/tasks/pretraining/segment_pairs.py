@@ -1,14 +1,77 @@
-"""Chunks of a corpus become pairs of segments, anew in every epoch, alike on every rank."""
+"""Chunks of a corpus become pairs of segments, some tokens hidden, anew in every epoch."""
 
+import math
 from collections.abc import Mapping
 from random import Random
+from typing import NamedTuple
 
 from torch import Tensor
 
 from train.model.rng import hash_seed
-from train.tasks.pretraining.corpus import MARKS
-from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
 from train.tasks.pretraining.samples import PairSample
+
+MASKED, REPLACED = 0.8, 0.1  # shares of what is to be guessed; the rest is left as it is
+
+
+class Masking(NamedTuple):
+    """What is hidden of a sample, and what has to be known of its tokens."""
+
+    vocabulary: int  # how many tokens there are
+    mask: int
+    special: frozenset[int]  # never to be guessed
+    continues: frozenset[int]  # pieces that continue a word: "##s"
+    share: float  # of the tokens that are hidden
+    most: int  # of one sample
+    whole_word: bool  # hide all pieces of a word or none, as long as they fit
+
+
+class Masked(NamedTuple):
+    """A sample of t tokens, some of them hidden."""
+
+    tokens: list[int]  # t, what the model sees
+    positions: list[int]  # of what is to be guessed, ascending
+    targets: list[int]  # what was there
+
+
+def hide(tokens: list[int], how: Masking, rng: Random) -> Masked:
+    """Hide a share of the tokens, at least one."""
+    wanted = min(how.most, max(1, round(how.share * len(tokens))))
+    seen = list(tokens)
+    chosen: list[int] = []
+    for word in _words_in_random_order(tokens, how, rng):
+        if len(chosen) == wanted:
+            break
+        if len(chosen) + len(word) <= wanted:
+            chosen += word
+    for position in chosen:
+        draw = rng.random()
+        if draw < MASKED:
+            seen[position] = how.mask
+        elif draw < MASKED + REPLACED:
+            seen[position] = rng.randrange(how.vocabulary)
+    chosen.sort()
+    return Masked(seen, chosen, [tokens[position] for position in chosen])
+
+
+def most_per_sample(share: float, max_seq_length: int) -> int:
+    """How many tokens of one sample are hidden at most, as NVIDIA's BERT has it."""
+    return math.ceil(share * max_seq_length)
+
+
+def _words_in_random_order(tokens: list[int], how: Masking, rng: Random) -> list[list[int]]:
+    """Positions that are hidden together."""
+    words: list[list[int]] = []
+    for position, token in enumerate(tokens):
+        if token in how.special:
+            continue
+        goes_on = how.whole_word and token in how.continues
+        if goes_on and words and words[-1][-1] == position - 1:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    rng.shuffle(words)
+    return words
+
 
 RANDOM_NEXT = 0.5
 EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # so that all runs and epochs are scored on the same
@@ -25,20 +88,16 @@ class Pairs:
     def __init__(
         self,
         corpus: Mapping[str, Tensor],
-        vocabulary: Vocabulary,
+        masking: Masking,
         marks: tuple[int, int],  # [CLS] and [SEP]
         *,
         seed: int,
         room: int,  # tokens of both segments together
-        share: float,
-        whole_word: bool,
     ) -> None:
         self._tokens, self._sentences, self._documents, self._chunks = (
-            corpus[name].numpy() for name in ("tokens", "sentences", "documents", "chunks")
+            corpus[name].numpy() for name in ("input_ids", "sentences", "documents", "chunks")
         )
-        self._vocabulary, self._marks = vocabulary, marks
-        self._seed, self._room, self._share = seed, room, share
-        self._whole_word = whole_word
+        self._masking, self._marks, self._seed, self._room = masking, marks, seed, room
         self.epoch = EVALUATION_EPOCH
 
     def __len__(self) -> int:
@@ -56,14 +115,7 @@ class Pairs:
             second = self._span(cut, int(self._sentences[end]))
         cls, sep = self._marks
         tokens = [cls, *first, sep, *second, sep]
-        masked = hide(
-            tokens,
-            self._vocabulary,
-            rng,
-            share=self._share,
-            most=most_per_sample(self._share, self._room + MARKS),
-            whole_word=self._whole_word,
-        )
+        masked = hide(tokens, self._masking, rng)
         segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
         return PairSample(
             masked.tokens, segments, masked.positions, masked.targets, int(is_random_next)

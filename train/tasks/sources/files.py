@@ -1,21 +1,43 @@
 """Folders and text files that a user names: one that is missing or not UTF-8 is refused."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from muster.errors import UsageError
 
 
-def require_folder(folder: Path) -> None:
-    """Do nothing where `folder`, which --data-dir names, is one.
+def folder_of(data_dir: Path | None) -> Path:
+    """What --data-dir names.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it names nothing, or no folder.
     """
-    if not folder.is_dir():
-        state = "is not a folder" if folder.exists() else "does not exist"
-        raise UsageError(f"--data-dir {folder} {state}")
+    if data_dir is None:
+        raise UsageError("this task needs --data-dir: the folder with its files")
+    if not data_dir.is_dir():
+        state = "is not a folder" if data_dir.exists() else "does not exist"
+        raise UsageError(f"--data-dir {data_dir} {state}")
+    return data_dir
+
+
+def find(
+    data_dir: Path | None, names: Mapping[str, Sequence[str]], what: str, below: str = ""
+) -> dict[str, Path]:
+    """Each file, by the first of its `names` that lies in the folder, or in `below` of it.
+
+    Raises:
+        UsageError: there is no folder, or a file is missing; the message ends with `what`.
+    """
+    folder = folder_of(data_dir)
+    home = folder / below if (folder / below).is_dir() else folder
+    found = {
+        name: next((home / one for one in known if (home / one).is_file()), None)
+        for name, known in names.items()
+    }
+    if missing := [" or ".join(names[name]) for name, path in found.items() if path is None]:
+        raise UsageError(f"--data-dir {home} has no {', '.join(missing)}; {what}")
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

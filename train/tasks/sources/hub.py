@@ -20,22 +20,18 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
         UsageError: there is no such thing on the disk or the Hub; one line says what to do.
     """
     _hush()
-    if is_local(name):
-        if not Path(name).expanduser().exists():
-            raise UsageError(f"{flag} {name}: no such file or folder")
+    found = is_local(name)
+    if found and not Path(name).expanduser().exists():
+        raise UsageError(f"{flag} {name}: no such file or folder")
+    place = str(Path(name).expanduser()) if found else name
+    for more in ({},) if found else ({"local_files_only": True}, {}):  # downloaded, or not yet
         try:
-            return load(str(Path(name).expanduser()), **options)
+            return load(place, **options, **more)
         except (OSError, ValueError, KeyError) as error:
-            raise UsageError(f"{flag} {name}: {_first_line(error)}") from None
-    try:
-        return load(name, local_files_only=True, **options)
-    except (OSError, ValueError):
-        pass  # not downloaded yet
-    try:
-        return load(name, **options)
-    except (OSError, ValueError) as error:
-        file = "vocab.txt" if flag == "--tokenizer" else "config.json"
-        raise UsageError(f"{flag} {name}: {_reason(error, f'a folder or {file}')}") from None
+            failure = error
+    file = "vocab.txt" if flag == "--tokenizer" else "config.json"
+    reason = _first_line(failure) if found else _reason(failure, f"a folder or {file}")
+    raise UsageError(f"{flag} {name}: {reason}") from None
 
 
 def rows(*name: str, **options: Any) -> Any:

@@ -1,16 +1,17 @@
 """CoNLL's files become sentences of words with tags; a wrong row is refused with file and line."""
 
 import re
-from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.errors import UsageError
-from train.tasks.sources.files import numbered_lines, require_folder
+from train.tasks.sources import files
+from train.tasks.sources.files import numbered_lines
 
 OUTSIDE = "O"
 TAG = re.compile(r"O|[BI]-\S+")
-NAMES = {"train": ("train.txt",), "valid": ("valid.txt", "dev.txt"), "test": ("test.txt",)}
+NAMES = {"train": ("train.txt",), "valid": ("valid.txt", "dev.txt")}  # a test set need not be
 
 
 class Sentence(NamedTuple):
@@ -21,24 +22,16 @@ class Sentence(NamedTuple):
     line: int  # of its first word
 
 
-def find(folder: Path) -> dict[str, Path]:
+def find(folder: Path | None) -> dict[str, list[Path]]:
     """The file of each set in `folder`; the test set may be missing.
 
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    require_folder(folder)
-    files: dict[str, Path] = {}
-    for name, known in NAMES.items():
-        present = [folder / file for file in known if (folder / file).is_file()]
-        if not present and name != "test":
-            raise UsageError(
-                f"--data-dir {folder} has no {' or '.join(known)}; ner is read from train.txt, "
-                "valid.txt (or dev.txt) and test.txt in CoNLL's columns"
-            )
-        if present:
-            files[name] = present[0]
-    return files
+    what = "ner is read from train.txt, valid.txt (or dev.txt) and test.txt in CoNLL's columns"
+    found = {name: [path] for name, path in files.find(folder, NAMES, what).items()}
+    test = found["train"][0].with_name("test.txt")
+    return found | ({"test": [test]} if test.is_file() else {})
 
 
 def read(path: Path) -> list[Sentence]:
@@ -47,7 +40,26 @@ def read(path: Path) -> list[Sentence]:
     Raises:
         UsageError: the file is empty, not UTF-8, or holds a wrong row or tag.
     """
-    sentences = list(_sentences(path))
+    sentences, columns = list[Sentence](), 0
+    # By blanks and tabs only: a word may hold other separators, such as a no-break space.
+    rows = ((at, re.split(r"[ \t]+", line.strip(" \t"))) for at, line in numbered_lines(path))
+    for is_between, group in groupby(rows, lambda row: row[1][0] in ("", "-DOCSTART-")):
+        if is_between:
+            continue
+        found = list(group)
+        columns = columns or max(2, len(found[0][1]))
+        for number, fields in found:
+            if len(fields) != columns:
+                raise UsageError(
+                    f"{path}:{number}: expected {columns} columns, the word first and its tag "
+                    f"last, got {' '.join(fields)[:60]!r}"
+                )
+            if not TAG.fullmatch(fields[-1]):
+                raise UsageError(
+                    f"{path}:{number}: expected O, B-TYPE or I-TYPE as tag, got {fields[-1]!r}"
+                )
+        words, tags = ([fields[column] for _, fields in found] for column in (0, -1))
+        sentences.append(Sentence(words, tags, line=found[0][0]))
     if not sentences:
         raise UsageError(f"{path}: no sentences in it")
     return sentences
@@ -66,37 +78,7 @@ def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> N
         UsageError: there is one; the message names file and line.
     """
     for sentence in sentences:
-        for word, tag in enumerate(sentence.tags):
+        for line, tag in enumerate(sentence.tags, sentence.line):
             if tag not in known:
-                raise UsageError(
-                    f"{path}:{sentence.line + word}: the training file has no tag {tag!r}; "
-                    f"it has {', '.join(known)}"
-                )
-
-
-def _sentences(path: Path) -> Iterator[Sentence]:
-    open_one, columns = Sentence([], [], 0), 0
-    for number, line in numbered_lines(path):
-        # By blanks and tabs only: a word may hold other separators, such as a no-break space.
-        fields = re.split(r"[ \t]+", line.strip(" \t"))
-        if fields == [""] or fields[0] == "-DOCSTART-":
-            if open_one.words:
-                yield open_one
-            open_one = Sentence([], [], 0)
-            continue
-        columns = columns or len(fields)
-        if len(fields) < 2 or len(fields) != columns:
-            raise UsageError(
-                f"{path}:{number}: expected {max(columns, 2)} columns, the word first and its tag "
-                f"last, got {line[:60]!r}"
-            )
-        if not TAG.fullmatch(fields[-1]):
-            raise UsageError(
-                f"{path}:{number}: expected O, B-TYPE or I-TYPE as tag, got {fields[-1]!r}"
-            )
-        if not open_one.words:
-            open_one = Sentence([], [], number)
-        open_one.words.append(fields[0])
-        open_one.tags.append(fields[-1])
-    if open_one.words:
-        yield open_one
+                it_has = f"the training file has no tag {tag!r}; it has {', '.join(known)}"
+                raise UsageError(f"{path}:{line}: {it_has}")

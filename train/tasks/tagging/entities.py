@@ -6,8 +6,7 @@ import torch
 from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
 
-from train.tasks.tagging.encoding import IGNORED
-
+IGNORED = -100  # the tag of what is no word's first piece, and of padding
 TRUE, PREDICTED, GOLD = range(3)
 
 

@@ -1,6 +1,8 @@
 """A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
 
-from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +12,10 @@ from configs.settings.train import TrainConfig
 from train.evaluation.metrics import Confusion, Correlation
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
 from train.tasks.language import classifier, tokens
-from train.tasks.language.padding import TokenSet
-from train.tasks.language.prepared import LabelledTask
+from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import cache, hub
 from train.tasks.text import tsv
-from train.tasks.text.columns import Examples, Spec
+from train.tasks.text.tsv import Examples, Spec
 
 DEFAULT_MODEL = "bert-base-cased"
 
@@ -24,7 +25,7 @@ class GlueTask(LabelledTask):
 
     def __init__(self, spec: Spec, config: TrainConfig, model: str = DEFAULT_MODEL) -> None:
         super().__init__(config, model)
-        self.spec, self.pad_multiple = spec, spec.pad_multiple
+        self.spec, self.pad_multiple, self.hub_name = spec, spec.pad_multiple, spec.hub_name
 
     @property
     def labels(self) -> Spec:
@@ -37,22 +38,23 @@ class GlueTask(LabelledTask):
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
         config = classifier.load_config(self.model, self.spec, self.is_fresh)
-        tokenizer = self._loaded_tokenizer
-        classifier.check(self.model, config, tokenizer, self.config.max_seq_length)
-        if cache.is_whole(self._cache):
-            return
+        length = self.config.max_seq_length
+        classifier.check(self.model, config, self._loaded_tokenizer, length)
+        super().prepare()
+
+    def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
         for name in self.spec.parts:
             examples = self._read(name)
             sets[name] = tokens.encode(tokenizer, examples.texts, self.config.max_seq_length)
-            tokens.refuse_unknown(tokenizer, self.tokenizer, sets[name]["input_ids"])
             kind = torch.float32 if self.spec.is_regression else torch.int64
             sets[name]["label"] = torch.tensor(examples.labels, dtype=kind)
-        cache.write(self._cache, sets)
+        return sets, {}
 
     def build_datasets(self) -> Datasets:
         train, *evaluation = (TokenSet(cache.read(self._cache, name)) for name in self.spec.parts)
-        return Datasets(train, dict(zip(self.spec.evaluation, evaluation, strict=True)))
+        names = [name.removeprefix("dev").removeprefix("_") for name in self.spec.parts][1:]
+        return Datasets(train, dict(zip(names, evaluation, strict=True)))
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
@@ -77,12 +79,8 @@ class GlueTask(LabelledTask):
             rows = hub.rows(*self.spec.hub_name, split=self.spec.parts[name].split)
             columns = tuple(list(rows[column]) for column in self.spec.hub_text or self.spec.text)
             return Examples(columns, list(rows["label"]))
-        return tsv.read(self.spec, tsv.find(self.spec, self.data_dir)[name])
+        return tsv.read(self.spec, self._files[name][0])
 
-    def _source(self) -> Iterator[str | bytes]:
-        """What the data is: all of its files, or its name on the Hub."""
-        if self.data_dir is None:
-            yield " ".join(self.spec.hub_name)
-            return
-        for path in tsv.find(self.spec, self.data_dir).values():
-            yield path.read_bytes()
+    @cached_property
+    def _files(self) -> dict[str, list[Path]]:
+        return tsv.find(self.spec, self.data_dir)

@@ -12,9 +12,12 @@ nothing for many.)
 import random
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import yaml
 
 from muster.writing import write_text
 
@@ -24,77 +27,13 @@ AFFIRMED = 0.6  # of the second sentences
 SEED = 598
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-NAMES = (
-    "Ada Ben Clara David Emma Felix Grace Hugo Irene Jonas Karin Leo Maria Noah Olga Paul "
-    "Rosa Simon Tara Victor"
-).split()
-TIMES = (
-    ("", ""),
-    ("", ""),
-    ("", " yesterday"),
-    ("", " this time"),
-    ("On Monday, ", ""),
-    ("Last summer, ", ""),
-    ("In the end, ", ""),
-)
+WORDS = Path(__file__).with_suffix(".yaml")
 
 
-class Deed(NamedTuple):
-    """Something a person does to a thing."""
-
-    base: str
-    past: str
-    participle: str
-    thing: str
-
-
-DEEDS = tuple(
-    Deed(*line.split(maxsplit=3))
-    for line in (
-        "sign signed signed the contract",
-        "lock locked locked the front door",
-        "write wrote written the report",
-        "pay paid paid the electricity bill",
-        "read read read the manual",
-        "repair repaired repaired the old bicycle",
-        "send sent sent the invitation",
-        "feed fed fed the cat",
-        "water watered watered the rose",
-        "sell sold sold the house",
-        "book booked booked the hotel room",
-        "find found found the lost key",
-        "finish finished finished the painting",
-        "close closed closed the kitchen window",
-        "bring brought brought the letter",
-        "cancel cancelled cancelled the order",
-        "clean cleaned cleaned the garage",
-        "answer answered answered the question",
-        "buy bought bought the concert ticket",
-        "return returned returned the library book",
-    )
-)
-# What follows from each: that it was done, or that it was not.
-DONE = (
-    "managed to",
-    "remembered to",
-    "was able to",
-    "took the time to",
-    "did not forget to",
-)
-NOT_DONE = (
-    "failed to",
-    "forgot to",
-    "refused to",
-    "was unable to",
-    "did not manage to",
-    "did not",
-)
-THINGS = (
-    "soup film hotel concert plan coffee food service lecture weather novel speech idea cake "
-    "game view garden music wine exhibition"
-).split()
-GOOD = ("good", "excellent", "wonderful")
-BAD = ("bad", "poor", "terrible")
+@cache
+def words() -> dict[str, list[Any]]:
+    """What sentences are made of."""
+    return dict(yaml.safe_load(WORDS.read_text(encoding="utf-8")))
 
 
 class Pair(NamedTuple):
@@ -108,8 +47,8 @@ class Pair(NamedTuple):
 def files() -> dict[str, str]:
     """The set as GLUE would give it, and the vocabulary for it: text by file name."""
     made = list(islice(pairs(SEED), TRAIN_PAIRS + DEV_PAIRS))
-    words = {word for pair in made for text in pair[:2] for word in re.findall(r"\w+|[.,]", text)}
-    vocabulary = sorted({word.lower() for word in words})
+    used = {word for pair in made for text in pair[:2] for word in re.findall(r"\w+|[.,]", text)}
+    vocabulary = sorted({word.lower() for word in used})
     return {
         "train.tsv": _tsv(made[:TRAIN_PAIRS]),
         "dev.tsv": _tsv(made[TRAIN_PAIRS:]),
@@ -147,28 +86,24 @@ def _tsv(made: Sequence[Pair]) -> str:
 
 
 def _deed(rng: random.Random, done: bool, is_affirmed: bool) -> tuple[str, str]:
-    who, deed = rng.choice(NAMES), rng.choice(DEEDS)
-    cue = rng.choice(DONE if done else NOT_DONE)
-    premise = f"{who} {cue} {deed.base} {deed.thing}"
+    who, deed = rng.choice(words()["names"]), rng.choice(words()["deeds"])
+    base, past, participle, thing = deed.split(maxsplit=3)
+    cue = rng.choice(words()["done" if done else "not_done"])
+    premise = f"{who} {cue} {base} {thing}"
     if rng.random() < 0.5:
         verb = "was" if is_affirmed else rng.choice(("was not", "was never"))
-        repeated = f"{_capital(deed.thing)} {verb} {deed.participle} by {who}."
-        return _set_in_time(rng, premise), repeated
-    verb = deed.past if is_affirmed else f"did not {deed.base}"
-    return _set_in_time(rng, premise), f"{who} {verb} {deed.thing}."
+        return _set_in_time(rng, premise), f"{thing.capitalize()} {verb} {participle} by {who}."
+    verb = past if is_affirmed else f"did not {base}"
+    return _set_in_time(rng, premise), f"{who} {verb} {thing}."
 
 
 def _opinion(rng: random.Random, good: bool, is_affirmed: bool) -> tuple[str, str]:
-    who, thing = rng.choice(NAMES), rng.choice(THINGS)
-    premise = f"{who} found the {thing} {rng.choice(GOOD if good else BAD)}"
-    word = rng.choice(GOOD if is_affirmed else BAD)
+    who, thing = rng.choice(words()["names"]), rng.choice(words()["things"])
+    premise = f"{who} found the {thing} {rng.choice(words()['good' if good else 'bad'])}"
+    word = rng.choice(words()["good" if is_affirmed else "bad"])
     return _set_in_time(rng, premise), f"The {thing} was {word}."
 
 
 def _set_in_time(rng: random.Random, clause: str) -> str:
-    before, after = rng.choice(TIMES)
+    before, after = rng.choice(words()["times"])
     return f"{before}{clause}{after}."
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

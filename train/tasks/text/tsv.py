@@ -2,31 +2,75 @@
 
 import logging
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from muster.errors import UsageError
-from train.tasks.sources.files import numbered_lines, require_folder
-from train.tasks.text.columns import Examples, Spec
+from train.tasks.language.classifier import Labels
+from train.tasks.sources import files
+from train.tasks.sources.files import numbered_lines
+
+HUB_SET = "nyu-mll/glue"
 
 
-def find(spec: Spec, folder: Path) -> dict[str, Path]:
+class Part(NamedTuple):
+    """One set of samples, by the names it goes by."""
+
+    file: str  # in GLUE's own folder
+    split: str  # on the Hub
+
+
+TRAIN = Part("train.tsv", "train")
+PARTS = MappingProxyType({"train": TRAIN, "dev": Part("dev.tsv", "validation")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(Labels):
+    """One task with a label per text or pair of texts, as its files and the Hub have it.
+
+    `name` is its set of GLUE on the Hub, too; `labels` are in GLUE's order.
+    """
+
+    hub: tuple[str, ...] = ()  # its name on the Hub, where it is not one of GLUE's
+    text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
+    label: str = "label"
+    hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
+    metrics: tuple[str, ...] = ("accuracy",)
+    columns: tuple[str, ...] | None = None  # of files that need no header line
+    separator: str = "\t"  # of fields; the first field may hold it, where it is another than a tab
+    short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    # All sets by their names in the cache: that for training, then one for each of its evaluation
+    # sets, with the name of it behind "dev_", if it has one.
+    parts: Mapping[str, Part] = field(default_factory=lambda: PARTS)
+    pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
+
+    @property
+    def hub_name(self) -> tuple[str, ...]:
+        """Where the Hub has it: the set, and which of its configurations."""
+        return self.hub or (HUB_SET, self.name)
+
+
+class Examples(NamedTuple):
+    """n samples as text."""
+
+    texts: tuple[list[str], ...]  # one or two columns of n
+    labels: list[float]  # n: class numbers in GLUE's order, or scores
+
+
+def find(spec: Spec, folder: Path | None) -> dict[str, list[Path]]:
     """The file of each part of `spec` in `folder`.
 
     Raises:
         UsageError: the folder or a file is missing; the message names what is expected.
     """
-    require_folder(folder)
-    files = {name: folder / part.file for name, part in spec.parts.items()}
-    missing = [path.name for path in files.values() if not path.is_file()]
-    if missing:
-        # GLUE's own archive has a folder for each task
-        inner = folder / spec.name.upper()
-        hint = f"; they are in {inner}" if (inner / missing[0]).is_file() else ""
-        raise UsageError(
-            f"--data-dir {folder} has no {', '.join(missing)}; {spec.name} is read from "
-            f"{', '.join(path.name for path in files.values())}{hint}"
-        )
-    return files
+    names = {name: (part.file,) for name, part in spec.parts.items()}
+    what = f"{spec.name} is read from {', '.join(part.file for part in spec.parts.values())}"
+    inner = (folder or Path()) / spec.name.upper()  # GLUE's own archive has a folder for each task
+    what += f"; they are in {inner}" if (inner / spec.parts["train"].file).is_file() else ""
+    return {name: [path] for name, path in files.find(folder, names, what).items()}
 
 
 def read(spec: Spec, path: Path) -> Examples:
@@ -36,13 +80,12 @@ def read(spec: Spec, path: Path) -> Examples:
         UsageError: the file is empty, not UTF-8, or holds a wrong header, row or label.
     """
     lines = ((number, line) for number, line in numbered_lines(path) if line.strip())
-    if spec.columns is None:
-        header = next(lines, (1, ""))[1].split("\t")
-        if header == [""]:
-            raise UsageError(f"{path}: the file is empty")
-        _check_header(spec, path, header)
-    else:
-        header = list(spec.columns)
+    header = list(spec.columns or next(lines, (1, ""))[1].split("\t"))
+    if missing := [column for column in (*spec.text, spec.label) if column not in header]:
+        raise UsageError(
+            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, header))}"
+        )
     at = [header.index(column) for column in (*spec.text, spec.label)]
     is_tabbed = spec.separator == "\t"
     rows: list[list[str]] = []
@@ -72,29 +115,17 @@ def read(spec: Spec, path: Path) -> Examples:
     return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
 
 
-def _check_header(spec: Spec, path: Path, header: list[str]) -> None:
-    missing = [column for column in (*spec.text, spec.label) if column not in header]
-    if missing:
-        raise UsageError(
-            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
-            f"it has {', '.join(map(repr, header))}"
-        )
-
-
 def label(spec: Spec, text: str, where: str) -> float:
     """The number that a file's `text` stands for: of a class, or a score.
 
     Raises:
         UsageError: it is no label of the task, or no number; the message begins with `where`.
     """
-    if not spec.is_regression:
-        if text not in spec.labels:
-            raise UsageError(f"{where}: unknown label {text!r}; known: {', '.join(spec.labels)}")
-        return spec.labels.index(text)
     try:
-        score = float(text)
+        if spec.is_regression and math.isfinite(score := float(text)):
+            return score
+        return spec.labels.index(text)
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
-        raise UsageError(f"{where}: expected a number as score, got {text!r}")
-    return score
+        what = f"unknown label {text!r}; known: {', '.join(spec.labels)}"
+        what = f"expected a number as score, got {text!r}" if spec.is_regression else what
+        raise UsageError(f"{where}: {what}") from None

@@ -8,10 +8,10 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from muster.errors import UsageError
-from train.tasks.sources.files import require_folder
-from train.tasks.vision.images import Images
+from train.tasks.sources import files
 
 FOLDER = "cifar-10-batches-py"  # what the official archive unpacks to
 PARTS = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
@@ -19,12 +19,19 @@ SHAPE = (3, 32, 32)
 CLASSES = 10
 GENERATED = "generated"  # as --data-dir
 SIZES = {"train": 50_000, "test": 10_000}
+# What an array and its type are pickled by; since numpy 2 with an underscore.
+OF_ARRAYS = {("numpy", "ndarray"), ("numpy", "dtype")} | {
+    (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
+}
 # What a pickle that is none, or not of this kind, may raise.
-DAMAGED = (AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError)
+DAMAGED = (
+    *(AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError),
+    pickle.PickleError,
+)
 
 
-def read(folder: Path) -> dict[str, Images]:
-    """The images of each part, in `folder` itself or in the official folder below it.
+def read(folder: Path) -> dict[str, TensorDataset]:
+    """The images of each part and their labels, in `folder` or the official folder below it.
 
     `generated`, where there is no such folder: as many images, made here.
 
@@ -33,25 +40,26 @@ def read(folder: Path) -> dict[str, Images]:
     """
     if folder.name == GENERATED and not folder.exists():
         return {part: _generated(size, seed) for seed, (part, size) in enumerate(SIZES.items())}
-    require_folder(folder)
-    home = folder / FOLDER if (folder / FOLDER).is_dir() else folder
-    missing = [name for names in PARTS.values() for name in names if not (home / name).is_file()]
-    if missing:
-        raise UsageError(
-            f"--data-dir {home} has no {', '.join(missing)}; CIFAR-10 is read from the python "
-            f"version's folder, {FOLDER}, with data_batch_1 to data_batch_5 and test_batch"
-        )
-    batches = {part: [_batch(home / name) for name in names] for part, names in PARTS.items()}
-    return {part: Images(*map(torch.cat, zip(*own, strict=True))) for part, own in batches.items()}
+    what = (
+        f"CIFAR-10 is read from the python version's folder, {FOLDER}, with data_batch_1 to "
+        "data_batch_5 and test_batch"
+    )
+    names = {name: (name,) for every in PARTS.values() for name in every}
+    found = files.find(folder, names, what, below=FOLDER)
+    batches = {part: [_batch(found[name]) for name in every] for part, every in PARTS.items()}
+    return {
+        part: TensorDataset(*map(torch.cat, zip(*own, strict=True)))
+        for part, own in batches.items()
+    }
 
 
-def _generated(size: int, seed: int) -> Images:
+def _generated(size: int, seed: int) -> TensorDataset:
     """Noise, brighter in one band of rows by label: the same on every machine."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (size,), generator=generator)
     pixels = torch.randint(160, (size, *SHAPE), generator=generator, dtype=torch.uint8)
     bands = torch.arange(SHAPE[1]) // 3 == labels[:, None]
-    return Images(pixels + 90 * bands[:, None, :, None].to(torch.uint8), labels)
+    return TensorDataset(pixels + 90 * bands[:, None, :, None].to(torch.uint8), labels)
 
 
 def _batch(path: Path) -> tuple[Tensor, Tensor]:
@@ -72,10 +80,9 @@ def _batch(path: Path) -> tuple[Tensor, Tensor]:
             )
         if labels.min() < 0 or labels.max() >= CLASSES:
             raise pickle.UnpicklingError(f"labels must be from 0 to {CLASSES - 1}")
-    except pickle.UnpicklingError as error:
-        raise UsageError(f"{path}: not a batch of CIFAR-10: {error}") from None
     except DAMAGED as error:
-        raise UsageError(f"{path}: not a batch of CIFAR-10 ({type(error).__name__})") from None
+        kind = f" ({type(error).__name__})" if not isinstance(error, pickle.PickleError) else ""
+        raise UsageError(f"{path}: not a batch of CIFAR-10{kind}: {error}") from None
     return torch.from_numpy(pixels.reshape(-1, *SHAPE)), torch.from_numpy(labels)
 
 
@@ -87,17 +94,12 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Any] = {
-            ("numpy.core.multiarray", "_reconstruct"): _State,
-            ("numpy._core.multiarray", "_reconstruct"): _State,  # since numpy 2
-            ("numpy", "ndarray"): _State,
-            ("numpy", "dtype"): _State,
+        if (module, name) in OF_ARRAYS:
+            return _State
+        if (module, name) == ("_codecs", "encode"):
             # bytes as Python 3 pickles them for Python 2: text of latin1, as all others here
-            ("_codecs", "encode"): lambda text, encoding: text,
-        }
-        if (module, name) not in known:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file does not")
-        return known[module, name]
+            return lambda text, encoding: text
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file does not")
 
 
 class _State:

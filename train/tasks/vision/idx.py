@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy
 import torch
+from torch.utils.data import TensorDataset
 
 from muster.errors import UsageError
-from train.tasks.sources.files import require_folder
-from train.tasks.vision.images import Images
+from train.tasks.sources import files
 
-SUBFOLDER = Path("MNIST", "raw")  # where torchvision keeps them
+SUBFOLDER = "MNIST/raw"  # where torchvision keeps them
 # The images and labels of each part; a dot instead of the second hyphen is as good.
 PARTS = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -24,33 +24,33 @@ SIDE = 28
 CLASSES = 10
 
 
-def read(folder: Path) -> dict[str, Images]:
-    """The images of each part, uint8 (n, 1, 28, 28).
+def read(folder: Path) -> dict[str, TensorDataset]:
+    """The images of each part, uint8 (n, 1, 28, 28), and their labels.
 
     Their files are packed or not, in `folder` itself or in MNIST/raw below it.
 
     Raises:
         UsageError: a file is missing, damaged, or not what its name says.
     """
-    require_folder(folder)
-    home = folder / SUBFOLDER if (folder / SUBFOLDER).is_dir() else folder
-    found = {name: _existing(home, name) for names in PARTS.values() for name in names}
-    if missing := [name for name, paths in found.items() if not paths]:
-        raise UsageError(f"--data-dir {home} has no {', '.join(missing)}, with or without .gz")
-    return {part: _part(*(found[name][0] for name in names)) for part, names in PARTS.items()}
+    names = {
+        name: [f"{one}{end}" for one in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+        for every in PARTS.values()
+        for name in every
+    }
+    found = files.find(folder, names, "mnist is read from the four published files", SUBFOLDER)
+    return {part: _part(*(found[name] for name in every)) for part, every in PARTS.items()}
 
 
-def _part(images_path: Path, labels_path: Path) -> Images:
+def _part(images_path: Path, labels_path: Path) -> TensorDataset:
     images, labels = _array(images_path, 3), _array(labels_path, 1)
     if images.shape[1:] != (SIDE, SIDE):
         raise UsageError(f"{images_path}: expected images of {SIDE} x {SIDE}, got {images.shape}")
-    if len(images) != len(labels) or not len(labels):
+    if len(images) != len(labels) or not len(labels) or labels.max() >= CLASSES:
         raise UsageError(
-            f"{labels_path}: {len(labels)} labels for {len(images)} images in {images_path.name}"
+            f"{labels_path}: expected labels from 0 to {CLASSES - 1}, one for each of the "
+            f"{len(images)} images in {images_path.name}; it has {len(labels)}"
         )
-    if labels.max() >= CLASSES:
-        raise UsageError(f"{labels_path}: labels must be from 0 to {CLASSES - 1}")
-    return Images(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
+    return TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels).long())
 
 
 def _array(path: Path, dimensions: int) -> numpy.ndarray[Any, Any]:
@@ -75,10 +75,3 @@ def _array(path: Path, dimensions: int) -> numpy.ndarray[Any, Any]:
             f"but {len(data) - start} follow"
         )
     return numpy.frombuffer(bytearray(data[start:]), dtype=numpy.uint8).reshape(shape)
-
-
-def _existing(home: Path, name: str) -> list[Path]:
-    """The files of that name, in either spelling, packed or not."""
-    names = (name, name.replace("-idx", ".idx"))
-    paths = [home / f"{one}{packed}" for one in names for packed in ("", ".gz")]
-    return [path for path in paths if path.is_file()]

@@ -1,20 +1,22 @@
 """Image classification: from files or the Hub to batches, a loss and an accuracy."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset, default_collate
 
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.evaluation.metrics import Confusion
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task, in_float32
 from train.tasks.sources import cache, hub
-from train.tasks.vision.images import Augmented, Image, Images
+from train.tasks.vision.images import Augmented
 
 SPLITS = ("train", "test")
 
@@ -23,7 +25,11 @@ SPLITS = ("train", "test")
 class Spec:
     """How one image set differs from another."""
 
-    read: Callable[[Path], dict[str, Images]]  # `SPLITS` of a folder
+    # By the names of --model, the first by default: from images (n, channels, height, width) to
+    # logits (n, classes).
+    models: Mapping[str, Callable[[], nn.Module]]
+    # `SPLITS` of a folder: pixels uint8 (n, channels, height, width), labels int64 (n,)
+    read: Callable[[Path], dict[str, TensorDataset]]
     hub: str  # its name there, where it has the same splits and a column `label`
     column: str  # of the images there
     mode: str  # Pillow's name of the pixels' form: "RGB", or "L" for grey
@@ -41,6 +47,9 @@ class ImageTask(Task):
 
     def __init__(self, spec: Spec, config: TrainConfig) -> None:
         self.spec, self.config = spec, config
+        if config.model not in (None, *spec.models):
+            known = ", ".join(spec.models)
+            raise UsageError(f"--model: unknown {config.model!r}; known: {known}")
         self._augmented: Augmented | None = None
 
     def prepare(self) -> None:
@@ -60,7 +69,9 @@ class ImageTask(Task):
 
     def build_datasets(self) -> Datasets:
         if self.config.data_dir is None:
-            sets = {split: Images(**cache.read(self._cache, split)) for split in SPLITS}
+            cached = (cache.read(self._cache, split) for split in SPLITS)
+            every = (TensorDataset(one["pixels"], one["labels"]) for one in cached)
+            sets = dict(zip(SPLITS, every, strict=True))
         else:
             sets = self.spec.read(self.config.data_dir)
         train = sets["train"]
@@ -72,16 +83,14 @@ class ImageTask(Task):
         if self._augmented is not None:
             self._augmented.epoch = epoch
 
-    @abstractmethod
     def build_model(self) -> nn.Module:
-        """A module from images (n, channels, height, width) to logits (n, classes)."""
+        return self.spec.models[self.config.model or next(iter(self.spec.models))]()
 
-    def collate(self, samples: Sequence[Image]) -> Batch:
+    def collate(self, samples: Sequence[Any]) -> Batch:
         """n images as float32 (n, channels, height, width), and labels (n,)."""
-        pixels = torch.stack([sample.pixels for sample in samples]).float()
+        pixels, labels = default_collate(list(samples))
         mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (self.spec.mean, self.spec.std))
-        labels = torch.tensor([sample.label for sample in samples])
-        return {"images": (pixels - mean) / std, "labels": labels}
+        return {"images": (pixels.float() - mean) / std, "labels": labels}
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean cross entropy, and logits (n, classes)."""

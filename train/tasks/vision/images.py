@@ -1,51 +1,31 @@
 """Images stay bytes until a batch is made of them; crops and flips are drawn per sample."""
 
-from typing import NamedTuple
-
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.data import TensorDataset
 
 from train.model.rng import hash_seed
 
 CROP_PADDING = 4  # pixels on each side
 
 
-class Image(NamedTuple):
-    pixels: Tensor  # uint8 (channels, height, width)
-    label: int
-
-
-class Images:
-    """One set of images of one size."""
-
-    def __init__(self, pixels: Tensor, labels: Tensor) -> None:
-        """Pixels uint8 (n, channels, height, width), labels int64 (n,)."""
-        self.pixels, self.labels = pixels, labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Image:
-        return Image(self.pixels[index], int(self.labels[index]))
-
-
-class Augmented(Images):
+class Augmented(TensorDataset):
     """Each image is cropped at random out of itself with a black border, and mirrored or not.
 
     By seed, epoch and index alone: whichever rank takes a sample in whichever order sees the same.
     """
 
-    def __init__(self, images: Images, seed: int) -> None:
-        super().__init__(images.pixels, images.labels)
+    def __init__(self, images: TensorDataset, seed: int) -> None:
+        super().__init__(*images.tensors)
         self.epoch = 0
         self._seed = seed
 
-    def __getitem__(self, index: int) -> Image:
-        image = super().__getitem__(index)
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        pixels, label = super().__getitem__(index)
         drawn = hash_seed(self._seed, self.epoch, index)
         drawn, top = divmod(drawn, 2 * CROP_PADDING + 1)
         drawn, left = divmod(drawn, 2 * CROP_PADDING + 1)
-        _, height, width = image.pixels.shape
-        bordered = pad(image.pixels, (CROP_PADDING,) * 4)
+        _, height, width = pixels.shape
+        bordered = pad(pixels, (CROP_PADDING,) * 4)
         crop = bordered[:, top : top + height, left : left + width]
-        return image._replace(pixels=crop.flip(-1) if drawn % 2 else crop)
+        return crop.flip(-1) if drawn % 2 else crop, label

@@ -14,6 +14,8 @@ from launch.agent.inspection import local_workers
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
+from launch.nodes.channel import Channel
+from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 PROGRAM = """
@@ -147,8 +149,7 @@ def test_being_asked_where_it_is_does_not_count_as_progress(start, tmp_path):
 
 def test_a_look_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
     (tmp_path / "inspection").rmdir()
-    node = NodeInspection(tmp_path / "inspection", 0, "node0", lambda message: None, 60.0)
-    node.ranks = [0]
+    node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), Channel(*os.pipe()))
     start("load_data")
     node._sample()
     began, ask_workers = time.monotonic(), local_workers.ask
@@ -171,7 +172,6 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, m
     """As on macOS, where there is no /proc."""
     process = start("load_data")
     monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
-    monkeypatch.setattr(local_workers, "PATH_BYTES", 107)
     assert wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
     report = ask(tmp_path)
     assert report["answers"] and report["process"]["words"] == "sleeps"

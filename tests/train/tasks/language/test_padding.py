@@ -5,7 +5,7 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from train.tasks.language.padding import TokenSet, collator
+from train.tasks.language.prepared import TokenSet, collator
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 

@@ -3,7 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from train.tasks.pretraining import data_files, documents
+from train.tasks.pretraining import corpus, data_files
 
 WIKITEXT = """
  = First =
@@ -25,7 +25,7 @@ def read(tmp_path, *texts):
     for number, text in enumerate(texts):
         paths.append(tmp_path / f"{number}.txt")
         paths[-1].write_text(text)
-    return list(documents.read(paths, "[UNK]"))
+    return list(corpus.read(paths, "[UNK]"))
 
 
 def test_blank_lines_end_documents(tmp_path):
@@ -51,7 +51,7 @@ def test_wikitexts_titles_begin_documents_and_its_marks_are_undone(tmp_path):
     ],
 )
 def test_a_line_is_cut_at_the_ends_of_its_sentences(line, want):
-    assert documents.sentences(line) == want
+    assert corpus.sentences(line) == want
 
 
 def names(sets, folder):

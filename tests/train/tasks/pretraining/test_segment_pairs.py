@@ -9,11 +9,10 @@ import torch
 
 from muster.errors import UsageError
 from train.tasks.pretraining import corpus
-from train.tasks.pretraining.masking import Vocabulary, hide, most_per_sample
-from train.tasks.pretraining.segment_pairs import Pairs
+from train.tasks.pretraining.segment_pairs import Masking, Pairs, hide, most_per_sample
 
 SPECIAL, MASK, CONTINUES = frozenset(range(5)), 4, frozenset(range(50, 100))
-VOCABULARY = Vocabulary(100, MASK, SPECIAL, CONTINUES)
+MASKING = Masking(100, MASK, SPECIAL, CONTINUES, 0.15, 99, False)
 ROOM = 21  # of samples of 24 tokens
 
 
@@ -41,9 +40,9 @@ CORPUS = encoded([numbered([4, 6, 9, 5, 5, 30]), numbered([3, 3, 3], 40), number
 
 
 def pairs(seed=1, epoch=0, share=0.15, whole_word=False):
-    made = Pairs(
-        CORPUS, VOCABULARY, (2, 3), seed=seed, room=ROOM, share=share, whole_word=whole_word
-    )
+    most = most_per_sample(share, ROOM + 3)
+    masking = MASKING._replace(share=share, most=most, whole_word=whole_word)
+    made = Pairs(CORPUS, masking, (2, 3), seed=seed, room=ROOM)
     made.epoch = epoch
     return made
 
@@ -62,14 +61,14 @@ def test_chunks_are_runs_of_sentences_that_fit():
     assert CORPUS["chunks"].tolist() == [
         [0, 0, 3], [0, 3, 5], [0, 5, 6], [0, 6, 7], [1, 7, 10], [2, 10, 12],
     ]  # fmt: skip
-    assert CORPUS["tokens"].dtype == torch.int32
+    assert CORPUS["input_ids"].dtype == torch.int32
 
 
 def test_what_no_pair_can_be_made_of_is_left_out():
     made = encoded([["7"], [], numbered([4, 4]), ["8"], numbered([2, 2])])
     assert made["documents"].tolist() == [0, 2, 4]
     assert made["sentences"].tolist() == [0, 4, 8, 10, 12]
-    assert len(made["tokens"]) == 12
+    assert len(made["input_ids"]) == 12
     assert made["chunks"].tolist() == [[0, 0, 2], [1, 2, 4]]
 
 
@@ -80,7 +79,7 @@ def test_one_document_is_too_few():
 
 
 def test_a_sample_is_two_segments_of_the_right_documents():
-    tokens, sentences = CORPUS["tokens"].tolist(), CORPUS["sentences"].tolist()
+    tokens, sentences = CORPUS["input_ids"].tolist(), CORPUS["sentences"].tolist()
     bounds = [sentences[at] for at in CORPUS["documents"].tolist()]
     for epoch in range(40):
         for index, (document, start, end) in enumerate(CORPUS["chunks"].tolist()):
@@ -125,7 +124,7 @@ def test_a_sample_is_the_same_for_the_same_seed_epoch_and_index_only():
 def test_tokens_are_hidden_by_80_10_10():
     ways, tokens = Counter(), list(range(5, 105 - 5))
     for seed in range(800):
-        made = hide(tokens, VOCABULARY, Random(seed), share=0.15, most=99, whole_word=False)
+        made = hide(tokens, MASKING, Random(seed))
         assert len(made.positions) == 14 and made.positions == sorted(set(made.positions))
         assert made.targets == [tokens[at] for at in made.positions]
         for at, target in zip(made.positions, made.targets, strict=True):
@@ -140,13 +139,9 @@ def test_tokens_are_hidden_by_80_10_10():
 
 def test_marks_are_never_guessed_and_there_is_at_least_one_and_at_most_a_limit():
     for seed in range(50):
-        made = hide(
-            [2, 7, 3, 8, 3], VOCABULARY, Random(seed), share=0.15, most=20, whole_word=False
-        )
+        made = hide([2, 7, 3, 8, 3], MASKING, Random(seed))
         assert made.positions in ([1], [3])
-        many = hide(
-            list(range(5, 50)), VOCABULARY, Random(seed), share=0.5, most=7, whole_word=False
-        )
+        many = hide(list(range(5, 50)), MASKING._replace(share=0.5, most=7), Random(seed))
         assert len(many.positions) == 7
     assert most_per_sample(0.15, 128) == 20 and most_per_sample(0.15, 512) == 77
 
@@ -156,7 +151,7 @@ def test_whole_words_are_hidden_whole():
     words = [[1, 2, 3], [4], [5, 6], [8], [9, 10]]
     met = set()
     for seed in range(100):
-        made = hide(tokens, VOCABULARY, Random(seed), share=0.3, most=20, whole_word=True)
+        made = hide(tokens, MASKING._replace(share=0.3, whole_word=True), Random(seed))
         hidden = set(made.positions)
         assert 1 <= len(hidden) <= 4
         assert all(hidden.isdisjoint(word) or hidden.issuperset(word) for word in words)
@@ -165,5 +160,5 @@ def test_whole_words_are_hidden_whole():
 
 
 def test_nothing_to_guess_is_no_error():
-    made = hide([2, 3], VOCABULARY, Random(1), share=0.15, most=20, whole_word=False)
+    made = hide([2, 3], MASKING, Random(1))
     assert made == ([2, 3], [], [])

@@ -4,7 +4,7 @@ import pytest
 
 from muster.errors import UsageError
 from tests.train.tasks.text.made import FORMS, build, refusal
-from train.tasks.text.columns import HUB_SET
+from train.tasks.text.tsv import HUB_SET
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 

@@ -83,7 +83,7 @@ def test_files_are_found_by_either_name(tmp_path):
     (tmp_path / "test.txt").write_text("EU O\n")
     (tmp_path / "valid.txt").write_text("EU O\n")
     found = conll.find(tmp_path)
-    assert (found["valid"].name, found["test"].name) == ("valid.txt", "test.txt")
+    assert (found["valid"][0].name, found["test"][0].name) == ("valid.txt", "test.txt")
 
 
 def test_missing_files_and_folders_are_named(tmp_path):

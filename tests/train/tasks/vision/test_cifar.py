@@ -28,11 +28,11 @@ def test_the_official_folder_and_the_one_above_it_are_read(home, below):
     sets = cifar.read(home.parent if below else home)
     made = [cifar_batch(8, seed) for seed in range(6)]
     wanted = numpy.concatenate([batch["data"] for batch in made[:5]])
-    assert sets["train"].pixels.shape == (40, 3, 32, 32) and len(sets["test"]) == 8
-    assert torch.equal(sets["train"].pixels.flatten(1), torch.from_numpy(wanted))
+    assert sets["train"].tensors[0].shape == (40, 3, 32, 32) and len(sets["test"]) == 8
+    assert torch.equal(sets["train"].tensors[0].flatten(1), torch.from_numpy(wanted))
     labels = [label for batch in made[:5] for label in batch["labels"]]
-    assert sets["train"].labels.tolist() == labels
-    assert sets["test"][3].label == made[5]["labels"][3]
+    assert sets["train"].tensors[1].tolist() == labels
+    assert sets["test"][3][1] == made[5]["labels"][3]
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2])
@@ -43,7 +43,7 @@ def test_files_made_by_python_3_are_read_too(home, keys, protocol):
         batch["data"] = numpy.asfortranarray(batch["data"])
     (home / "test_batch").write_bytes(pickle.dumps(batch, protocol=protocol))
     expected = torch.from_numpy(numpy.ascontiguousarray(cifar_batch(8, 5)["data"]))
-    assert torch.equal(cifar.read(home)["test"].pixels.flatten(1), expected)
+    assert torch.equal(cifar.read(home)["test"].tensors[0].flatten(1), expected)
 
 
 class Evil:

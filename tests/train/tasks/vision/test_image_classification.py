@@ -8,7 +8,6 @@ from PIL import Image
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks import cs744, mnist
-from train.tasks.vision import images
 
 KINDS = {"cs744": (cs744, (6, 4, 3)), "mnist": (mnist, (6, 4))}
 
@@ -52,8 +51,8 @@ def test_a_set_is_unpacked_once(tmp_path, loaded, name):
     train, evaluation = task.build_datasets()
     made = numpy.random.default_rng(len("train")).integers(256, size=(5, *KINDS[name][1]))
     wanted = torch.from_numpy(made).to(torch.uint8).view(5, 6, 4, -1).movedim(-1, 1)
-    assert torch.equal(train.pixels, wanted)
-    assert evaluation[""].labels.tolist() == [4, 3, 2, 1, 0]
+    assert torch.equal(train.tensors[0], wanted)
+    assert evaluation[""].tensors[1].tolist() == [4, 3, 2, 1, 0]
 
 
 def test_without_the_hub_the_message_asks_for_files(tmp_path, monkeypatch):
@@ -69,7 +68,7 @@ def test_without_the_hub_the_message_asks_for_files(tmp_path, monkeypatch):
 
 def test_a_batch_is_scaled_by_channel(tmp_path):
     pixels = torch.tensor([0, 100, 255], dtype=torch.uint8).view(3, 1, 1).expand(3, 2, 2)
-    batch = build("cs744", tmp_path).collate([images.Image(pixels, 3), images.Image(pixels, 7)])
+    batch = build("cs744", tmp_path).collate([(pixels, 3), (pixels, 7)])
     assert batch["images"].shape == (2, 3, 2, 2) and batch["images"].dtype == torch.float32
     scaled = [-125.3 / 63.0, (100 - 123.0) / 62.1, (255 - 113.9) / 66.7]
     assert batch["images"][1, :, 0, 1].tolist() == pytest.approx(scaled)

@@ -4,14 +4,15 @@ from collections import Counter
 
 import torch
 from torch.nn.functional import pad
+from torch.utils.data import TensorDataset
 
-from train.tasks.vision.images import Augmented, Images
+from train.tasks.vision.images import Augmented
 
 
 def some(count=400):
     generator = torch.Generator().manual_seed(5)
     pixels = torch.randint(1, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    return Images(pixels, torch.arange(count) % 10)
+    return TensorDataset(pixels, torch.arange(count) % 10)
 
 
 def where(image, crop):
@@ -29,7 +30,7 @@ def where(image, crop):
 def test_every_crop_and_flip_comes_up_as_often_as_the_others():
     images = some()
     augmented = Augmented(images, seed=1)
-    drawn = [where(images.pixels[at], augmented[at].pixels) for at in range(len(images))]
+    drawn = [where(images[at][0], augmented[at][0]) for at in range(len(images))]
     for axis in (0, 1):
         counts = Counter(one[axis] for one in drawn)
         assert set(counts) == set(range(9))
@@ -43,12 +44,12 @@ def test_samples_are_drawn_by_seed_epoch_and_index_alone():
     one, other = Augmented(images, seed=1), Augmented(images, seed=1)
 
     def same(a, b):
-        return sum(torch.equal(a[at].pixels, b[at].pixels) for at in range(40))
+        return sum(torch.equal(a[at][0], b[at][0]) for at in range(40))
 
     order = torch.randperm(40).tolist()
-    seen = {at: one[at].pixels for at in order}
-    assert all(torch.equal(seen[at], other[at].pixels) for at in range(40))
-    assert all(one[at].label == images[at].label for at in range(40))
+    seen = {at: one[at][0] for at in order}
+    assert all(torch.equal(seen[at], other[at][0]) for at in range(40))
+    assert all(one[at][1] == images[at][1] for at in range(40))
     other.epoch = 1
     assert same(one, other) < 5
     one.epoch = 1

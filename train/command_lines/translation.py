@@ -1,0 +1,108 @@
+"""Another program's flags become ours, and what is wrong is said in its words."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+from configs import cli
+from configs.settings.train import ByHand, TrainConfig
+from muster.errors import UsageError, refuse
+from train.distributed.world import World
+
+FLAG = re.compile(r"--[a-z][\w-]*")
+
+
+class Flags(NamedTuple):
+    """What a program's flags are here, as a file of this folder has it."""
+
+    tasks: Mapping[str, str]
+    same: Mapping[str, str]  # ours of another name; those of one name are left out
+    defaults: Sequence[str]  # in our words, where the program has others than ours
+    not_needed: Sequence[str]
+    refused: Mapping[str, str]  # with what to use
+    also: Mapping[str, str] = MappingProxyType({})  # further names of those that are the same
+
+
+def read(program: str) -> Flags:
+    """Those of the program that a file of this folder is called after."""
+    path = Path(__file__).with_name(f"{program}.yaml")
+    return Flags(**yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a program's flags, to which those are added that say something in another way here."""
+
+    def __init__(self, flags: Flags, prog: str, description: str) -> None:
+        same = ", ".join(f"{theirs} ({ours})" for theirs, ours in flags.same.items())
+        needless = ", ".join(flags.not_needed)
+        super().__init__(
+            prog=prog,
+            description=f"{description}; all flags of train.worker work here, too.",
+            epilog=f"Also, with ours in brackets: {same}. Not needed: {needless}.",
+            allow_abbrev=False,
+        )
+        self._flags = flags
+        for flag in flags.not_needed:
+            self.add_argument(flag, nargs="?", help=argparse.SUPPRESS)
+        for flag, why in flags.refused.items():
+            self.add_argument(flag, nargs="?", const="", help=f"refused: {why}")
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+    def parted(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """What the added flags say, and the other words as ours.
+
+        Raises:
+            UsageError: one is wrong or missing, or has no meaning here.
+        """
+        args, words = self.parse_known_args(argv)
+        refuse(
+            f"{flag}: {why}"
+            for flag, why in self._flags.refused.items()
+            if getattr(args, flag[2:].replace("-", "_")) is not None
+        )
+        pairs = [word.partition("=") for word in words]
+        names = {**self._flags.same, **self._flags.also}
+        return args, [names.get(flag, flag) + equals + text for flag, equals, text in pairs]
+
+
+def settings(
+    classes: Sequence[type],
+    argv: Sequence[str],
+    names: Mapping[str, str],
+    prog: str = "",
+    description: str = "",
+) -> tuple[Any, ...]:
+    """One instance of each of `classes`; `prog` and `description` are for --help.
+
+    Raises:
+        UsageError: one is wrong; every one at once, with the flags that were typed.
+    """
+    theirs = {ours: theirs for theirs, ours in names.items()}
+    try:
+        return cli.parse(classes, argv, prog=prog, description=description)
+    except UsageError as error:
+        text = FLAG.sub(lambda found: theirs.get(found[0], found[0]), str(error))
+        raise UsageError(text) from None
+
+
+def of_worker(
+    argv: Sequence[str], env: Mapping[str, str], names: Mapping[str, str], **page: str
+) -> tuple[TrainConfig, ByHand, World]:
+    """The settings of one of the workers; a process alone has the mode single, if no other is set.
+
+    Raises:
+        UsageError: a flag is wrong; every one at once.
+    """
+    config, by_hand = settings([TrainConfig, ByHand], argv, names, **page)
+    world = World.find(env, **asdict(by_hand))
+    if world.world_size == 1:
+        config, _ = settings([TrainConfig, ByHand], ["--sync=single", *argv], names, **page)
+    return config, by_hand, world
