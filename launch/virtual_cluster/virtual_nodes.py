@@ -1,13 +1,25 @@
-"""What one asks of a testbed, checked as a whole before anything is made; and its nodes.
+"""What one asks of a testbed, checked as a whole before anything is made; its nodes; its holder.
+
+One testbed per machine: one action at a time, and everyone can read who holds it and why.
 
 Each node has a number, and everything else about it follows: names, addresses, cores.
 """
 
+import fcntl
+import json
+import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from muster.writing import write_json
+
+STATE = Path("/run/muster-testbed")
+RECORD = STATE / "testbed.json"
+LOGS = STATE / "log"
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 # Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
 LEAST_RATE = 64 * UNITS["kbit"]
@@ -107,3 +119,41 @@ def of(options: Options, cores: Sequence[int]) -> list[Node]:
         )
         for number in range(options.nodes)
     ]
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """Who made the testbed, what it is, and whether it was made to the end."""
+
+    checkout: str
+    holder: str  # who made it, and when
+    options: Options
+    cores: tuple[int, ...]
+    ready: bool = False
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
+    descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_state() -> ClusterState | None:
+    """The testbed that is written down; None where there is none, or no one can read it."""
+    try:
+        found = json.loads(RECORD.read_text(encoding="utf-8"))
+        options = Options(**found.pop("options"))
+        cores = tuple(found.pop("cores"))
+        return ClusterState(**found, options=options, cores=cores)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def write_state(cluster: ClusterState) -> None:
+    """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
+    write_json(RECORD, asdict(cluster))

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 
 from muster.errors import UsageError
-from train.tasks.pretraining.samples import PairSample
+from train.tasks.pretraining.segment_pairs import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
 PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), zeros behind the last
