@@ -24,10 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli
-from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import with_id
-from configs.settings.train import TrainConfig
+from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher, launcher_of

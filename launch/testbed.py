@@ -30,7 +30,7 @@ from launch.virtual_cluster import (
     slurm_daemons,
     ssh_daemons,
 )
-from launch.virtual_cluster.options import Options, rate, rate_text
+from launch.virtual_cluster.virtual_nodes import Options, rate, rate_text
 from muster.errors import UsageError
 
 GONE = {

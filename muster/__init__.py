@@ -28,7 +28,7 @@ _PLACES = {
     "record": "_train.program.recorder",
     "steps": "_train.batches.steps",
     "sync": "_train.sync.ddp.data_parallel",
-    "sync_ddp": "_train.sync.ddp.framework",
+    "sync_ddp": "_train.sync.ddp.data_parallel",
 }
 __all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
 _NAMES = {"map": "map_items"}  # so that it does not hide Python's own

@@ -1,12 +1,19 @@
-"""A run behind a login node, from Python: `muster.Job` is asked there, results are copied here."""
+"""A run behind a login node, from Python: `muster.Job` there is asked, and results come here.
+
+On the login node this answers: `status|cancel RUN_DIR`, or `wait RUN_DIR SECONDS`, prints the exit
+code, or null, and the status.
+"""
 
 import json
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from muster import arguments
+from muster import arguments, errors
 from muster.command import LOGIN
 from muster.errors import refuse
 from muster.remote_job import MUSTER, Job, Status, run_command
@@ -67,3 +74,19 @@ class LoginJob(Job):
 
 def _status(answer: Mapping[str, Any]) -> Status:
     return Status(answer["word"], answer["is_over"], answer["detail"], tuple(answer["notes"]))
+
+
+def main() -> int:
+    verb, run_dir, *seconds = sys.argv[1:]
+    job, code = Job(run_dir), None
+    if verb == "wait":
+        with suppress(TimeoutError):
+            code = job.wait(float(seconds[0]))
+    elif verb == "cancel":
+        job.cancel()
+    print(json.dumps({"code": code, **asdict(job.status())}))
+    return 0
+
+
+if __name__ == "__main__":
+    errors.run(main)

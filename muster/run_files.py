@@ -1,14 +1,16 @@
 """Every file of a run folder: who writes it, how it is copied to the launcher, what clears it.
 
-All code that writes, reads, copies, archives or clears such a file takes its name from here.
+All that writes, reads, mirrors, puts aside or clears such a file takes its name from here. Some are
+lines of JSON, one object each, which are read while another process still writes to them.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
@@ -17,6 +19,7 @@ BELOW = "/**"  # a folder with its whole content
 # Suffixes: a file being written, and one that reserves space (muster/writing.py).
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|$)")
 RESERVED = re.compile(r"\.reserved$")
+TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
 
 
 @dataclass(frozen=True)
@@ -221,3 +224,35 @@ def state_folder(env: Mapping[str, str]) -> Path:
         RuntimeError: the user has no home, as in some containers.
     """
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "muster")
+
+
+def json_objects(data: bytes) -> list[dict[str, Any]]:
+    """Those in `data`; a line that is cut off at either end, or broken, is left out."""
+    found = []
+    for line in data.split(b"\n"):
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(one, dict):
+            found.append(one)
+    return found
+
+
+def read_objects(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
+    """The objects of `count` bytes from `start` on; all that follow, if it is negative.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    with path.open("rb") as file:
+        file.seek(max(start, 0))
+        return json_objects(file.read(count))
+
+
+def last_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in the last `TAIL_BYTES`; none where there is no such file."""
+    try:
+        return read_objects(path, path.stat().st_size - TAIL_BYTES)
+    except OSError:  # put aside as we look
+        return []

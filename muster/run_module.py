@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-OURS = ("launch", "train")
+OURS = ("launch", "muster", "train")
 
 
 def main() -> None:

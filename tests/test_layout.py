@@ -57,6 +57,12 @@ def test_a_file_is_short_enough_to_have_one_reason_to_change(path):
     assert code_lines(written_in(path)) <= 250
 
 
+def test_few_files_are_so_short_that_they_could_be_part_of_another():
+    lines = {name(path): code_lines(written_in(path)) for path in SOURCES}
+    short = [one for one, count in lines.items() if 0 < count <= 40]
+    assert len(short) <= 40, short
+
+
 @pytest.mark.parametrize("package", PLUGINS)
 def test_the_last_line_of_a_plugin_is_its_build(package):
     for plugin in plugins.names(package):

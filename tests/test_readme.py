@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from configs import cli
-from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import BenchConfig, ByHand, TrainConfig
 from launch import submit
 from launch.programs.command_line import CommandLine, split
 from launch.ssh.login_node.__main__ import login_parser

@@ -12,8 +12,7 @@ from typing import Any
 
 from configs import cli
 from configs.cli import dashed
-from configs.settings.bench import OF_MEASUREMENT, BenchConfig
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.train import OF_MEASUREMENT, BenchConfig, ByHand, TrainConfig
 from muster.errors import MusterError, UsageError, refuse
 from muster.run_files import COLLECTIVES
 from muster.writing import write_json
@@ -55,7 +54,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
         raise UsageError("one worker has nobody to send to; start two or more: --nodes 2")
     from train.benchmarks import collectives, network
     from train.loop import run
-    from train.records.console import Console
+    from train.records.sinks import Console
 
     with run.joined(config, world, exit_guard, what=NAME) as (peers, run_dir):
         world = peers.world

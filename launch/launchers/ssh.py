@@ -19,7 +19,7 @@ from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
 from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.ssh import hosts, node_setup, openssh, transfer
+from launch.ssh import hosts, openssh, transfer
 from muster import run_files
 from muster.errors import MusterError, UsageError
 
@@ -80,7 +80,7 @@ class Ssh(Launcher):
             probes = self._ask(survey)
             names, specs = survey.names_of(probes), [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
-        node_setup.make_environments(found, self._ssh)
+        transfer.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
         specs = self._specs()

@@ -9,10 +9,9 @@ from typing import Any
 
 from configs import cli
 from configs.raw import Given
-from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
-from configs.settings.train import TrainConfig
+from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from muster.command import reveal

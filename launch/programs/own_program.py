@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli, plugins
-from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig
-from configs.settings.train import TrainConfig
+from configs.settings.train import BenchConfig, TrainConfig
 from launch.spec import LaunchSpec, Program
 from muster.errors import UsageError, refuse
 

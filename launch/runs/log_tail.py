@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launch.runs.run_record import changed_at_ns
-from muster import json_lines, json_output
+from muster import json_output
 from muster.errors import silence
-from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
+from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
 from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
@@ -167,7 +167,7 @@ class RequestFile:
             return []
         self._looked = now
         whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
-        ids = ((one, one.get("id")) for one in json_lines.objects(whole)) if end else ()
+        ids = ((one, one.get("id")) for one in json_objects(whole)) if end else ()
         return [one for one, name in ids if isinstance(name, str) and name.isalnum()]
 
     def answer(self, request: str, **message: Any) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.spec import LaunchSpec
-from muster import json_lines, run_files
+from muster import run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from muster.orderly_stop import NOTICE, STOP_SIGNALS
 from muster.writing import read_json
@@ -89,7 +89,8 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
 
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
-    every = [one for path in run_files.METRICS.find(run_dir) for one in json_lines.last(path)]
+    files = run_files.METRICS.find(run_dir)
+    every = [one for path in files for one in run_files.last_objects(path)]
     steps = [one["step"] for one in every if isinstance(one.get("step"), int)]
     return max(steps, default=0)
 

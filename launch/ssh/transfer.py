@@ -1,10 +1,11 @@
-"""Send this checkout to nodes that do not see it: all files that .gitignore does not exclude.
+"""Send this checkout to nodes that do not see it, all but what .gitignore names, and set it up.
 
 Files are overwritten and deleted there. So the folder must have been new or empty at the first copy
 (see `node_facts.claim`). Nodes may share a home with each other but not with this machine: a folder
 that several of them see is written once.
 """
 
+import os
 import secrets
 import shlex
 import subprocess
@@ -31,6 +32,8 @@ RULES = [
     "--filter=protect *",
 ]
 TIMEOUT_S = 600.0
+SCRIPT = Path(__file__).with_name("node_setup.sh")  # makes the environment of a node
+SETUP_S = 1800.0
 TICK_S = 0.05
 SHOWN = 4  # names of files in the way
 
@@ -65,6 +68,34 @@ def send_checkout(
             raise
         fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
+
+
+def make_environments(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
+    """Bring the environment of every node up to date; nodes that share a folder share it, too.
+
+    Raises:
+        MusterError: one line for every node on which it failed.
+    """
+    apart = send_checkout(nodes, config)
+    each = [*[node for node in nodes if node.shared][:1], *apart]
+    with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
+        made = pool.map(lambda node: _make_environment(node, config), each)
+        fail([problem for problem in made if problem])
+
+
+def _make_environment(node: NodeFacts, config: SshConfig) -> str | None:
+    """What went wrong on a node, as the script's last line says it."""
+    words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", "")]
+    try:
+        done = openssh.run(node.spec, config, words, SCRIPT.read_text(encoding="utf-8"), SETUP_S)
+    except subprocess.TimeoutExpired:
+        return f"{node.name}: making the environment took longer than {SETUP_S / 60:.0f} min"
+    if done.returncode == 0:
+        return None
+    if done.returncode == openssh.FAILED:
+        return openssh.explain(node.spec, done.stderr)
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
+    return last if last.startswith(node.name) else f"{node.name}: {last}"
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:

@@ -19,7 +19,7 @@ from launch.spec import NodeSpec
 from launch.studies.cell_process import Work
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
-from muster import json_lines, json_output, run_files
+from muster import json_output, run_files
 from muster.errors import STOPPED, UsageError
 from muster.writing import read_json, write_text
 
@@ -213,7 +213,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     """
     found = read_json(run_files.SUMMARY.path(run_dir))
     if found is None:
-        found = (json_lines.last(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
+        found = (run_files.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
     return {
         name: value
         for name, value in found.items()

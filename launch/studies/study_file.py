@@ -7,9 +7,8 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.settings.bench import OPERATIONS
 from configs.settings.launch import MAX_NODES
-from configs.settings.train import TrainConfig
+from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
 from launch.studies.cells import Sweep, checked
 from muster.errors import UsageError, refuse

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from launch.virtual_cluster.cluster_state import LOGS, STATE
+from launch.virtual_cluster.virtual_nodes import LOGS, STATE
 from muster.errors import MusterError
 from muster.writing import read_json, write_json
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from launch.virtual_cluster import (
-    cluster_state,
     daemons,
     links,
     namespaces,
@@ -17,11 +16,17 @@ from launch.virtual_cluster import (
     ssh_daemons,
     virtual_nodes,
 )
-from launch.virtual_cluster.cluster_state import STATE, ClusterState
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.options import Options
-from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from launch.virtual_cluster.virtual_nodes import (
+    BOX,
+    CONTROL_NET,
+    EXPERIMENT_NET,
+    STATE,
+    ClusterState,
+    Node,
+    Options,
+)
 from muster.errors import MusterError
 
 NODE_LIST = STATE / "hosts"
@@ -36,9 +41,9 @@ def up(options: Options, checkout: Path, say: Say) -> None:
             cannot be made; in the last case nothing of it remains.
     """
     _refuse_inside()
-    os.umask(0o022)  # sshd refuses a key file that others may write
-    with cluster_state.locked():
-        cluster = cluster_state.read()
+    os.umask(0o022)  # sshd trusts no key file that others may write
+    with virtual_nodes.locked():
+        cluster = virtual_nodes.read_state()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
             _refuse_other(cluster, options, checkout)
             if names := dead(cluster):
@@ -65,7 +70,7 @@ def down(say: Say) -> None:
         MusterError: something could not be removed.
     """
     _refuse_inside()
-    with cluster_state.locked():
+    with virtual_nodes.locked():
         if not _remains():
             say("nothing is up")
             return
@@ -79,7 +84,7 @@ def present() -> tuple[ClusterState, list[Node]]:
     Raises:
         MusterError: none is up.
     """
-    cluster = cluster_state.read()
+    cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
         raise MusterError("no testbed is up; make one: python launch/testbed.py up --nodes 4")
     return cluster, virtual_nodes.of(cluster.options, cluster.cores)
@@ -94,7 +99,7 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
         options=options,
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
-    cluster_state.write(cluster)
+    virtual_nodes.write_state(cluster)
     hosts = virtual_nodes.of(options, cluster.cores)
     say("configuration and keys")
     _write(hosts, options.gpus)
@@ -108,7 +113,7 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
             namespaces.make_private(node, checkout, venv)
     say("slurm and sshd")
     _start(cluster, hosts)
-    cluster_state.write(replace(cluster, ready=True))
+    virtual_nodes.write_state(replace(cluster, ready=True))
 
 
 def _write(hosts: Sequence[Node], gpus: int) -> None:

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.options import Options
 from launch.virtual_cluster.virtual_nodes import (
     BOX,
     CONTROL_NET,
     EXPERIMENT_NET,
     EXPERIMENT_NET_6,
     Node,
+    Options,
 )
 from muster.errors import MusterError
 

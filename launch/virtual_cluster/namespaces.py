@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.virtual_cluster import daemons, links
-from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.virtual_nodes import Node
+from launch.virtual_cluster.virtual_nodes import STATE, Node
 from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"

@@ -7,10 +7,9 @@ import subprocess
 from collections.abc import Sequence
 
 from launch.virtual_cluster import daemons, namespaces
-from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
+from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, STATE, Node
 from muster.errors import MusterError, UsageError
 
 FOLDER = STATE / "slurm"

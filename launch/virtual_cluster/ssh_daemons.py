@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.virtual_cluster import daemons, namespaces
-from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.virtual_nodes import Node
+from launch.virtual_cluster.virtual_nodes import STATE, Node
 
 FOLDER = STATE / "ssh"
 CONFIG = STATE / "ssh_config"

@@ -1,13 +1,81 @@
-"""A node's names, addresses and cores follow from its number."""
+"""What one asks of a testbed, checked as a whole before anything is made; its nodes; its holder.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+One testbed per machine: one action at a time, and everyone can read who holds it and why.
 
-from launch.virtual_cluster.options import Options
+Each node has a number, and everything else about it follows: names, addresses, cores.
+"""
 
+import fcntl
+import json
+import os
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from muster.writing import write_json
+
+STATE = Path("/run/muster-testbed")
+RECORD = STATE / "testbed.json"
+LOGS = STATE / "log"
+UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+# Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
+LEAST_RATE = 64 * UNITS["kbit"]
+MOST_RATE = 100 * UNITS["gbit"]
 EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
 EXPERIMENT_NET_6 = "fd00:10:10:1::"
 BOX = 254  # the number of the machine itself, on each of the two networks
+
+
+@dataclass(frozen=True)
+class Options:
+    """What kind of cluster the testbed is; two testbeds with equal options are the same."""
+
+    nodes: int = 4
+    rate: int | None = None  # bits per second of each link; None: as fast as it goes
+    control_network: bool = False
+    ipv6: bool = False  # alone on the experiment network; then there is a control network
+    gpus: int = 0  # of each node, as Slurm believes
+    private_home: bool = False
+    venv: str | None = None  # shown in a private home; None: there is none
+
+    def __str__(self) -> str:
+        flags = [f"--nodes {self.nodes}"]
+        flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
+        flags += [f"--gpus {self.gpus}"] if self.gpus else []
+        switches = "ipv6" if self.ipv6 else "control_network", "private_home"
+        flags += [f"--{name.replace('_', '-')}" for name in switches if getattr(self, name)]
+        flags += [f"with {self.venv}"] if self.venv else []
+        return " ".join(flags)
+
+
+def rate(text: str) -> int:
+    """Bits per second, as the flag --rate is read.
+
+    Raises:
+        ArgumentTypeError: `text` is no speed that links can have.
+    """
+    bits = rate_bits(text)
+    if not (bits and LEAST_RATE <= bits <= MOST_RATE):
+        raise ArgumentTypeError(
+            f"{text!r}: expected a speed from {rate_text(LEAST_RATE)} to {rate_text(MOST_RATE)} "
+            "like 100mbit or 1gbit; without it links are not limited"
+        )
+    return bits
+
+
+def rate_bits(text: str) -> int | None:
+    """Bits per second of `text` like 1gbit, as tc writes them; None if it is not a speed."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(kbit|mbit|gbit)", text.lower())
+    return round(float(match[1]) * UNITS[match[2]]) if match else None
+
+
+def rate_text(bits: int) -> str:
+    """`bits` per second in the largest unit that keeps it short: 1gbit, 100mbit."""
+    unit = max((unit for unit in UNITS if UNITS[unit] <= bits), key=UNITS.__getitem__)
+    return f"{bits / UNITS[unit]:.6g}{unit}"
 
 
 @dataclass(frozen=True)
@@ -51,3 +119,41 @@ def of(options: Options, cores: Sequence[int]) -> list[Node]:
         )
         for number in range(options.nodes)
     ]
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """Who made the testbed, what it is, and whether it was made to the end."""
+
+    checkout: str
+    holder: str  # who made it, and when
+    options: Options
+    cores: tuple[int, ...]
+    ready: bool = False
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
+    descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read_state() -> ClusterState | None:
+    """The testbed that is written down; None where there is none, or no one can read it."""
+    try:
+        found = json.loads(RECORD.read_text(encoding="utf-8"))
+        options = Options(**found.pop("options"))
+        cores = tuple(found.pop("cores"))
+        return ClusterState(**found, options=options, cores=cores)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def write_state(cluster: ClusterState) -> None:
+    """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
+    write_json(RECORD, asdict(cluster))

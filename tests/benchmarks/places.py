@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.nodes.this_machine import free_port
 from launch.virtual_cluster import lifecycle
-from launch.virtual_cluster.options import rate_bits
+from launch.virtual_cluster.virtual_nodes import rate_bits
 from muster.errors import MusterError, UsageError
 from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster, bring_up, take_down
 

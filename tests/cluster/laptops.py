@@ -14,8 +14,8 @@ from pathlib import Path
 from secrets import token_hex
 
 from launch.virtual_cluster import daemons
-from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.ssh_daemons import FOLDER
+from launch.virtual_cluster.virtual_nodes import STATE
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.launch.submit import wait_until
 

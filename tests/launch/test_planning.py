@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.bench import BenchConfig
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
-from configs.settings.train import TrainConfig
+from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
 from launch.spec import (

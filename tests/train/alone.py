@@ -9,9 +9,7 @@ from configs import plugins
 from configs.settings.train import TrainConfig
 from train.loop.build import Builder
 from train.loop.trainer import Trainer
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.records.summary import History
+from train.records.sinks import Console, History, Sinks
 from train.sync.ranks import Ranks
 from train.tasks.base import Task
 

@@ -21,11 +21,10 @@ from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from tests.train.on_ranks import flat, trainer_of
 from train.loop.evaluation import lengths_of
-from train.loop.optimizer import build_optimizer, build_schedule
-from train.loop.step import to_device
+from train.loop.step import build_optimizer, build_schedule, to_device
 from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.records.summary import History
+from train.records.sinks import History
 from train.sync import ranks
 from train.sync.base import MIB
 from train.sync.ddp import hooks

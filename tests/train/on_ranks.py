@@ -17,7 +17,7 @@ from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
-from train.records.console import Console
+from train.records.sinks import Console
 from train.sync.ranks import Ranks
 from train.tasks.base import Task
 from train.worker import end_process

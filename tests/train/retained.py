@@ -13,8 +13,7 @@ from configs.settings.train import TrainConfig
 from train.checkpoints import storage
 from train.loop.build import Builder
 from train.loop.trainer import Trainer
-from train.records.console import Console
-from train.records.sinks import Sinks
+from train.records.sinks import Console, Sinks
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 from train.tasks.base import Task

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from configs.settings.bench import OPERATIONS, BenchConfig
+from configs.settings.train import OPERATIONS, BenchConfig
 from muster.errors import UsageError
 from tests.launch.submit import submit
 from tests.train.workers import assert_measured, finish, free_port, read_json, start

@@ -39,6 +39,7 @@ HOLDERS = {
     "_values": "torch.Tensor",
     "_cdata": "torch.UntypedStorage",
     **dict.fromkeys(("_current_frames", "_exit", "_getframe"), ""),  # sys, os
+    "_replace": "",  # of named tuples
     **dict.fromkeys(("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""),  # frameworks
     **dict.fromkeys(("_download_and_prepare", "_feature_names"), ""),  # evaluate
 }

@@ -7,7 +7,7 @@ inside them. The others look at this rank alone: `is_due`, `requests`, `is_best`
 `restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
-                     of_any()           what at least one rank wants, by the step's own collective
+                     StepRequests       what at least one rank wants, by the step's own collective
                      make()             skip it (a rank is still writing the last), or:
                        _begin           all wait until no rank writes; the run's number
                        _save            collectives that gather what ranks hold, then copies
@@ -63,11 +63,6 @@ class StepRequests(NamedTuple):
     stop: bool = False  # stop the training
     save: bool = False  # save: a checkpoint is due
     busy: bool = False  # this rank is still writing the last one
-
-    @classmethod
-    def of_any(cls, rows: Tensor) -> "StepRequests":
-        """What at least one row of (world_size, 3) requests."""
-        return cls(*rows.any(0).tolist())
 
 
 class CheckpointManager:

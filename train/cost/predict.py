@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from train.cost.link_fit import Link, load
-from train.report.data.reader import OVERLAPPED, Row, Run
-from train.report.data.statistics import numbers
+from train.report.data.reader import OVERLAPPED, Row, Run, numbers
 
 COMPUTING = ("data_s", "forward_s", "backward_s", "optimizer_s")
 NEEDED = (*COMPUTING, "samples", "sync_s", "step_s", "payload_bytes")

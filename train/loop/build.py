@@ -20,17 +20,16 @@ from train.distributed import agreement
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import lengths_of
-from train.loop.optimizer import build_optimizer, build_schedule
 from train.loop.state import TrainingState, resets
+from train.loop.step import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.records.console import Console
-from train.records.sinks import Sinks
+from train.records.sinks import Console, Sinks
 from train.records.traffic import Meter
 from train.sync import base, batchnorm
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
-from train.sync.sharding.layers import repeated
+from train.sync.sharding.parts import repeated
 from train.tasks.base import Datasets, Samples, Task
 
 T = TypeVar("T")

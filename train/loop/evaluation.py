@@ -12,9 +12,8 @@ from configs.settings.train import TrainConfig
 from train.batches.plan import evaluation_indices
 from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
-from train.loop.step import to_device
+from train.loop.step import PhaseTimer, to_device
 from train.records.schema import EvalRecord
-from train.records.timer import PhaseTimer
 from train.tasks.base import Batch, Datasets, Samples, Task
 
 

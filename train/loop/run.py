@@ -29,9 +29,7 @@ from train.loop.build import Builder, of_settings, ranks_of
 from train.loop.trainer import Trainer
 from train.model import precision
 from train.records import summary
-from train.records.console import Console
-from train.records.sinks import Sinks
-from train.records.summary import History
+from train.records.sinks import Console, History, Sinks
 from train.records.traffic import Meter
 from train.sync.ranks import Ranks
 

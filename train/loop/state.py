@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -13,6 +14,7 @@ from train.checkpoints import snapshot
 from train.checkpoints.exchange import Files
 from train.model.precision import Precision
 from train.sync.base import GradSync
+from train.sync.ranks import BROADCAST_BYTES, flatten, groups
 
 # For each restored part, the settings it depends on; its flag --reset-... discards the part.
 STANDS_ON = {
@@ -78,6 +80,19 @@ class TrainingState:
         self.at = Position(**state["at"])
         if "data" in self.resets:
             self.at = Position(step=self.at.step, before=self.at.step)
+
+    @torch.no_grad()
+    def equalize(self) -> float:
+        """Make parameters those of rank 0 on every rank; how far a value was from it at most."""
+        ranks = self.grad_sync.ranks
+        furthest = torch.zeros(1, dtype=torch.float64, device=ranks.device)
+        params = [param.detach() for param in self.model.parameters()]
+        for group in groups(params, BROADCAST_BYTES):
+            own = flatten(group)
+            ranks.broadcast(group)
+            apart = (flatten(group) - own).abs().max()
+            furthest = torch.maximum(furthest, apart.to(furthest))
+        return float(ranks.all_gather(furthest).max())
 
 
 def recorded(config: TrainConfig) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """One optimizer step: forward and backward over this rank's part, sync, clip, update.
 
-With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is scaled
-by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the global
-mean, times W. So the plain mean over ranks, which every sync mode computes, is the mean over all M
-samples, for loss and gradient and for any split.
+The optimizer and its learning rate step once, whatever the number of ranks.
+
+With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is
+scaled by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the
+global mean, times W; so the plain mean over ranks, which every sync mode computes, is the mean
+over all M samples of loss and gradient, whatever the split.
 
 Collectives of a step, in this order on every rank: (1) the sum of the task's units, if it counts
 units other than samples; (2) what the sync mode sends during the backward pass; (3) one float64 row
@@ -14,25 +16,30 @@ signal that reaches one rank never separates the ranks.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.profiler import record_function
 
+from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from train.batches.plan import StepPlan
 from train.checkpoints.manager import StepRequests
 from train.loop.state import TrainingState
-from train.program.recorder import exchanged, mean_loss, step_record
 from train.records.schema import StepRecord
-from train.records.timer import PhaseTimer
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
 from train.sync.ranks import Collective
 from train.tasks.base import Batch, Task
+
+Mark = float | torch.cuda.Event
 
 
 class Step:
@@ -53,6 +60,8 @@ class Step:
         self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
         self.device = next(wrapped.parameters()).device
         self.buffers = Buffers(self.ranks, wrapped)
+        # most losses are means over samples: then there is nothing to ask in a step
+        self._counts_units = getattr(type(task), "units", Task.units) is not Task.units
         self._autocast = state.precision.autocast()
         self.collectives: list[Collective] = []  # of the last step's gradients
         # found once, since walking through the modules of a BERT takes half a millisecond
@@ -76,7 +85,9 @@ class Step:
             with timer.phase("data"):
                 batch = to_device(micro, self.model, self.device)
             is_last = number == len(loaded)
-            batchnorm.count_samples(self._batchnorms, plan.micro_batches[number - 1].samples > 0)
+            if self._batchnorms:
+                counts = plan.micro_batches[number - 1].samples > 0
+                batchnorm.count_samples(self._batchnorms, counts)
             with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
                 with timer.phase("forward"), self._autocast:
                     loss = (self.task.forward(self.model, batch).loss * weight).sum()
@@ -91,13 +102,15 @@ class Step:
             # One collective carries this rank's part of the loss, its gradient's norm if the norm
             # is local, its requests after this step, and the marks of its changed buffers.
             own_used = self.grad_sync.used(self.model)
-            losses, norms, requests, marks, used = exchanged(
-                self.ranks, local_loss, own_norm, requests_of(self.state.at.step + 1),
-                self.buffers.marks(self.device), torch.tensor(own_used),
+            own_marks = self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
+            losses, norms, requests, marks, used = self.ranks.exchange(
+                local_loss, own_norm, requests_of(self.state.at.step + 1),
+                own_marks, torch.tensor(own_used),
             )  # fmt: skip
             # a rank that has used all gradients need not wait for the device here
             self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
-            self.buffers.average(plan.local_samples / plan.samples, marks)
+            if self.buffers.watched:
+                self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
             if is_exact:
                 norms[:] = self._clip()
@@ -123,11 +136,11 @@ class Step:
             "overlapped": self.grad_sync.overlapped_s,
         }
         plan = replace(plan, step=at.step, epoch=at.epoch)
-        record = step_record(
-            self.ranks.rank, plan, self.collectives, seconds,
+        record = plan.record(
+            self.ranks.rank, self.collectives, seconds,
             loss=global_loss, lr=lr, grad_norm=grad_norm,
         )  # fmt: skip
-        return record, StepRequests.of_any(rows[:, 2:])
+        return record, StepRequests(*rows[:, 2:].any(0).tolist())
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
@@ -135,7 +148,7 @@ class Step:
         By samples, the plan has it. By the task's own units it is units * world_size / (units of
         the global batch); an all_reduce adds the units up.
         """
-        counts = [self.task.units(batch) for batch in loaded]
+        counts = [self.task.units(batch) for batch in loaded] if self._counts_units else [None]
         if counts[0] is None:
             return [micro.weight for micro in plan.micro_batches]
         counted = [  # the dummy batch of a rank without samples counts as zero
@@ -170,7 +183,7 @@ class Step:
                 f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
                 f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
             )
-        return mean_loss(losses), norms[self.ranks.rank]
+        return math.fsum(losses) / len(losses), norms[self.ranks.rank]
 
 
 def _not_finite(numbers: Sequence[float]) -> list[int]:
@@ -188,3 +201,117 @@ def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
         )
         for name, tensor in batch.items()
     }
+
+
+def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
+    """That of `task`, if it has one; else that of --optimizer over the trained parameters.
+
+    Vectors (biases, norms) decay with --decay all.
+    """
+    own = None if task is None else task.build_optimizer(model)
+    if own is not None:
+        return own
+    trained = [param for param in model.parameters() if param.requires_grad]
+    if config.decay == "all":
+        groups = [{"params": trained, "weight_decay": config.weight_decay}]
+    else:
+        groups = [
+            {
+                "params": [param for param in trained if param.ndim > 1],
+                "weight_decay": config.weight_decay,
+            },
+            {"params": [param for param in trained if param.ndim <= 1], "weight_decay": 0.0},
+        ]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    if config.optimizer == "adadelta":
+        return torch.optim.Adadelta(
+            groups, lr=config.lr, rho=config.adadelta_rho, eps=config.adadelta_eps
+        )
+    betas = (config.adam_beta1, config.adam_beta2)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    # One fused kernel over all parameters: several times faster than a loop over them.
+    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
+
+
+def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
+    """The step at which the learning rate has decayed."""
+    return config.schedule_steps or config.epochs * epoch_steps
+
+
+def build_schedule(
+    config: TrainConfig, optimizer: Optimizer, epoch_steps: int, task: Task | None = None
+) -> LambdaLR:
+    """That of `task`, if it has one; else linear warm-up, then decay to zero or constant.
+
+    The polynomial goes to --end-lr by (1 - progress) ** power, as fairseq's and NVIDIA's BERT
+    have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
+    a run that stops early has had the same rates.
+    """
+    horizon = schedule_end(config, epoch_steps)
+    own = None if task is None else task.schedule(horizon)
+    if own is not None:
+        return LambdaLR(optimizer, own)
+    power, end = 1.0, 0.0
+    if config.schedule == "polynomial":
+        power, end = config.power, config.end_lr / config.lr
+
+    def factor(step: int) -> float:
+        if step < config.warmup_steps:
+            return step / config.warmup_steps
+        if config.schedule == "constant":
+            return 1.0
+        left = max(0.0, (horizon - step) / max(1, horizon - config.warmup_steps))
+        return float(end + (1 - end) * left**power)
+
+    return LambdaLR(optimizer, factor)
+
+
+class PhaseTimer:
+    """Adds up seconds per phase of one step.
+
+    On a GPU by events in its stream: a phase ends when its kernels have ended, not when they were
+    queued. Nothing waits for that until somebody asks how long it took.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._phases: list[tuple[str, Mark, Mark]] = []
+        self._started = self._mark()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = self._mark()
+        try:
+            with record_function(f"muster.{name}"):  # its name in a trace
+                yield
+        finally:
+            self._phases.append((name, started, self._mark()))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Of each phase so far."""
+        found: dict[str, float] = {}
+        for name, started, ended in self._phases:
+            found[name] = found.get(name, 0.0) + _between(started, ended)
+        return found
+
+    def total_s(self) -> float:
+        """Seconds since the timer was made, phases or not."""
+        return _between(self._started, self._mark())
+
+    def _mark(self) -> Mark:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+
+def _between(started: Mark, ended: Mark) -> float:
+    if isinstance(started, float) and isinstance(ended, float):
+        return ended - started
+    assert not isinstance(started, float) and not isinstance(ended, float)
+    ended.synchronize()  # and with it all that came before in its stream
+    milliseconds: float = started.elapsed_time(ended)
+    return milliseconds / 1e3

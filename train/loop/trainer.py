@@ -21,14 +21,11 @@ from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import evaluate
-from train.loop.optimizer import schedule_end
 from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
-from train.loop.step import Step
+from train.loop.step import Step, schedule_end
 from train.model import rng
-from train.records.console import Console
 from train.records.schema import DriftRecord, EvalRecord, StepRecord
-from train.records.sinks import Sinks
-from train.records.summary import FIRST_LOSSES, History
+from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
 from train.tasks.base import Batch, Datasets, Task
 
@@ -63,7 +60,9 @@ class Trainer:
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
         self.metrics = metrics
-        self._measured = 0  # the step up to which speeds were measured
+        # else only for a stop, or by --keep-best, which wait for one that is being written
+        self._makes_checkpoints = config.checkpoint_interval() is not None
+        self._measured = 0  # the step up to which speeds are measured
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
         self._step = Step(task, state, wrapped, config.max_grad_norm)
@@ -143,8 +142,9 @@ class Trainer:
         return self.history
 
     def _count_traffic(self, before: int, epoch: int) -> None:
-        """Record what crossed the network since step `before`."""
-        self.ranks.barrier(self.device)  # sent data may still be in the sender's kernel
+        """Write down what crossed the network since step `before`."""
+        # when all are here: what is sent may still wait in the sender's kernel
+        self.ranks.all_gather(torch.zeros(1, device=self.device))
         if self.meter is not None:
             step = self.at.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
@@ -158,8 +158,8 @@ class Trainer:
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
-        # the evaluation took time, and no further step would tell the other ranks
-        asked = StepRequests.of_any(self.ranks.all_gather(self._requests(self.at.step)))
+        # the evaluation took a while, and no step comes that would tell the others
+        asked = StepRequests(*self.ranks.all_gather(self._requests(self.at.step)).any(0).tolist())
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
@@ -202,8 +202,10 @@ class Trainer:
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
     def _requests(self, step: int) -> Tensor:
-        """What this rank requests after `step`, as a row of `StepRequests`."""
-        requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
+        """What this rank wants after `step`, as `StepRequests` has it."""
+        requests = StepRequests(stop=bool(self.stopping.why))
+        if self._makes_checkpoints:
+            requests = self.checkpoints.requests(step, stop=requests.stop)
         return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
@@ -260,7 +262,7 @@ class Trainer:
         """If it is due, make all ranks' parameters equal to those of rank 0."""
         every = self.config.equalize_every
         if every and self.at.step % every == 0 and self.ranks.world_size > 1:
-            drift = self.ranks.equalize(self.state.model.parameters())
+            drift = self.state.equalize()
             self.sinks.write(DriftRecord(step=self.at.step, rank=self.ranks.rank, drift=drift))
 
     def _report(self, record: StepRecord) -> None:

@@ -73,12 +73,12 @@ class Precision(torch.amp.GradScaler):
     def __init__(self, name: str, device: torch.device) -> None:
         self.can_overflow = name == "fp16"
         super().__init__(device.type, enabled=self.can_overflow)
-        self._reduced = REDUCED.get(name)
+        self._kind, self._reduced = device.type, REDUCED.get(name)
 
     def autocast(self) -> AbstractContextManager[None]:
         if self._reduced is None:
             return nullcontext()
-        return torch.autocast(self._device, dtype=self._reduced)
+        return torch.autocast(self._kind, dtype=self._reduced)
 
 
 def advice(precision: str, device: torch.device) -> str:

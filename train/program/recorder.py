@@ -4,7 +4,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
 from ..model.pass_times import PassTimes, timer_of
-from ..records.schema import EvalRecord, Record, StepRecord
+from ..records.schema import EvalRecord, Record
 from ..records.sinks import Sinks
-from ..sync.ddp.torch_ddp import sent_by
+from ..sync.ddp.data_parallel import SyncedDataParallel
+from ..sync.ddp.torch_ddp import buckets_of
 from ..sync.ranks import Collective, Ranks, current_ranks
 
 if TYPE_CHECKING:
@@ -130,8 +132,8 @@ class Recorder:
         asking = last_asked.get("checkpoints")
         requests = () if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
-        losses, asked = exchanged(self._ranks, own, torch.tensor(requests))
-        mean = mean_loss(losses.flatten().tolist())
+        losses, asked = self._ranks.exchange(own, torch.tensor(requests))
+        mean = math.fsum(losses.flatten().tolist()) / len(losses)
         if asking is not None:
             asking.answered(plan.step, asked)
         taken, made = (
@@ -143,8 +145,8 @@ class Recorder:
             "backward": taken.backward_s, "sync": taken.sync_s,
             "optimizer": now - (taken.ended or now), "step": now - before,
         }  # fmt: skip
-        record = step_record(self._ranks.rank, plan, made, seconds, loss=mean, **numbers)
-        if not plan.micro_batches:  # step is a number: assume equal parts
+        record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
+        if not plan.micro_batches:  # a number: as if the parts were even
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self._sinks.stepped(record, made)
         self._ended = time.perf_counter()
@@ -173,33 +175,13 @@ class Recorder:
         return step
 
 
-def exchanged(ranks: Ranks, loss: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-    """A step's one small collective: every rank's `loss` and `more`, (world_size, n) each.
-
-    `more` are numbers, (n,) or one, equally many on every rank, such as the rank's requests.
-    """
-    parts = [one.reshape(-1).to(loss) for one in (loss, *more)]
-    rows = ranks.all_gather(torch.cat(parts))
-    found: tuple[Tensor, ...] = rows.split([len(one) for one in parts], dim=1)
-    return found
-
-
-def mean_loss(losses: Sequence[float]) -> float:
-    """The mean of the ranks' parts, in whatever order they come."""
-    return math.fsum(losses) / len(losses)
-
-
-def step_record(
-    rank: int, plan: StepPlan, made: Sequence[Collective], seconds: Mapping[str, float],
-    **numbers: float,
-) -> StepRecord:  # fmt: skip
-    """A rank's record of a step: `seconds` of its phases, and loss, lr and grad_norm."""
-    phases: dict[str, Any] = {f"{name}_s": taken for name, taken in seconds.items()}
-    return StepRecord(
-        step=plan.step, epoch=plan.epoch + 1, rank=rank,
-        samples=plan.samples, local_samples=plan.local_samples, local_tokens=plan.local_tokens,
-        payload_bytes=sum(one.nbytes for one in made), **phases | numbers,
-    )  # fmt: skip
+def sent_by(model: nn.Module) -> list[Collective]:
+    """The collectives on gradients of the last pass of what `muster.sync` returned."""
+    if isinstance(model, SyncedDataParallel):
+        return model.hook.ranks.ledger.take_step()
+    if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:
+        return buckets_of(model, model._get_ddp_logging_data())
+    return []
 
 
 @lru_cache(maxsize=1)

@@ -132,7 +132,7 @@ class Checkpoints:
             row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
             rows = self._ranks.all_gather(row)
         last_asked["checkpoints"] = self
-        asked = StepRequests.of_any(rows)
+        asked = StepRequests(*rows.any(0).tolist())
         if asked.save or asked.stop:
             self._manager.make(self.step, self._state, asked)
         if asked.stop:

@@ -4,13 +4,11 @@ One JSON object per line, one file per rank, one writer per file. Seconds are wa
 the writing rank; bytes are counts, never rates.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from muster.writing import writing
+PHASES = ("data", "forward", "backward", "sync", "optimizer")  # of a step, each with its seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,21 +162,4 @@ class ExitRecord:
     traceback: str = ""
     peak_memory_bytes: int = 0  # the most that this process had resident; not of its GPU
     peak_gpu_memory_bytes: int = 0  # the most that torch reserved on its GPU
-    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign of life
-
-
-class RecordWriter:
-    """Appends records to one JSON-lines file; each line is flushed at once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = path.open("a", encoding="utf-8", buffering=1)
-
-    def write(self, record: Record) -> None:
-        with writing(self._path):
-            self._file.write(json.dumps(asdict(record)) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
+    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign any more

@@ -1,23 +1,34 @@
-"""Write records: always as this rank's JSON lines, and on rank 0 to TensorBoard if asked for."""
+"""Where a run's records go: this rank's JSON lines, and what was asked for beside them.
 
+That is TensorBoard on rank 0, and a trace of a few steps on each rank, which
+https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, and a table at the
+end, which sums up what `History` has counted.
+"""
+
+import json
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.errors import UsageError
-from muster.run_files import METRICS, START, TENSORBOARD
-from muster.writing import write_json
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
-from .profile import Profiler
-from .schema import (
-    Collective,
-    CollectivesRecord,
-    EvalRecord,
-    Record,
-    RecordWriter,
-    StepRecord,
-)
+from muster.errors import UsageError, explained
+from muster.run_files import METRICS, PROFILE, START, TENSORBOARD
+from muster.writing import CannotWrite, write_json, writing
+
+from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, StepRecord
+
+FIRST_LOSSES = 5  # printed one by one, as the courses ask
+RECENT_STEPS = 1000  # that --split auto looks at, at most
+TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
+# The first step pays for what happens only once, and the profiler itself for the second.
+WAIT, WARM_UP, ACTIVE = 1, 1, 5
 
 
 class Sinks:
@@ -37,7 +48,10 @@ class Sinks:
         marks: dict[str, float] | None = None,
     ) -> None:
         """`marks`: when this process had what it needs for its first step."""
-        self._lines = RecordWriter(METRICS.path(run_dir, rank=rank))
+        self._path = METRICS.path(run_dir, rank=rank)
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
         self._profiler = Profiler(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
@@ -54,14 +68,22 @@ class Sinks:
             self._board = SummaryWriter(str(TENSORBOARD.path(run_dir, name="").parent))
 
     def write(self, record: Record) -> None:
-        self._lines.write(record)
+        """A line is on its way to the disk when this returns.
+
+        Raises:
+            CannotWrite: what a disk says of it.
+        """
+        try:
+            self._file.write(json.dumps(asdict(record)) + "\n")
+        except OSError as error:
+            raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):
             self._profiler.stepped()
         if self._board is None or not isinstance(record, StepRecord | EvalRecord):
             return
         if isinstance(record, StepRecord):
             values = {"loss": record.loss, "lr": record.lr, "grad_norm": record.grad_norm}
-            for phase in ("data", "forward", "backward", "sync", "optimizer", "step"):
+            for phase in (*PHASES, "step"):
                 values[f"seconds/{phase}"] = getattr(record, f"{phase}_s")
         else:
             values = {f"evaluation/{name}": value for name, value in record.metrics.items()}
@@ -79,11 +101,129 @@ class Sinks:
         if made != self._collectives:
             self._collectives = made
             record = CollectivesRecord(step=step.step, rank=step.rank, collectives=made)
-            self._lines.write(record)
+            self.write(record)
 
     def close(self) -> None:
-        self._lines.close()
+        self._file.close()
         if self._profiler is not None:
             self._profiler.close()
         if self._board is not None:
             self._board.close()
+
+
+@dataclass
+class History:
+    """What a finished run is summed up from, on every rank alike.
+
+    Steps are added up, so that memory does not grow with them; the records on disk have each. The
+    first step also pays for what happens only once: it is not in the sums, once there are others.
+    """
+
+    first_losses: list[float] = field(default_factory=list)
+    count: int = 0  # of steps
+    sums: dict[str, float] = field(default_factory=dict)  # of `TIMED`
+    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    evaluations: list[EvalRecord] = field(default_factory=list)
+    total_s: float = 0.0  # of steps, evaluations and checkpoints, since this start
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step."""
+        before = self.sums if self.count > 1 else {}  # until then the first one stands in for them
+        self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
+        self.count += 1
+        self.steps.append(record)
+        if record.step <= FIRST_LOSSES:
+            self.first_losses.append(record.loss)
+
+
+class Console:
+    """Prints on rank 0 only, and nothing at all when quiet.
+
+    The bar is drawn where a person looks: on a terminal, or where a launcher that shows this
+    output on its own terminal says so (MUSTER_TTY, the terminal's width in columns).
+    """
+
+    def __init__(self, *, speaks: bool, env: Mapping[str, str] = os.environ) -> None:
+        self._speaks = speaks
+        self._columns = int(env.get("MUSTER_TTY") or 0) or None
+        self._draws = speaks and (sys.stdout.isatty() or self._columns is not None)
+        self._colour = self._draws and "NO_COLOR" not in env and env.get("TERM") != "dumb"
+        self._bar: Any = None
+
+    def line(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        if not self._speaks:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        print(text, flush=True)
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def start(self, total_steps: int, done: int = 0) -> None:
+        """Show the bar."""
+        if self._draws:
+            from tqdm import tqdm  # here: a program's `muster.record` needs torch alone
+
+            self._bar = tqdm(
+                total=total_steps,
+                initial=done,
+                file=sys.stdout,
+                ncols=self._columns,
+                unit="step",
+                leave=False,
+                mininterval=0.25,
+                colour="green" if self._colour else None,
+            )
+
+    def advance(self, loss: float) -> None:
+        """Move the bar by one step."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            self._bar.update()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print names and values."""
+        width = max(len(name) for name, _ in rows)
+        self.line("".join(f"\n  {name:<{width}}   {value}" for name, value in rows))
+
+
+class Profiler:
+    """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
+
+    A run that is shorter leaves what there is of it.
+    """
+
+    def __init__(self, run_dir: Path, rank: int) -> None:
+        path = PROFILE.path(run_dir, rank=rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(
+            activities=activities,
+            schedule=schedule(wait=WAIT, warmup=WARM_UP, active=ACTIVE, repeat=1),
+            on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+            record_shapes=True,
+        )
+        self._profile.start()
+        self._running = True
+
+    def stepped(self) -> None:
+        """A step is over."""
+        if self._running:
+            self._profile.step()
+            self._running = self._profile.step_num < WAIT + WARM_UP + ACTIVE
+            if not self._running:
+                self._profile.stop()
+
+    def close(self) -> None:
+        if self._running:
+            self._profile.stop()
+            self._running = False

@@ -1,41 +1,10 @@
 """A run on one page: `summary.json`, and the small table printed at its end."""
 
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from .schema import EvalRecord, StepRecord
-
-FIRST_LOSSES = 5  # printed one by one, as in the courses
-RECENT_STEPS = 1000  # the most that --split auto uses
-PHASES = ("data", "forward", "backward", "sync", "optimizer")
-TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
-
-
-@dataclass
-class History:
-    """The data for the summary of a run, the same on every rank.
-
-    Steps are added up, so that memory does not grow with them; each is in the records on disk. The
-    first step includes one-time costs: it is not in the sums once there are other steps.
-    """
-
-    first_losses: list[float] = field(default_factory=list)
-    count: int = 0  # of steps
-    sums: dict[str, float] = field(default_factory=dict)  # of `TIMED`
-    steps: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    evaluations: list[EvalRecord] = field(default_factory=list)
-    total_s: float = 0.0  # of steps, evaluations and checkpoints, since this start
-
-    def add(self, record: StepRecord) -> None:
-        """Count a step."""
-        before = self.sums if self.count > 1 else {}  # until then the sums hold the first step
-        self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
-        self.count += 1
-        self.steps.append(record)
-        if record.step <= FIRST_LOSSES:
-            self.first_losses.append(record.loss)
+from .schema import PHASES
+from .sinks import History
 
 
 def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:

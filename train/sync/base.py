@@ -152,7 +152,7 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
     Raises:
         UsageError: there is no such file; the message lists the files.
     """
-    kind = load_plugin("modes", mode)
+    kind: type[GradSync] = load_plugin("modes", mode)
     if ranks.world_size == 1:
         kind = GradSync
     elif hasattr(kind, "average") and not (options.overlap and options.bucket_mb != 0):
@@ -161,8 +161,7 @@ def build(mode: str, ranks: Ranks, options: SyncOptions) -> GradSync:
         loop = AfterBackward(ranks, options)
         loop.average = kind.average
         return loop
-    made: GradSync = kind(ranks, options)
-    return made
+    return kind(ranks, options)
 
 
 def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:

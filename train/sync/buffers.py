@@ -11,8 +11,8 @@ from .ranks import Ranks, flatten, spread
 SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
 
-class Kept(NamedTuple):
-    """A buffer, and its value after the last step."""
+class Watched(NamedTuple):
+    """A buffer, and what it was after the last step."""
 
     own: dict[str, Any]  # its module's dict: a forward pass may put another tensor in its place
     name: str
@@ -30,11 +30,11 @@ class Kept(NamedTuple):
 class Buffers:
     """Average over the ranks each buffer that a step has changed on some rank.
 
-    A step calls `marks`, lets the ranks exchange the results, and calls `average`. Constants keep
-    their bits. They are found by comparing with a copy of the last step's values, because a version
-    counter is changed neither by kernels that write running statistics nor through `.data`. A
-    buffer whose shape changes is a cache that each rank fills by itself; it is ignored from then
-    on.
+    Where there are any to watch, a step calls `marks`, lets the ranks exchange these, and calls
+    `average`. Constants are found by comparing with a copy of the last step's values: a version
+    counter is not moved by kernels that write running statistics, nor through `.data`. A buffer
+    that takes another shape is a cache, which each rank fills by itself; from then on it is left
+    alone.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module) -> None:
@@ -42,22 +42,21 @@ class Buffers:
         self.remember()
 
     def remember(self) -> None:
-        """Take the current buffers, equal on all ranks, as those of the last step."""
-        self._kept: list[Kept] = []
-        # A synchronised BatchNorm already has the same bits on every rank.
+        """Take the buffers as they are, equal on all ranks, for the last step's."""
+        self.watched: list[Watched] = []
+        # Those of a synchronised BatchNorm are the same bits on every rank by themselves.
         seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
             for name, one in module._buffers.items():
                 has_fractions = one is not None and (one.is_floating_point() or one.is_complex())
                 if one is not None and one not in seen and has_fractions:
                     seen.add(one)
-                    self._kept.append(Kept(module._buffers, name, one.detach().clone()))
+                    self.watched.append(Watched(module._buffers, name, one.detach().clone()))
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
-        """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
-        marks = [one.mark(device).double() for one in self._kept]
-        return torch.stack(marks) if marks else torch.zeros(0, dtype=torch.float64, device=device)
+        """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
+        return torch.stack([one.mark(device).double() for one in self.watched])
 
     @torch.no_grad()
     def average(self, share: float, marks: Tensor) -> None:
@@ -67,10 +66,8 @@ class Buffers:
         global batch; the sum over all ranks is one. A rank without samples adds zeros, whatever its
         dummy batch left in its buffers.
         """
-        if not self._kept:
-            return
         found = marks.amax(0).tolist()
-        changed = [one for one, mark in zip(self._kept, found, strict=True) if mark == CHANGED]
+        changed = [one for one, mark in zip(self.watched, found, strict=True) if mark == CHANGED]
         if changed:
             # by `data`, so that a graph retained for another backward pass stays valid
             own = [one.own[one.name].data for one in changed]
@@ -81,4 +78,5 @@ class Buffers:
             spread(self._ranks.all_reduce(flat), own)
             for one in changed:
                 one.before.copy_(one.own[one.name])
-        self._kept = [one for one, mark in zip(self._kept, found, strict=True) if mark != RESHAPED]
+        seen = zip(self.watched, found, strict=True)
+        self.watched = [one for one, mark in seen if mark != RESHAPED]

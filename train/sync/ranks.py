@@ -58,12 +58,10 @@ class CollectiveLedger:
         self.gradients[collective.operation] += collective.nbytes
 
     def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
-        """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
-        shape, nbytes = tuple(gradient.shape), gradient.nbytes
+        """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
+        shape = tuple(gradient.shape)
         self.step[first:] = [
-            Collective(one.operation, shape, one.dtype, nbytes, name)
-            if one.nbytes == nbytes
-            else one
+            one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one
             for one in self.step[first:]
         ]
 
@@ -117,6 +115,16 @@ class Ranks:
         self.note("all_gather", row)
         return rows
 
+    def exchange(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """A step's one small collective: of every rank each of its `parts`, (world_size, n).
+
+        A part is a number or (n,), of as many on every rank; the first one's type is that of all.
+        """
+        own = [one.reshape(-1).to(parts[0]) for one in parts]
+        rows = self.all_gather(torch.cat(own))
+        found: tuple[Tensor, ...] = rows.split([len(one) for one in own], dim=1)
+        return found
+
     @torch.no_grad()
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Make `tensors` equal to those of rank 0, on every rank."""
@@ -126,21 +134,6 @@ class Ranks:
             dist.broadcast(flat := flatten(group), group=self.group, group_src=0)
             self.note("broadcast", flat)
             spread(flat, group)
-
-    @torch.no_grad()
-    def equalize(self, tensors: Iterable[Tensor]) -> float:
-        """Make `tensors` equal to those of rank 0; return the largest difference there was."""
-        furthest = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
-            own = flatten(group)
-            self.broadcast(group)
-            apart = (flatten(group) - own).abs().max()
-            furthest = torch.maximum(furthest, apart.to(furthest))
-        return float(self.all_gather(furthest).max())
-
-    def barrier(self, device: torch.device) -> None:
-        """Return when all ranks have called this; `device` is that of the backend's tensors."""
-        self.all_gather(torch.zeros(1, device=device))
 
     def own_group(self, timeout_s: float) -> dist.ProcessGroup:
         """A new group of the same ranks; collective among these alone.

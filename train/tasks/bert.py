@@ -16,9 +16,15 @@ from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier
 from train.tasks.language.prepared import PreparedTask, Sets
-from train.tasks.pretraining import corpus, data_files
-from train.tasks.pretraining.samples import PairSample, collate
-from train.tasks.pretraining.segment_pairs import EVALUATION_SEED, Masking, Pairs, most_per_sample
+from train.tasks.pretraining import corpus
+from train.tasks.pretraining.segment_pairs import (
+    EVALUATION_SEED,
+    Masking,
+    Pairs,
+    PairSample,
+    collate,
+    most_per_sample,
+)
 from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
@@ -147,12 +153,12 @@ class BertPreTraining(PreparedTask):
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return data_files.find(self.data_dir)
+        return corpus.find(self.data_dir)
 
     @property
     def is_ready(self) -> bool:  # type: ignore[override]
         """Whether the files are shards, which are read as they are."""
-        return data_files.are_shards(self._files)
+        return corpus.are_shards(self._files)
 
     @cached_property
     def _model_config(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from muster import json_lines, run_files
+from muster import run_files
 from muster.writing import read_json
 
 WINDOW = 20  # steps for the rate
@@ -27,7 +27,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     path = run_files.METRICS.path(run_dir, rank=0)
     records = [
         one
-        for one in json_lines.last(path)  # of another version, one may lack what is needed
+        for one in run_files.last_objects(path)  # of another version, one may lack what is needed
         if one.get("kind") == "step" and one.keys() >= OF_A_STEP
     ]
     if not records:

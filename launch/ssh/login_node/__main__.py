@@ -24,9 +24,9 @@ from configs import cli
 from configs.clusters import SENT
 from configs.raw import Given
 from launch.ssh import openssh
-from launch.ssh.login_node import fetching, project
+from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost
-from launch.ssh.login_node.installation import Installation, install
+from launch.ssh.login_node.installation import Installation, install, send_project
 from launch.ssh.login_node.remote_command import RemoteCommand, say
 from muster import run_files
 from muster.command import (
@@ -44,8 +44,8 @@ from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
-QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # from `muster.Job` of a program
-# With one of these a program has its own Python, and Muster's needs no torch.
+QUESTION, ANSWERS = "job", "muster.login_job"  # of a program's `muster.Job`
+# With one of these a program has a Python of its own, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
@@ -175,7 +175,7 @@ def _start(
     """Start a command that continues on the login node, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
-    folder = project.send(installation, root)
+    folder = send_project(installation, root)
     name, words = _named(word, words, program)
     if word == "run" and not {"detach", "no-wait"} & _typed(words):
         words.append("--wait")

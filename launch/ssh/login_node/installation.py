@@ -1,18 +1,24 @@
 """Muster on a login node: each version of this checkout is sent there once and prepared.
 
-A version is named by the content of its files. Its environment has what launchers need, without
-torch. If the program is Muster's own trainer, or has no Python of its own, it has everything that
-Muster needs.
+A version is the content of the files. Its environment has what launchers need, and no torch. Where
+the program is Muster's own trainer, or has no Python of its own, all that Muster needs is there.
+
+A project on a laptop is copied there as well, into a folder of its own below Muster's; the second
+time only what has changed. What git tracks or would track is sent, by rsync; a file that was sent
+once and is gone here is removed there. What programs have made there, such as `logs/`, stays.
 """
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
-from launch.ssh import node_setup
+from launch.programs import project_snapshot
+from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
@@ -26,6 +32,12 @@ echo "muster:$base"
 test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
+
+SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
+# Removes what the second list lacks of the first; names end with a NUL.
+REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
+comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
+"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ def install(
 
 
 def _make_environment(connection: Connection, checkout: str, packages: Sequence[str]) -> None:
-    script = node_setup.SCRIPT.read_text(encoding="utf-8")
+    script = transfer.SCRIPT.read_text(encoding="utf-8")
     words = ["bash", "-s", "--", checkout, os.environ.get("TORCH_INDEX", ""), *packages]
     try:
         connection.run(words, script)
@@ -108,3 +120,23 @@ def _version(names: Sequence[str]) -> str:
     for name in names:
         digest.update(f"\0{name}\0".encode() + (REPOSITORY / name).read_bytes())
     return digest.hexdigest()[:12]
+
+
+def send_project(installation: Installation, project: Path) -> str:
+    """Bring the copy up to date; its folder on the login node.
+
+    Raises:
+        UsageError: there is too much that git does not track; the message says what to do.
+        MusterError: it cannot be copied.
+    """
+    connection = installation.connection
+    name = sha256(f"{socket.gethostname()}\0{project}".encode()).hexdigest()[:8]
+    folder = f"{installation.folder}/projects/{project.name}-{name}"
+    files = sorted(
+        os.fsencode(path.relative_to(project)) for path in project_snapshot.files_of(project)
+    )
+    listed = b"".join(name + b"\0" for name in files)
+    connection.run(["mkdir", "-p", "--", folder])
+    connection.rsync(["--from0", "--files-from=-"], f"{project}/", f":{folder}/", listed)
+    connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT], listed)
+    return folder

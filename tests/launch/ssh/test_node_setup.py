@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from configs.settings.launch import SshConfig
-from launch.ssh import node_setup
+from launch.ssh import transfer
 from muster.errors import MusterError
 
 # In the place of node_setup.sh: FOLDER TORCH_INDEX
@@ -21,10 +21,10 @@ def setup(tmp_path, monkeypatch):
     """Makes the environments of nodes; what each node's folder says of it."""
     script = tmp_path / "script.sh"
     script.write_text(SCRIPT)
-    monkeypatch.setattr(node_setup, "SCRIPT", script)
+    monkeypatch.setattr(transfer, "SCRIPT", script)
 
     def setup(nodes):
-        node_setup.make_environments(nodes, SshConfig())
+        transfer.make_environments(nodes, SshConfig())
         return [Path(node.repository, "made").read_text().splitlines() for node in nodes]
 
     return setup

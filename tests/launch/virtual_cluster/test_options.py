@@ -4,7 +4,7 @@ import pytest
 
 from launch import testbed
 from launch.virtual_cluster import virtual_nodes
-from launch.virtual_cluster.options import Options, rate
+from launch.virtual_cluster.virtual_nodes import Options, rate
 from muster.errors import UsageError
 
 

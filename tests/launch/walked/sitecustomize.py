@@ -2,12 +2,13 @@
 
 A file is entered when one of its functions is called. What runs as a module is imported does not
 count: its body, those of classes, and what they call. It is written down at once: a process may
-become another.
+become another. By `tracer`, tests of train trace a part of one process.
 """
 
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 WALKERS = (
@@ -17,6 +18,7 @@ WALKERS = (
     "launch.leading.batch_job",
     "launch.slurm.task",
 )
+RUN = ("__main__", "__channelexec__")  # the latter as execnet does, which xdist stands on
 INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
 CO_OPTIMIZED = 1  # of functions: names of modules and classes are looked up
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,27 +28,37 @@ OURS = tuple(f"{ROOT / folder}/" for folder in ("configs", "launch", "muster", "
 def imports(frame) -> bool:
     """Whether what runs here does so for a module that is being imported."""
     while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] != "__main__":
+        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] not in RUN:
             return True
         frame = frame.f_back
     return False
 
 
-def trace(folder: str) -> None:
-    """Add each file that this process enters to a file of `folder`, which is named by its pid."""
+def tracer(note: Callable[[str], object]) -> Callable[..., None]:
+    """For `sys.setprofile`: `note` is called with each file that is entered, once."""
     entered = set[str]()
 
-    def note(frame, event, _):
+    def enter(frame, event, _):
         code = frame.f_code
         if event != "call" or code.co_filename in entered or not code.co_flags & CO_OPTIMIZED:
             return
         if code.co_filename.startswith(OURS) and code.co_name not in INSIDE and not imports(frame):
             entered.add(code.co_filename)
-            with Path(folder, str(os.getpid())).open("a", encoding="utf-8") as file:
-                file.write(f"{Path(code.co_filename).relative_to(ROOT)}\n")
+            note(str(Path(code.co_filename).relative_to(ROOT)))
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    return enter
+
+
+def trace(folder: str) -> None:
+    """Add each file that this process enters to a file of `folder`, which is named by its pid."""
+
+    def note(name: str) -> None:
+        with Path(folder, str(os.getpid())).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+
+    enter = tracer(note)
+    threading.setprofile(enter)
+    sys.setprofile(enter)
 
 
 if any(word.endswith(WALKERS) for word in sys.orig_argv):

@@ -15,8 +15,7 @@ from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
 from train.loop.build import Builder, ranks_of
-from train.records.console import Console
-from train.records.sinks import Sinks
+from train.records.sinks import Console, Sinks
 from train.tasks.synthetic import Synthetic
 from train.worker import end_process
 

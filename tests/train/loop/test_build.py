@@ -12,7 +12,7 @@ from tests.train.on_ranks import NoSinks
 from train.loop import build
 from train.loop.build import Builder, first_samples
 from train.loop.evaluation import lengths_of
-from train.records.console import Console
+from train.records.sinks import Console
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 from muster.errors import UsageError
 from tests.train import workers
 from train.loop.build import compile_layers
-from train.sync.sharding.layers import repeated
+from train.sync.sharding.parts import repeated
 
 CPU = torch.device("cpu")
 TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -15,7 +15,8 @@ from tests.preload import interpreter
 from train import score
 from train.loop import export
 from train.loop.run import SUMMED_UP
-from train.records.summary import History, summarise
+from train.records.sinks import History
+from train.records.summary import summarise
 from train.tasks import synthetic
 
 REPOSITORY = Path(__file__).parents[3]

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from configs.settings.train import TrainConfig
-from train.loop.optimizer import build_optimizer
-from train.loop.step import Step
+from train.loop.step import Step, build_optimizer
 from train.model.precision import Precision
 from train.sync.base import SyncOptions
 from train.sync.modes import single

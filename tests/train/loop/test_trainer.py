@@ -15,15 +15,14 @@ from configs.settings.train import TrainConfig
 from muster.errors import MusterError
 from tests.train.alone import train as run
 from train.loop.build import Builder
-from train.loop.optimizer import build_optimizer, build_schedule
+from train.loop.step import build_optimizer, build_schedule
 from train.loop.trainer import Trainer
 from train.model.precision import Precision
 from train.model.rng import set_dropout
-from train.records import summary
-from train.records.console import Console
+from train.records import sinks
 from train.records.schema import StepRecord
-from train.records.sinks import Sinks
-from train.records.summary import History, rows, summarise
+from train.records.sinks import Console, History, Sinks
+from train.records.summary import rows, summarise
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
@@ -180,7 +179,7 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
 
 def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     """All that Python holds after 120 steps is what it held after 40, but for its own wavering."""
-    monkeypatch.setattr(summary, "RECENT_STEPS", 10)
+    monkeypatch.setattr(sinks, "RECENT_STEPS", 10)
     held = []
 
     def note(trainer, record):

@@ -1,7 +1,7 @@
 import pytest
 from scipy import stats
 
-from train.report.data.statistics import estimate
+from train.report.data.tables import estimate
 
 
 def test_the_interval_is_students_t():

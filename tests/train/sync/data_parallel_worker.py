@@ -31,7 +31,7 @@ from tests.train.sync import data_parallel_compression
 from tests.train.sync.user_loops import models, passes, processes, recipes
 from tests.train.sync.user_loops.base import LOOPS, Words, inputs, net, trained
 from train.model.pass_times import timer_of
-from train.sync.ddp.torch_ddp import sent_by
+from train.program.recorder import sent_by
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")

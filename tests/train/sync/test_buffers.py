@@ -90,4 +90,4 @@ def test_changed_buffers_become_their_mean_and_others_stay(tmp_path):
 
 
 def test_one_process_compares_nothing():
-    assert Holder(Ranks()).buffers_of_all.marks(CPU).tolist() == []
+    assert Holder(Ranks()).buffers_of_all.watched == []

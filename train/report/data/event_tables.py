@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from train.report.data.reader import Row, Run
-from train.report.data.statistics import mean, numbers
+from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import add_up, as_table, mean_of, timed
 

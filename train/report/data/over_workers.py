@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from train.report.data import scaling, tables
-from train.report.data.reader import Row
-from train.report.data.statistics import mean, numbers
+from train.report.data.reader import Row, mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import as_table
 

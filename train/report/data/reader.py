@@ -6,14 +6,16 @@ killed rank leaves no file. None of that causes a traceback.
 
 import json
 import math
+import statistics
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 
-from muster import json_lines, run_files
+from muster import run_files
 from train.records.schema import Record
 
 Row = dict[str, Any]
@@ -126,7 +128,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     except OSError:
         notes.append(f"{path.name} cannot be read and was left out")
         return rows
-    raws, problems = json_lines.objects(whole), Counter[str]()
+    raws, problems = run_files.json_objects(whole), Counter[str]()
     for raw in raws:
         kind = raw.get("kind", "step" if "loss" in raw else "none")
         if kind not in FIELDS or not isinstance(raw.get("step"), int):
@@ -181,3 +183,18 @@ def _note_missing_ranks(run: Run) -> None:
     if early:
         shown = ", ".join(early[:4])
         run.notes.append(f"records end early: {shown}; others reach step {furthest}")
+
+
+def numbers(values: Iterable[Any]) -> list[float]:
+    """Those of `values` that are finite numbers."""
+    return [
+        float(value)
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    ]
+
+
+def mean(values: Iterable[Any]) -> float | None:
+    """The mean of all numbers among `values`; None where there are none."""
+    known = numbers(values)
+    return statistics.fmean(known) if known else None

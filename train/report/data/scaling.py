@@ -12,8 +12,15 @@ import pandas as pd
 
 from train.report.data.event_tables import FAR, prediction
 from train.report.data.reader import Row
-from train.report.data.settings import OF_TESTBED, WIDTH, affecting
-from train.report.data.subject import Entry, Subject, label_part, varying_of
+from train.report.data.subject import (
+    OF_TESTBED,
+    WIDTH,
+    Entry,
+    Subject,
+    affecting,
+    label_part,
+    varying_of,
+)
 from train.report.data.tables import cells, frame, seconds
 
 SIZES = frozenset({"batch_size", "local_batch_size"})

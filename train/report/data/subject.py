@@ -1,16 +1,32 @@
-"""The subject of a report: runs, and for a study also cells without a run."""
+"""What a report is about: runs, and of a study also the cells that have none.
+
+What each setting changes of a run, and so which runs are alike, its field in configs/settings says.
+"""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from configs.settings.fields import Affects
+from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.train import BenchConfig, TrainConfig
 from muster import run_files
 from muster.errors import UsageError
-from train.report.data.reader import Row, Run, read_mapping, read_run
-from train.report.data.settings import OF_TESTBED, affecting, defaults
-from train.report.data.statistics import numbers
+from train.report.data.reader import Row, Run, numbers, read_mapping, read_run
 
+# What those settings change that do not say it.
+CLASSES: dict[type, Affects] = {
+    LaunchConfig: "nothing",
+    SshConfig: "nothing",
+    SlurmConfig: "nothing",
+    BenchConfig: "losses",
+    TrainConfig: "losses",
+}
+# Settings of a study's testbed: the rate of its links, and how many nodes are busy.
+OF_TESTBED = frozenset({"rate", "busy"})
+WIDTH = frozenset({"workers", "nodes"})
 IN_ORDER = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
 
 
@@ -205,3 +221,22 @@ def _order(entry: Entry, varying: list[str]) -> list[tuple[int, float, str]]:
     known: list[Any] = [entry.settings.get(key) for key in varying]
     values = [IN_ORDER.index(one) if one in IN_ORDER else one for one in known]
     return [(0, float(one), "") if numbers([one]) else (1, 0.0, str(one)) for one in values]
+
+
+@cache
+def _known() -> dict[str, tuple[Field[Any], Affects]]:
+    return {
+        one.name: (one, one.metadata.get("affects") or usual)
+        for settings, usual in CLASSES.items()
+        for one in fields(settings)
+    }
+
+
+def affecting(*what: Affects) -> frozenset[str]:
+    """The settings that change one of these."""
+    return frozenset(name for name, (_, affects) in _known().items() if affects in what)
+
+
+def defaults() -> dict[str, Any]:
+    """The default of every setting, as config.yaml writes it."""
+    return {name: one.default for name, (one, _) in _known().items()}

@@ -1,27 +1,37 @@
 """The tables behind a report's figures: losses, metrics, seconds and ranks, from records alone.
 
-Seconds per iteration are those of the lowest recorded rank: all ranks of a step end together, in
-its collective. The first step of each attempt is left out, since it includes one-time costs. A loss
-curve is compared with that of a reference, whose settings may differ if they do not affect losses.
-All sync modes and splits compute the same mean gradient, so their losses should differ only by
-rounding.
+Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
+its collective. The first step of each attempt is left out, since it also pays for what happens
+once. A loss curve is compared with that of a reference, whose settings may differ in what leaves
+losses alone: one rule makes all sync modes and splits compute the same mean gradient, so their
+losses should differ by rounding alone.
+
+Measured seconds become a mean with its spread and a 95 % confidence interval: the n values are
+taken as independent draws from one normal distribution. m is their mean and
+s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
+distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
+of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
+Biometrika 6, 1908). The steps of one run are not quite independent: a busy minute slows many of
+them, so that their interval is too narrow. The means of repeated runs are independent.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, ParamSpec
 
 import pandas as pd
 
-from train.records.summary import PHASES
-from train.report.data.reader import Row, Run
-from train.report.data.settings import OF_TESTBED, WIDTH, affecting
-from train.report.data.statistics import estimate, mean, numbers
-from train.report.data.subject import Entry, Subject
+from train.records.schema import PHASES
+from train.report.data.reader import Row, Run, mean, numbers
+from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting
 
 P = ParamSpec("P")
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
-FIRST = 5  # losses that are shown one by one, as in the courses
+FIRST = 5  # losses that are shown one by one, as the courses ask
+CONFIDENCE = 0.95
+INTERVAL = ("spread_s", "low_s", "high_s")
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -229,6 +239,27 @@ def own_work_s(row: Row) -> float | None:
     """Seconds of a step before its rank can wait for others."""
     parts = [row["data_s"], row["forward_s"], row["backward_s"]]
     return sum(parts) if None not in parts else None
+
+
+def estimate(values: Iterable[Any]) -> dict[str, float | None]:
+    """Mean and interval of all numbers of seconds among `values`; empty where there are none.
+
+    `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
+    None where one value alone is known.
+    """
+    known = numbers(values)
+    if not known:
+        return {}
+    center, middle = statistics.fmean(known), statistics.median(known)
+    if len(known) == 1:
+        return {"mean_s": center, "median_s": middle, **dict.fromkeys(INTERVAL)}
+    from scipy import special
+
+    spread = statistics.stdev(known)
+    quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * spread / math.sqrt(len(known))
+    interval = zip(INTERVAL, (spread, center - half, center + half), strict=True)
+    return {"mean_s": center, "median_s": middle, **dict(interval)}
 
 
 def of_runs(per_run: list[list[Row]]) -> dict[str, float | None]:

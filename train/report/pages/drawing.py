@@ -3,6 +3,8 @@
 Text and axes take the colour of the page around them, so that a figure works on light and dark.
 No text is in a colour: small coloured text has too little contrast, and a legend shows the line or
 the bar beside the name.
+
+Quantities are written as a person reads them: `6.7 ms`, `4.37 s`, `6.70 ± 0.12 ms`, `1 Gbit/s`.
 """
 
 import io

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from train.report.data.reader import Row
-from train.report.data.statistics import numbers
+from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
 from train.report.pages import drawing, provenance, sections, verdict

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from train.records.summary import PHASES
+from train.records.schema import PHASES
 from train.report.data.over_workers import has_widths
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.tables import add_up

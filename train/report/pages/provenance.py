@@ -2,10 +2,8 @@
 
 import shlex
 
-from train.report.data.reader import Row
-from train.report.data.settings import defaults
-from train.report.data.statistics import numbers
-from train.report.data.subject import Entry, Subject
+from train.report.data.reader import Row, numbers
+from train.report.data.subject import Entry, Subject, defaults
 
 
 def is_simulated(entry: Entry) -> bool:

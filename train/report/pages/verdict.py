@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from train.report.data import event_tables, over_workers, scaling, tables
-from train.report.data.reader import Row
+from train.report.data.reader import Row, mean, numbers
 from train.report.data.scaling import DOUBTFUL
-from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Entry, Subject
 from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance

@@ -1,6 +1,8 @@
-"""`muster.sync`: torch's DistributedDataParallel, with another bucket size and another hook.
+"""torch's DistributedDataParallel, with another size of buckets and another hook.
 
-Options, errors, `no_sync()`, `join()` and names with `module.` are those of DDP.
+`muster.sync` makes one: what a script knows of DDP holds: options, errors, `no_sync()`, `join()`,
+names with `module.`. `muster.sync_ddp` is for a framework that makes DDP itself (Accelerate,
+Trainer, Lightning): DDP gets the buckets before it exists, and the hook afterwards.
 """
 
 from collections.abc import Iterator, Mapping
@@ -167,20 +169,6 @@ class SyncedDataParallel(DistributedDataParallel):
         self.hook.restore(remembered)
 
 
-def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> None:
-    """Have Accelerate make DDP with the result of `options()`, then call `register` with it."""
-    from accelerate.utils import DistributedDataParallelKwargs
-
-    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
-        def to_kwargs(self) -> dict[str, Any]:
-            return {**super().to_kwargs(), **options()}
-
-        def register_comm_hook(self, ddp: DistributedDataParallel) -> None:
-            register(ddp)
-
-    accelerator.ddp_handler = Handler(**given)
-
-
 class Alone(nn.Module):
     """The methods of DDP that a script calls, for a single process without a group."""
 
@@ -196,3 +184,103 @@ class Alone(nn.Module):
 
     def join(self, **_: Any) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+def sync_ddp(
+    framework: Any,
+    model: nn.Module | None = None,
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    timeout_s: float = 1800.0,
+) -> Any:
+    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+
+    Called alike by all ranks, before the framework has wrapped the model:
+
+        muster.sync_ddp(accelerator)                   # before accelerator.prepare
+        muster.sync_ddp(trainer)                       # before trainer.train()
+        L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+
+        >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
+        >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
+
+    Args:
+        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        model: nothing is done with it any more; scripts that give it go on.
+        compress: as in `muster.sync`.
+        compress_rank: likewise.
+        compress_share: likewise.
+        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
+
+    Raises:
+        UsageError: another kind of object, an option that makes no sense, a hook that is there
+            already, or a model that is wrapped already.
+    """
+    options = SyncOptions(
+        bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
+        compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
+    )  # fmt: skip
+    refuse(option_problems(options), where="muster.sync_ddp: ")
+    way = Way.of(base.load_plugin("modes", "all_reduce").hook_class, options)
+    accelerator = getattr(framework, "accelerator", framework)  # a Trainer has one
+    if hasattr(accelerator, "ddp_handler"):
+        _of_accelerate(accelerator, way)
+    elif hasattr(framework, "_setup_model"):
+        _of_lightning(framework, way)
+    else:
+        raise UsageError(
+            f"muster.sync_ddp: a {type(framework).__name__} is no Accelerator, no transformers "
+            "Trainer and no DDPStrategy of Lightning; in a loop of your own, use muster.sync(model)"
+        )
+    return framework
+
+
+def _of_accelerate(accelerator: Any, way: Way) -> None:
+    if accelerator._models:
+        raise UsageError(
+            "muster.sync_ddp: this Accelerator has prepared a model already; call it before prepare"
+        )
+    if (hook := str(getattr(accelerator.ddp_handler, "comm_hook", "no"))) != "no":
+        raise UsageError(
+            f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
+            "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
+        )
+    hand_over(accelerator, lambda: way.buckets() | VIEWS, way.register)
+
+
+def _of_lightning(strategy: Any, way: Way) -> None:
+    """Lightning's strategy makes DDP in one method, with options of its own."""
+    if strategy._ddp_comm_hook is not None:
+        raise UsageError(
+            "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "
+            "out and give compress=..., or leave sync_ddp out"
+        )
+    setup = strategy._setup_model
+
+    def set_up(model: nn.Module) -> DistributedDataParallel:
+        strategy._ddp_kwargs.update(**way.buckets(), **VIEWS)
+        made: DistributedDataParallel = setup(model)
+        way.register(made)
+        return made
+
+    strategy._setup_model = set_up
+
+
+def hand_over(accelerator: Any, options: Any, register: Any) -> None:
+    """Have Accelerate make DDP with what `options()` returns, too, and call `register` with it."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
+        def to_kwargs(self) -> dict[str, Any]:
+            return {**super().to_kwargs(), **options()}
+
+        register_comm_hook = staticmethod(register)
+
+    given = accelerator.ddp_handler or DistributedDataParallelKwargs()
+    accelerator.ddp_handler = Handler(**vars(given))

@@ -104,12 +104,9 @@ class BucketHook:
         gradients = dict(zip(bucket.parameters(), bucket.gradients(), strict=True))
         large = [gradients.pop(one) for one in list(gradients) if one in self._by_rows]
         rows = rows_in_use(large, self.ranks) if large else []
-        if not buffer.is_complex():
-            return self.send(Bucket(buffer, gradients, rows))
-        numbers = torch.view_as_real(buffer).view(-1)
-        return self.send(Bucket(numbers, gradients, rows)).then(
-            lambda done: (done.value(), buffer)[1]
-        )
+        numbers = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
+        sent = self.send(Bucket(numbers, gradients, rows))
+        return sent if numbers is buffer else sent.then(lambda done: (done.value(), buffer)[1])
 
     def state(self) -> dict[str, Tensor]:
         """What this rank remembers between steps, by name; a checkpoint stores it."""

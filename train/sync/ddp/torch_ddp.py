@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
 from ..ranks import Collective, Ranks
-from .data_parallel import VIEWS, SyncedDataParallel, Way
+from .data_parallel import VIEWS, Way
 from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
@@ -36,9 +36,8 @@ class DdpSync(GradSync):
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
         self.way = Way.of(self.hook_class, options)
-        self._params: list[nn.Parameter] = []  # those that DDP waits for in each backward pass
-        self._used: set[nn.Parameter] = set()  # those of them that have a gradient in this step
-        self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
+        self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
+        self._mean: torch.cuda.Event | None = None  # all buckets of this step are
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
@@ -56,6 +55,7 @@ class DdpSync(GradSync):
         if not params[0].is_cuda:
             model._set_ddp_runtime_logging_sample_rate(1)
         self._hook = self.way.register(model, self.ranks.ledger)
+        # what it waits for in each backward pass
         self._params = [param for param in params if param.requires_grad]
         self._cut_buckets(model)
         for param in self._params:
@@ -146,15 +146,6 @@ def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
     found = logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]
     sizes = [int(size) for size in str(found).split(",")]  # bytes
     return [Collective("all_reduce", (size // param.itemsize,), dtype, size) for size in sizes]
-
-
-def sent_by(model: nn.Module) -> list[Collective]:
-    """The collectives on gradients of the last pass of a model from `muster.sync`."""
-    if isinstance(model, SyncedDataParallel):
-        return model.hook.ranks.ledger.take_step()
-    if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:
-        return buckets_of(model, model._get_ddp_logging_data())
-    return []
 
 
 class _Reaching(torch.autograd.Function):

@@ -34,8 +34,7 @@ from torch.distributed.fsdp import fully_shard
 from muster.errors import UsageError
 
 from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single
-from ..sharding.layers import repeated_layers
-from ..sharding.parts import PartedSync, Share
+from ..sharding.parts import PartedSync, Share, repeated_layers
 
 
 class Gather:

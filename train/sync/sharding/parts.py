@@ -1,12 +1,15 @@
 """Each rank has a part of every parameter, its share; its optimizer updates that part.
 
-Values are counted in the order in which they lie in memory. Parameters are joined one after the
-other, or stand alone. Of that, each rank has `row` values; the last ranks may have fewer or none:
+Layers that a model repeats are gathered one by one, each when it is its turn.
+
+Values are counted in the order in which they lie in memory. Parameters lie one after the other, or
+one by itself, and `row` values of that are each rank's; the last ones may have fewer, or none:
 
     a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
     of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -134,3 +137,29 @@ class PartedSync(GradSync):
             key: value if key in NUMBERS else share.part_of(value).clone()
             for key, value in state.items()
         }
+
+
+def repeated_layers(model: nn.Module) -> list[nn.Module]:
+    """What is `repeated`, to be gathered layer by layer.
+
+    Not those that share a parameter with what is outside of them: of these no more than one may be
+    in charge.
+    """
+    holders = _holders(model)
+    return [
+        layer
+        for layer in repeated(model)
+        if (own := _holders(layer)) and all(holders[param] == own[param] for param in own)
+    ]
+
+
+def repeated(module: nn.Module) -> list[nn.Module]:
+    """The members of every outermost list of several modules of one kind."""
+    if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
+        return list(module)
+    return [layer for child in module.children() for layer in repeated(child)]
+
+
+def _holders(module: nn.Module) -> Counter[nn.Parameter]:
+    """How many names each parameter has."""
+    return Counter(param for _, param in module.named_parameters(remove_duplicate=False))

@@ -1,16 +1,55 @@
-"""Chunks of a corpus become pairs of segments, some tokens hidden, anew in every epoch."""
+"""Chunks of a corpus become pairs of segments, some tokens hidden, anew in every epoch.
+
+Such a pair is a sample, wherever it comes from, and n of them are a batch.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from train.model.rng import hash_seed
-from train.tasks.pretraining.samples import PairSample
+from train.tasks.base import Batch
 
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict; the rest is left unchanged
+
+
+class PairSample(NamedTuple):
+    """Two segments of t tokens with their marks, m of them hidden."""
+
+    tokens: list[int]  # t
+    segments: list[int]  # t, of 0 and 1
+    positions: list[int]  # m, of what is to be guessed
+    targets: list[int]  # m
+    is_random_next: int  # 1 where the second segment is from elsewhere
+
+
+def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> Batch:
+    """n samples, filled up to `width` or to the longest.
+
+    Returns:
+        input_ids, token_type_ids and attention_mask: int64 (n, width); masked_positions in the
+        flattened (n * width,), masked_labels: int64 (all m,); labels (n,).
+    """
+    longest = width or max(len(sample.tokens) for sample in samples)
+
+    def filled(rows: Iterable[list[int]], padding: int = 0) -> Tensor:
+        return torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
+
+    rows = enumerate(samples)
+    positions = [row * longest + at for row, sample in rows for at in sample.positions]
+    targets = [target for sample in samples for target in sample.targets]
+    return {
+        "input_ids": filled((sample.tokens for sample in samples), padding),
+        "token_type_ids": filled(sample.segments for sample in samples),
+        "attention_mask": filled([1] * len(sample.tokens) for sample in samples),
+        "masked_positions": torch.tensor(positions, dtype=torch.int64),
+        "masked_labels": torch.tensor(targets, dtype=torch.int64),
+        "labels": torch.tensor([sample.is_random_next for sample in samples]),
+    }
 
 
 class Masking(NamedTuple):

@@ -11,9 +11,7 @@ import h5py
 import numpy
 
 from muster.errors import UsageError
-from muster.writing import writing
-from train.tasks.base import Samples
-from train.tasks.pretraining.samples import PairSample
+from train.tasks.pretraining.segment_pairs import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
 PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), padded with zeros

@@ -1,4 +1,7 @@
-"""Image classification: from files or the Hub to batches, a loss and an accuracy."""
+"""Image classification: from files or the Hub to batches, a loss and an accuracy.
+
+Images stay bytes until a batch is made of them; crops and flips are drawn per sample.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +11,18 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import TensorDataset, default_collate
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.evaluation.metrics import Confusion
+from train.model.rng import hash_seed
 from train.tasks.base import Batch, Datasets, Metric, Output, Samples, Task, in_float32
 from train.tasks.sources import cache, hub
-from train.tasks.vision.images import Augmented
 
 SPLITS = ("train", "test")
+CROP_PADDING = 4  # pixels on each side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,28 @@ class Spec:
     std: tuple[float, ...]
     classes: int
     augment: bool = False
+
+
+class Augmented(TensorDataset):
+    """Each image is cropped at random out of itself with a black border, and mirrored or not.
+
+    By seed, epoch and index alone: whichever rank takes a sample in whichever order sees the same.
+    """
+
+    def __init__(self, images: TensorDataset, seed: int) -> None:
+        super().__init__(*images.tensors)
+        self.epoch = 0
+        self._seed = seed
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        pixels, label = super().__getitem__(index)
+        drawn = hash_seed(self._seed, self.epoch, index)
+        drawn, top = divmod(drawn, 2 * CROP_PADDING + 1)
+        drawn, left = divmod(drawn, 2 * CROP_PADDING + 1)
+        _, height, width = pixels.shape
+        bordered = pad(pixels, (CROP_PADDING,) * 4)
+        crop = bordered[:, top : top + height, left : left + width]
+        return crop.flip(-1) if drawn % 2 else crop, label
 
 
 class ImageTask(Task):

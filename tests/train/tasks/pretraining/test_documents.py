@@ -3,7 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from train.tasks.pretraining import corpus, data_files
+from train.tasks.pretraining import corpus
 
 WIKITEXT = """
  = First =
@@ -69,7 +69,7 @@ def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    assert names(data_files.find(tmp_path), tmp_path) == {
+    assert names(corpus.find(tmp_path), tmp_path) == {
         "train": ["a.txt", "contest.txt"],
         "valid": ["wiki.valid.tokens"],
         "test": ["sub/Test_1.raw"],
@@ -83,11 +83,11 @@ def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
         (tmp_path, "has nothing to train on"),
     ):
         with pytest.raises(UsageError, match=message):
-            data_files.find(folder)
+            corpus.find(folder)
     (tmp_path / "valid.txt").write_text("x")
     with pytest.raises(UsageError, match=r"but those to evaluate on: valid\.txt"):
-        data_files.find(tmp_path)
+        corpus.find(tmp_path)
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "a.h5").write_text("x")
     with pytest.raises(UsageError, match="give a folder of one kind"):
-        data_files.find(tmp_path)
+        corpus.find(tmp_path)

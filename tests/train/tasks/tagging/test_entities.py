@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.tasks.tagging.entities import Entities
+from train.tasks.ner import Entities
 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "I-X-Y"]
 numbers = st.integers(0, len(TAGS) - 1)

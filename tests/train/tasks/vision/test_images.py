@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import pad
 from torch.utils.data import TensorDataset
 
-from train.tasks.vision.images import Augmented
+from train.tasks.vision.image_classification import Augmented
 
 
 def some(count=400):

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from train.records.timer import PhaseTimer
+from train.loop.step import PhaseTimer
 
 
 def test_phases_of_one_name_add_up():
