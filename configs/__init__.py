@@ -1,1 +1,1 @@
-"""What a run is: typed, validated, and free of torch, so that a login node can check it."""
+"""The settings of a run: typed, validated, and without torch, so a login node can check them."""

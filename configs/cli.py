@@ -21,14 +21,14 @@ from muster.command import LOGIN
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
 
-# Of this invocation alone: repeating a run from its file must not claim its folder again.
+# Settings of one call: repeating a run from its file must not claim its folder again.
 NOT_REPEATED = frozenset(
     {"run_id", "overwrite", "redirect", "dry_run", "detach", "setup", "env", "json", "on"}
 )
-# A file may hold all of them, whichever command reads it: a recipe serves launcher and worker.
+# A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
-# What `muster.toml` may say of a cluster.
+# The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
     name: hint
     for cls in (LaunchConfig, SshConfig, SlurmConfig, ProgramConfig)
@@ -46,13 +46,13 @@ def parse(
     first: Collection[str] = (),
     made: Sequence[type] | None = None,
 ) -> tuple[Any, ...]:
-    """One instance of each of `classes`, from `argv` and the YAML file that --config names.
+    """One instance of each of `classes`, from `argv` and the YAML file of --config.
 
-    `first`: the settings that --help shows, where --help-all shows all of them. `made`: which of
-    the classes an instance is wanted of, where it is not all of them.
+    `first`: the settings that --help shows; --help-all shows all. `made`: the classes to make
+    instances of, by default all.
 
     Raises:
-        UsageError: unknown or wrong flags, keys or values; every problem found at once.
+        UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
     known = {item.name: item for cls in classes for item in fields(cls)}
@@ -82,26 +82,26 @@ def parse(
 
 
 def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """What `argv` sets, and the file that its --config names, whatever the value is."""
+    """The settings in `argv` and in the file of its --config, unchecked."""
     raw, _ = _typed_in(classes, argv)
     paths = [Path(one.text) for one in raw if one.name == "config"][-1:]
     return [one for path in paths for one in from_file(path, FILE_KEYS)[0]] + raw
 
 
 def sources(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """All that sets something; what counts is last."""
+    """All settings from all sources; a later one overrides an earlier one."""
     raw, _ = _typed_in(classes, argv)
     typed = {one.name: one.text for one in raw}
     return [*(one for one in given(classes, argv) if one.where), *_on(typed), *raw]
 
 
 def _on(last: Mapping[str, str]) -> list[Given]:
-    """What the cluster of --on stands for."""
+    """The settings of the cluster that --on names."""
     return cluster(last["on"]) if "on" in last else []
 
 
 def cluster(name: str) -> list[Given]:
-    """The settings of a cluster of muster.toml; those of its login node are no flags of a run.
+    """The settings of a cluster in muster.toml, without those of its login node.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
@@ -115,24 +115,46 @@ def dashed(name: str) -> str:
 
 
 def dashed_flags(words: Sequence[str]) -> list[str]:
-    """Every flag before `--` spelt with dashes, to which underscores are equal."""
+    """Every flag before `--`, spelt with dashes; underscores are equal to them."""
     own = words.index("--") if "--" in words else len(words)
-    parted = [word.partition("=") for word in words[:own]]
+    spelt = [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words[:own]]
+    return [*spelt, *words[own:]]
+
+
+def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
+    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is not
+
+
+def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
+    """`raw` with the texts of each repeatable setting joined by its separator."""
+    texts: dict[str, list[str]] = {}
+    for one in raw:
+        texts.setdefault(one.name, []).append(one.text)
     return [
-        (dashed(name) if name.startswith("--") else name) + equals + text
-        for name, equals, text in parted
-    ] + list(words[own:])
+        *(one for one in raw if not separators[one.name]),
+        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
+    ]
 
 
-def from_argv(
-    argv: Sequence[str], flags: Mapping[str, str], switches: Collection[str], hint: str = ""
+def _typed_in(
+    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
 ) -> tuple[list[Given], list[str]]:
-    """The settings in `argv`, and one line for each word that is none.
+    """What `argv` sets, and a line for each of its words that are wrong.
 
-    `flags` gives the field of every spelling (with dashes; underscores are equal to them), those
-    that turn a switch off included. Abbreviations are unknown flags, as typing errors are. `hint`
-    is what is said further of a word that is neither a flag nor a value.
+    Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
+    errors are.
     """
+    flags = {"--help": "help", "-h": "help", "--config": "config"}
+    flags |= {"--help-all": "help_all"} if has_more else {}
+    switches = {"help", "help_all"}
+    for cls in classes:
+        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
+        for item in fields(cls):
+            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+            spellings += [f"--no-{item.name}"] if item.name in switches else []
+            flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    program = "; a program of your own follows after --: -- train.py"
+    hint = program if ProgramConfig in classes else ""
     raw, problems = [], []
     rest = list(argv)
     while rest:
@@ -159,71 +181,37 @@ def from_argv(
     return raw, problems
 
 
-def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
-    return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is none
-
-
-def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
-    """`raw` with the texts of each setting that may be repeated in one, `separators` between."""
-    texts: dict[str, list[str]] = {}
-    for one in raw:
-        texts.setdefault(one.name, []).append(one.text)
-    return [
-        *(one for one in raw if not separators[one.name]),
-        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
-    ]
-
-
-def _typed_in(
-    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
-) -> tuple[list[Given], list[str]]:
-    """What `argv` sets, and a line for each of its words that are wrong."""
-    flags = {"--help": "help", "-h": "help", "--config": "config"}
-    flags |= {"--help-all": "help_all"} if has_more else {}
-    switches = {"help", "help_all"}
-    for cls in classes:
-        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
-        for item in fields(cls):
-            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
-            spellings += [f"--no-{item.name}"] if item.name in switches else []
-            flags |= dict.fromkeys(map(dashed, spellings), item.name)
-    program = "; a program of your own follows after --: -- train.py"
-    return from_argv(argv, flags, switches, program if ProgramConfig in classes else "")
-
-
 def recipe_of(task: str | None) -> Path | None:
-    """The file that is read where --config names none: configs/TASK.yaml, if there is one."""
+    """The file that is read without --config: configs/TASK.yaml, if there is one."""
     path = REPOSITORY / "configs" / f"{Path(task or TrainConfig.task).name}.yaml"
     return path if path.exists() else None
 
 
 def to_argv(config: TrainConfig) -> list[str]:
-    """The flags that make `config` again, given the recipe of its task: `parse` undoes it."""
+    """The flags that make `config` again, given the recipe of its task: the inverse of `parse`."""
     task = f"--task={config.task}"
     (recipe,) = parse([TrainConfig], [task], prog="", description="")
-    argv = [task]
-    for item in fields(config):
-        value = getattr(config, item.name)
-        if value != getattr(recipe, item.name) and item.name not in _void(config):
-            argv.append(_word(item.name, value))
-    return argv
+    return [task, *_changed(config, recipe)]
+
+
+def _changed(config: Any, base: Any) -> list[str]:
+    """The flags that make `config` of `base`."""
+    names = [item.name for item in fields(config) if item.name not in _void(config)]
+    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
+    return [word(name, getattr(config, name)) for name in changed]
 
 
 def _void(config: Any) -> set[str]:
-    """What another setting of `config` has taken the place of."""
+    """Settings of `config` that another setting replaces."""
     return {"batch_size"} if getattr(config, "local_batch_size", None) is not None else set()
 
 
 def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[str]:
-    """The flags of `program`: those that make `train` again, and of the bench its own."""
+    """The flags of `program`: those that make `train` again, and its own of the bench."""
     if program != "bench_collectives":
         return to_argv(train)
-    own = [
-        _word(item.name, getattr(bench, item.name))
-        for item in fields(bench)
-        if getattr(bench, item.name) != item.default
-    ]
-    return [*for_bench(to_argv(replace(train, task=TrainConfig.task))), *own]
+    of_train = for_bench(to_argv(replace(train, task=TrainConfig.task)))
+    return [*of_train, *_changed(bench, BenchConfig())]
 
 
 def for_bench(argv: Sequence[str]) -> list[str]:
@@ -256,7 +244,7 @@ def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str])
 
 
 def _one_size(values: dict[str, Any], level: Iterable[Given], where: str = "") -> list[str]:
-    """Have the batch's size that `level` gives, if any, be the one that counts; or a problem."""
+    """Let the batch size that `level` sets, if any, be the one that counts; or return a problem."""
     names = {one.name for one in level if one.text != "null"}
     if {"batch_size", "local_batch_size"} <= names:
         return [where + TWO_SIZES]
@@ -268,10 +256,10 @@ def _one_size(values: dict[str, Any], level: Iterable[Given], where: str = "") -
 
 
 def _value(hint: Any, text: str) -> Any:
-    """What `text` is, where such a value is asked for.
+    """`text` as a value of the type `hint`.
 
     Raises:
-        ValueError, KeyError: it is none.
+        ValueError, KeyError: it is not such a value.
     """
     kinds = get_args(hint) or (hint,)
     if type(None) in kinds and text == "null":
@@ -281,9 +269,9 @@ def _value(hint: Any, text: str) -> Any:
     if get_origin(hint) is Literal:
         return kinds[kinds.index(text)]
     if Path in kinds:
-        try:  # a shell does not expand --logs-dir=~/runs, and in a file nothing else would
+        try:  # shells do not expand --logs-dir=~/runs, and files are never expanded
             return Path(text).expanduser()
-        except RuntimeError:  # `~` of a user who is not known, or who has no home
+        except RuntimeError:  # `~` of an unknown user, or a user without a home
             raise ValueError(text) from None
     if int in kinds and not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
         raise ValueError(text)
@@ -291,13 +279,12 @@ def _value(hint: Any, text: str) -> Any:
 
 
 def _wrong(one: Given, kind: str) -> str:
-    name = one.name if one.where else "--" + dashed(one.name)
     gone = GONE_VALUES.get((one.name, one.text))
-    return f"{one.where}{name}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
+    return f"{one.spelt}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
-def _word(name: str, value: Any) -> str:
-    """`--name=value`, as the parser reads it."""
+def word(name: str, value: Any) -> str:
+    """`--name=value`, in the form that the parser reads."""
     if isinstance(value, bool):
         return ("--" if value else "--no-") + dashed(name)
     return f"--{dashed(name)}={'null' if value is None else value}"

@@ -1,12 +1,11 @@
-"""Settings once: what `--on NAME` stands for, as `muster.toml` says it under `[clusters.NAME]`.
+"""Named settings: what `--on NAME` stands for, from `[clusters.NAME]` in `muster.toml`.
 
-The project's file, in the folder of the call or above it, goes before the user's.
+The project's file, in the folder of the call or above it, overrides the user's.
 """
 
 import json
 import os
 import re
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from configs.raw import Given
 from muster.errors import UsageError, refuse
 
 FILE = "muster.toml"
-SENT = "MUSTER_CLUSTERS"  # the variable by which a login node has what was read on a laptop
+SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
 Clusters = dict[str, list[Given]]
 
 
 def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> list[Given]:
-    """The settings of a cluster, those that count come last; `paths` name files or folders.
+    """The settings of a cluster, in increasing priority; `paths` are settings that name files.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
@@ -43,7 +42,7 @@ def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> li
 
 
 def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
-    """Those that exist; what counts less comes first."""
+    """The files that exist, in increasing priority."""
     user = Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "muster", FILE)  # noqa: PTH111 (Path raises without a home)
     above = (folder / FILE for folder in (cwd, *cwd.parents))
     project = next((path for path in above if path.is_file()), None)
@@ -56,6 +55,8 @@ def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters
     Raises:
         UsageError: the file cannot be read, or is wrong; every problem at once.
     """
+    import tomllib  # here: a worker's Python may be 3.10, and it reads no such file
+
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
@@ -82,7 +83,7 @@ def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters
 
 
 def _line(text: str, cluster: str, key: str) -> str:
-    """`12:` for the line of a key, where it stands below its table's name."""
+    """`12:` for the line of a key below its table's name."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.fullmatch(r"\s*\[\s*clusters\s*\.\s*[\"']?(.+?)[\"']?\s*\]\s*(#.*)?", line):

@@ -1,4 +1,4 @@
-"""What --help prints."""
+"""Print --help."""
 
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
@@ -12,7 +12,7 @@ from muster.errors import UsageError
 
 
 class Parser(ArgumentParser):
-    """Whose errors are as those of all commands."""
+    """A parser whose errors look like those of all our commands."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -20,7 +20,7 @@ class Parser(ArgumentParser):
 
 
 class _Help(HelpFormatter):
-    """The default where it says something; the type is in the metavar already, and that once."""
+    """Show useful defaults only, and the type once: it is in the metavar already."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -43,17 +43,18 @@ def parser_of(
     description: str,
     shown: Collection[str],
 ) -> ArgumentParser:
-    """What --help is printed by; `values`: the defaults that it tells of."""
+    """The parser that prints --help; `values` are the defaults to show."""
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
     parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
-    added = set[str]()
+    added, groups = set[str](), dict[str, Any]()
     for cls in classes:
         own = [item for item in fields(cls) if item.name not in added]
         added |= {item.name for item in own}
         is_whole = all(item.name in shown for item in own)
         about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
-        group = parser.add_argument_group(about if is_whole else "Of every run")
+        title = about if is_whole else "Of every run"
+        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
         for item in own:
             aliases = item.metadata.get("aliases", ())
             options = [flag(item.name), *(one for one in aliases if one[1] != "-")]
@@ -68,7 +69,7 @@ def parser_of(
 
 
 def kind_of(hint: Any) -> str:
-    """What a value of this type looks like, for --help and for errors."""
+    """How a value of this type looks, for --help and for errors."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
     kinds = [kind_of(arg) for arg in get_args(hint) if arg is not type(None)]

@@ -1,7 +1,7 @@
-"""A folder of plug-ins: a file's name is a flag's value, its `build` is what the flag selects.
+"""Folders of plug-ins: a file's name is a flag's value, and its `build` makes the plug-in.
 
-`base.py` is the contract that all of them fulfil, and no value. A file of `FAMILIES` is a table of
-several that differ in a few words; its name is no value either.
+`base.py` is the contract of all plug-ins in the folder, and not a value. A file of `FAMILIES`
+defines several plug-ins that differ little; its name is not a value either.
 """
 
 import importlib
@@ -21,7 +21,7 @@ FAMILIES = {
 
 
 def names(package: str) -> list[str]:
-    """The plug-ins of `package` ("train.tasks"), by listing its folder: nothing is imported."""
+    """The plug-ins of `package` ("train.tasks"), from its list of files: nothing is imported."""
     folder = REPOSITORY.joinpath(*package.split("."))
     stems = {file.stem for file in folder.glob("*.py") if not file.stem.startswith("_")}
     families = FAMILIES.get(package, {})
@@ -32,7 +32,7 @@ def load(package: str, name: str) -> Any:
     """The `build` of one plug-in.
 
     Raises:
-        UsageError: no such plug-in; the message lists those there are.
+        UsageError: no such plug-in; the message lists the existing ones.
     """
     known = names(package)
     if name not in known:
@@ -41,6 +41,6 @@ def load(package: str, name: str) -> Any:
 
 
 def file_of(package: str, name: str) -> str:
-    """The name of the file, in the folder of `package`, that a plug-in is in."""
+    """The name of the file, in the folder of `package`, that defines a plug-in."""
     families = FAMILIES.get(package, {})
     return next((family for family, members in families.items() if name in members), name)

@@ -1,4 +1,4 @@
-"""Settings as they were given, before they have types: those in a file, and those that are gone."""
+"""Settings as text, before they are typed: those of a file, and those that were removed."""
 
 import difflib
 from collections.abc import Collection
@@ -7,29 +7,35 @@ from typing import NamedTuple
 
 import yaml
 
+from configs.settings.fields import flag
 from muster.errors import UsageError
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-# Settings that were, the value that meant nothing, and what to do without them.
+# Removed settings: the value that had no effect, and what to use instead.
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
 }
-# Values that were, likewise.
+# Removed values, in the same form.
 GONE_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 
 
 class Given(NamedTuple):
-    """One setting as text; a switch that was only named has the text true or false."""
+    """One setting as text; a switch without a value has the text true or false."""
 
     name: str  # of the field
     text: str
     where: str = ""  # "FILE:LINE: " for one from a file
 
+    @property
+    def spelt(self) -> str:
+        """As it was given, for a message about it."""
+        return f"{self.where}{self.name}" if self.where else flag(self.name)
+
 
 def alike(name: str, known: Collection[str]) -> str:
-    """A question after the known name that was meant; empty where none is like `name`."""
+    """A question that suggests the known name most like `name`; empty if none is similar."""
     name = name.lower()
     near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
     near += difflib.get_close_matches(name, known, n=1)
@@ -39,7 +45,7 @@ def alike(name: str, known: Collection[str]) -> str:
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 
-    Values stay the text they are, so that `lr: 1e-4` and `lower_case: yes` mean what the flags do.
+    Values stay text, so that `lr: 1e-4` and `lower_case: yes` mean the same as the flags.
 
     Raises:
         UsageError: the file cannot be read, or is not such a file.

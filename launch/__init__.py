@@ -1,1 +1,1 @@
-"""Settings and machines become one supervised run; nothing here needs torch."""
+"""Turn settings and machines into one supervised run; nothing in here needs torch."""

@@ -1,10 +1,10 @@
-"""What is wrong with the nodes, before a run finds out: `python launch/doctor.py --hosts FILE`."""
+"""Find problems of the nodes before a run does: `python launch/doctor.py --hosts FILE`."""
 
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -24,10 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli
-from configs.cli import dashed
 from configs.settings.bench import OF_MEASUREMENT
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from configs.settings.train import TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row
@@ -43,15 +42,14 @@ from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
-OF_RUN = names(*CLASSES)
-# What nodes are looked at for, and what holds for the measurement.
+# The settings for checking nodes, and those for the measurement.
 HEEDED = (
     names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "preflight"}  # the doctor is the preflight
 )
-SLURM_TIME = "10"  # of the job that measures; more than it takes on a slow network
+SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
 def main() -> int:
@@ -74,11 +72,10 @@ def main() -> int:
     as_asked = launcher_of(line)
     refuse(as_asked.problems())
     name, build = as_asked.name, type(as_asked)
-    unheeded = dict.fromkeys(f"--{dashed(one.name)}" for one in line.typed(OF_RUN - HEEDED))
-    if words or unheeded:
-        more = [shlex.join(["--", *words])] if words else []
-        print(f"only for the run itself, not checked here: {', '.join([*unheeded, *more])}")
-    # The nodes are looked at but once.
+    unheeded = [one.spelt for one in line.typed(names(*CLASSES) - HEEDED)]
+    if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
+        print(f"only for the run itself, not checked here: {', '.join(more)}")
+    # The nodes were already checked.
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
@@ -97,7 +94,7 @@ def main() -> int:
 
 
 def _disks(train: TrainConfig) -> dict[str, Path]:
-    """What a run writes to and reads from, by what it holds."""
+    """The folders that a run writes to and reads from, by their content."""
     found = {"run folder": train.logs_root.absolute()}
     return {**found, "data": train.data_dir.absolute()} if train.data_dir else found
 
@@ -105,7 +102,7 @@ def _disks(train: TrainConfig) -> dict[str, Path]:
 def _measure(
     launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig
 ) -> tuple[int, dict[str, Any] | None]:
-    """A process group of real workers, through the launcher that runs use."""
+    """Measure in a process group of real workers, started by the launcher that runs use."""
     facts = launcher.probe()
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
@@ -129,7 +126,7 @@ def _measure(
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
-    train = replace(train, run_id=id_of(train, "doctor", facts.size, make=True))
+    train = with_id(train, "doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = Program.module(MODULE, *cli.to_argv(on_nodes))
@@ -137,7 +134,7 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
 
 
 def _console() -> Console:
-    """As wide as the terminal; in a file wide enough for most lines."""
+    """A console as wide as the terminal; in a file wide enough for most lines."""
     wide = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if wide else 120, highlight=False)
 

@@ -1,12 +1,12 @@
-"""Look after runs, however they were started: `launch/jobs.py list|status|logs|...`."""
+"""Manage runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -68,31 +68,31 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python launch/jobs.py", description="Look after runs.")
+    parser = Parser(prog="python launch/jobs.py", description="Show, follow and end runs.")
     parser.add_argument(
-        "--logs-dir",
-        type=Path,
-        help="where run folders are (default: wherever your runs are)",
+        "--logs-dir", type=Path, help="folder of the run folders (default: all known runs of yours)"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     printed = Parser(add_help=False)
-    printed.add_argument("--json", action="store_true", help="print one JSON object a line")
+    printed.add_argument("--json", action="store_true", help="print one JSON object per line")
     listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and their state")
     listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
     gone = verbs.add_parser("top", parents=[printed])
     gone.add_argument("-n")
     gone.add_argument("--once", action="store_true")
-    nodes = verbs.add_parser("nodes", parents=[printed], help="which nodes failures blamed")
-    nodes.add_argument("--clear", nargs="*", metavar="NODE", help="forget those of these, or all")
+    nodes = verbs.add_parser("nodes", parents=[printed], help="nodes that caused failures")
+    nodes.add_argument(
+        "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
+    )
     one = Parser(add_help=False, parents=[printed])
     one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
     verbs.add_parser("status", parents=[one], help="what one run is doing")
-    wait = verbs.add_parser("wait", parents=[one], help="stay until it ends, with its exit code")
+    wait = verbs.add_parser("wait", parents=[one], help="wait until it ends; exit with its code")
     wait.add_argument("--for", dest="patience", metavar="2h", help="limit; then exit code 124")
     logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
     logs.add_argument("--rank", type=int, help="the output of this rank only")
-    stacks = verbs.add_parser("stacks", parents=[one], help="where each rank is, and what hangs")
+    stacks = verbs.add_parser("stacks", parents=[one], help="what each rank does and waits for")
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _runs(root: Path | None) -> list[Path]:
-    """The run folders, newest first; without a `root` those of this user that are known."""
+    """The run folders, newest first; without a `root` all known ones of this user."""
     roots = [root] if root else [REPOSITORY / "logs", project_of(Path.cwd()) / "logs"]
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
@@ -117,7 +117,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """One run folder.
 
     Raises:
-        UsageError: none fits, or several do; lists them.
+        UsageError: no run matches, or several do; the message lists them.
     """
     runs = _runs(root)
     if not runs:

@@ -1,4 +1,4 @@
-"""What to start, as values: a launcher plans commands from them and starts what it planned."""
+"""What to start, as values: a launcher plans commands from them and starts the plan."""
 
 import secrets
 import shlex
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,26 @@ from configs.settings.launch import LaunchConfig, OnHang, Slots
 from configs.settings.program import RunConfig
 from muster.run_files import SHARED
 
-# Stands in a plan for a port that node 0 finds free when all nodes have met.
+# In a plan, this stands for a port that node 0 finds when all nodes have met.
 DECIDED = "<decided on node0>"
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """One machine, how one logs in there, and how many workers it gets.
+    """One machine, its login, and its number of workers.
 
-    Two nodes may share a host, as containers that listen on ports of their own do: a node is
-    `user@host:port`.
+    Two nodes may share a host, as containers with their own ports do: a node is `user@host:port`.
     """
 
     host: str
     nproc: Slots
-    user: str | None = None  # None: as ssh's own configuration says
+    user: str | None = None  # None: from ssh's configuration
     port: int | None = None
-    address: str | None = None  # on the network between the nodes, where it is known beforehand
+    address: str | None = None  # on the network between the nodes, if known beforehand
 
     @property
     def name(self) -> str:
-        """What one would write into a hosts file."""
+        """The node as written in a hosts file."""
         login = f"{self.user}@" if self.user else ""
         if not self.port:
             return f"{login}{self.host}"
@@ -42,22 +42,22 @@ class NodeSpec:
         return f"{login}{host}:{self.port}"
 
 
-WORKER_MAIN = "muster/worker/worker_main.py"  # what every worker starts as, below a node's checkout
-RUN_MODULE = "muster/run_module.py"  # stands for `-m`, but not for its folder on the path
-# After these words stands the port in a plan's command lines.
+WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below a node's checkout
+RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
+# In a plan's command lines, the port stands after these words.
 PORT_FLAGS = ("--master-port", "--main_process_port")
 
 
 @dataclass(frozen=True)
 class Program:
-    """What every worker becomes."""
+    """The program of every worker."""
 
-    # As muster/worker/worker_main.py takes it: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
+    # Arguments of muster/worker/worker_main.py: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
     argv: tuple[str, ...]
-    cwd: str | None = None  # where it starts; None: in the checkout, as what is ours
-    python: str | None = None  # what runs it; None: the Python of the node's checkout
+    cwd: str | None = None  # where it starts; None: in the checkout, for our own programs
+    python: str | None = None  # its interpreter; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
-    takes_resume: bool = False  # a restart tells it --resume auto, once it has a checkpoint
+    takes_resume: bool = False  # a restart adds --resume auto, once it has a checkpoint
 
     @classmethod
     def module(cls, name: str, *flags: str, takes_resume: bool = False) -> "Program":
@@ -67,31 +67,31 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One run: what is started, whatever the machines are like."""
+    """One run: what is started, on whatever machines."""
 
     run_id: str
     run_dir: Path
     program: Program
     env: Mapping[str, str] = field(default_factory=dict)
-    workers: str = "torchrun"  # what starts them, a file of launch/starters/
-    preload: str = ""  # modules to import before the workers are forked, with commas between
+    workers: str = "torchrun"  # how they are started, a file of launch/starters/
+    preload: str = ""  # modules to import before the workers are forked, separated by commas
     join_s: float = 120.0  # how long nodes wait for each other
     stop_grace_s: float = 60.0  # for workers that are asked to stop
     hang_after_s: float | None = None  # without progress; None: by its longest pause; 0: never
     on_hang: OnHang = "warn"
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
-    prologue: str = ""  # text that each node's shell sources before the workers start
-    ports: tuple[int, int] | None = None  # first and last that nodes may meet at; None: any
+    prologue: str = ""  # shell text that each node sources before the workers start
+    ports: tuple[int, int] | None = None  # first and last port for meetings of nodes; None: any
     attempt: int = 0  # how often it was started before, by its leader or with its job
     max_restarts: int = 0
-    least_nodes: int = 1  # with fewer it is not started again
-    overwrite: bool = False  # an earlier run's files, also on nodes with a disk of their own
+    least_nodes: int = 1  # with fewer it is not restarted
+    overwrite: bool = False  # an earlier run's files, also on nodes with their own disk
     resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
 
     @classmethod
     def of(cls, program: Program, run: RunConfig, launch: LaunchConfig) -> "LaunchSpec":
-        """The run of `program` that these settings describe; it has its id."""
+        """The run of `program` with these settings, which include its id."""
         assert run.run_id is not None
         shows_bar = sys.stdout.isatty() and not run.quiet and not launch.detach
         env = {"MUSTER_TTY": str(shutil.get_terminal_size().columns)} if shows_bar else {}
@@ -130,18 +130,18 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What only a node, or whoever asked it, knows."""
+    """The facts that only a node, or a program that asked it, knows."""
 
     spec: NodeSpec
     name: str  # in messages and before its workers' lines
     python: str
     repository: str
-    nproc: Slots  # "gpu" where nobody has counted them yet
-    address: str | None = None  # on the network that gradients take
+    nproc: Slots  # "gpu" until they are counted
+    address: str | None = None  # on the network for gradients
     shared: bool = True  # whether it sees this machine's checkout
 
     def worker(self, program: Program) -> tuple[str, ...]:
-        """What follows Python on the command line of a worker here."""
+        """The arguments of Python for a worker on this node."""
         worker = (f"{self.repository}/{WORKER_MAIN}", *program.argv)
         if not program.wrap:
             return worker
@@ -150,14 +150,14 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What only the machines know; a launcher's `probe` asks them.
+    """The facts that only the machines know; a launcher's `probe` asks them.
 
-    A dry run asks nobody: what is not known then is `DECIDED`, or None.
+    A dry run asks nobody: unknown facts are `DECIDED`, or None.
     """
 
     nodes: tuple[NodeFacts, ...]
     master_addr: str
-    master_port: int | None = None  # None: what node 0 finds free when all have met
+    master_port: int | None = None  # None: node 0 finds one when all have met
     network: str | None = None
 
     @property
@@ -166,19 +166,23 @@ class Facts:
         return all(node.shared for node in self.nodes)
 
     @property
+    def counts(self) -> list[int]:
+        """The workers of each node, once all GPUs have been counted."""
+        return [int(node.nproc) for node in self.nodes]
+
+    @property
     def world_size(self) -> int | None:
-        """None while a node's GPUs have not been counted."""
-        counts = [node.nproc for node in self.nodes]
-        return sum(int(count) for count in counts) if "gpu" not in counts else None
+        """The number of workers; None while a node's GPUs have not been counted."""
+        return None if any(node.nproc == "gpu" for node in self.nodes) else sum(self.counts)
 
     @property
     def size(self) -> str:
-        """Part of a run's name."""
+        """The part of a run's name for its size."""
         return size_of([node.nproc for node in self.nodes])
 
 
 def size_of(counts: Sequence[Slots]) -> str:
-    """`4x1`, or `1+2` where nodes differ."""
+    """`4x1`, or `1+2` if nodes differ."""
     each = "+".join(map(str, counts))
     return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else each
 
@@ -187,7 +191,7 @@ def size_of(counts: Sequence[Slots]) -> str:
 class NodeCommand:
     """One process that is started on a node: torchrun, or a worker.
 
-    A plan holds those of all nodes; an agent is told those of its own.
+    A plan has those of all nodes; an agent gets those of its own.
     """
 
     host: str
@@ -201,10 +205,10 @@ class NodeCommand:
         return cls(**{**raw, "argv": tuple(raw["argv"])})
 
     def decided(self, master_port: int) -> "NodeCommand":
-        """With the port that node 0 found free, where the plan left it open."""
+        """The command with the port that node 0 found, if the plan left it open."""
 
         argv, env = list(self.argv), dict(self.env)
-        # the first is the starter's: what follows is the program's, whatever it says
+        # the first is the starter's; the rest belongs to the program, whatever it is
         at = next((at for at, word in enumerate(argv) if word in PORT_FLAGS), None)
         if at is not None and argv[at + 1 : at + 2] == [DECIDED]:
             argv[at + 1] = str(master_port)
@@ -221,27 +225,27 @@ class NodeCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """One agent's part of a run; `index` counts agents from 0, whose node all others meet at."""
+    """One agent's part of a run; `index` counts agents from 0, to which all others connect."""
 
-    spec: LaunchSpec  # whose folder is named as this node sees it, from `cwd`
+    spec: LaunchSpec  # its folder is a path as this node sees it, from `cwd`
     cwd: str
     index: int
     count: int
     name: str  # of the node, in messages
-    workers: int
+    ranks: tuple[int, ...]  # of the workers of this node
     commands: tuple[NodeCommand, ...]
     coordinator_address: str
-    # The coordinator listens at the first that is free, 0 being any; the others are told which.
+    # The coordinator listens at the first free one, 0 being any; the others are told which.
     coordinator_ports: tuple[int, ...]
     master_port: int | None  # None: one that is free when all agents have met
-    token: str  # shown by whoever connects to the coordinator
-    network: str | None = None  # of the gradients, such as 10.10.1.0/24; None: the way to node 0
+    token: str  # proves that a connection to the coordinator belongs to the run
+    network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
     address: str | None = None  # this node's own; None: the one on the way to node 0
-    proof: str = ""  # a name in the run folder, on the launcher's disk alone
-    ends_unix_s: float | None = None  # when a scheduler ends the job; None: nobody knows
+    proof: str = ""  # a name in the run folder, only on the launcher's disk
+    ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
 
     def left_s(self) -> float | None:
-        """Seconds of the job's time that are left."""
+        """The seconds that are left of the job's time."""
         return None if self.ends_unix_s is None else self.ends_unix_s - time.time()
 
     def to_json(self) -> dict[str, Any]:
@@ -251,17 +255,18 @@ class Assignment:
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
         commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
-        ports = tuple(raw["coordinator_ports"])
-        return cls(**{**raw, "spec": spec, "commands": commands, "coordinator_ports": ports})
+        lists = {name: tuple(raw[name]) for name in ("ranks", "coordinator_ports")}
+        return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 
 
 def assignments_of(
     spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand], ends_unix_s: float | None = None
 ) -> list[Assignment]:
-    """What the agent of every node is told."""
+    """The assignment of every node's agent."""
     token, proof = secrets.token_hex(16), SHARED.path(spec.run_dir, name=secrets.token_hex(8))
     first, last = spec.ports or (0, 0)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
+    ends = list(accumulate(facts.counts))
     return [
         Assignment(
             spec=seen,
@@ -269,7 +274,7 @@ def assignments_of(
             index=index,
             count=len(facts.nodes),
             name=node.name,
-            workers=int(node.nproc),
+            ranks=tuple(range(ends[index] - facts.counts[index], ends[index])),
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
             coordinator_ports=tuple(range(first, last + 1)),

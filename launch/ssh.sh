@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Start a run on machines that you can log in to:
-#   launch/ssh.sh hosts.txt --sync ddp          a hosts file, or a CloudLab manifest
-#   launch/ssh.sh node[0-3] --sync ddp          names
-#   launch/ssh.sh hosts.txt -- train.py         any program, from its own folder
-#   launch/ssh.sh hosts.txt --setup             first: make the environment on every node
+# Start a run on machines that you can log in to.
 set -euo pipefail
 
-usage="usage: launch/ssh.sh HOSTS [flags of muster run] [-- train.py ...]; HOSTS is a file or names such as node[0-3]"
+usage="usage: launch/ssh.sh HOSTS [flags of muster run] [-- train.py ...]
+
+HOSTS is a hosts file, a CloudLab manifest, or names such as node[0-3].
+
+  launch/ssh.sh hosts.txt --setup       first: make the environment on every node
+  launch/ssh.sh hosts.txt --sync ddp    train with Muster's trainer
+  launch/ssh.sh hosts.txt -- train.py   run any program, from its own folder
+
+All flags: muster run --help-all"
 if [[ ${1-} == --help || ${1-} == -h ]]; then
     echo "$usage"
     exit 0

@@ -1,10 +1,10 @@
-"""Run a study, or go on with one: `python launch/study.py configs/studies/quick.yaml`."""
+"""Run a study, or continue one: `python launch/study.py configs/studies/quick.yaml`."""
 
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -19,10 +19,14 @@ from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
-from launch.studies.progress_table import conclude, teller
+from launch.studies.progress_table import conclude
 from muster import json_output
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
+
+OWN = " is set by the study for each of its runs; use --output FOLDER"
+WAITS = ": a study waits for its runs; use nohup to run it in the background"
+TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
 def main() -> int:
@@ -37,40 +41,32 @@ def main() -> int:
         json_output.begin()
     refuse(_taken(more))
     study = study_file.read(args.file, more, args.rate)
-    folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
+    study.folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     if args.dry_run:
-        cell_runs.print_commands(study, folder)
+        cell_runs.print_commands(study)
         return 0
-    with cell_runs.alone(folder):
-        notes = cell_runs.begin(study, folder)
-        notes.write(folder / study.record)
-        tell = teller(notes, folder / study.record)
-        stopped_by = around_runs.run(study, notes, folder, more, tell)
-        code = conclude(notes, folder, stopped_by)
-        print(f"study folder: {folder}")
-        if any(one.state == "done" for one in notes.cells):
-            around_runs.predictions(folder)
-            around_runs.report(folder)
+    with cell_runs.alone(study.folder):
+        cell_runs.begin(study)
+        code = conclude(study, around_runs.run(study, more))
+        if any(one.state == "done" for one in study.cells):
+            around_runs.report(study.folder)
             if args.hand_in:
-                print(f"to hand in: {hand_in.pack(folder, notes.cells, args.hand_in)}")
+                print(f"to hand in: {hand_in.pack(study, args.hand_in)}")
         return code
 
 
 def _taken(words: list[str]) -> Iterator[str]:
-    """Flags that a study gives to each of its runs itself."""
-    for word in words:
-        name = word.partition("=")[0]
-        if name in ("--logs-dir", "--run-id"):
-            yield f"{name} is set by the study for each of its runs; use --output FOLDER"
-        if name == "--detach":
-            yield "--detach: a study waits for its runs; use nohup to run it in the background"
+    """Flags that a study sets for each of its runs itself."""
+    for name in (word.partition("=")[0] for word in words):
+        if name in TAKEN:
+            yield f"{name}{TAKEN[name]}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python launch/study.py",
-        description="Run every cell of a study that is not done yet.",
-        epilog="All other flags go to launch/submit.py, for every run: --launcher ssh --hosts ...",
+        description="Run the cells of a study that are not done yet.",
+        epilog="All other flags go to launch/submit.py, for each run: --launcher ssh --hosts FILE.",
         allow_abbrev=False,
     )
     parser.add_argument("file", type=Path, help="a file like those of configs/studies/")
@@ -85,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
         help="also pack report, code and a folder for each part: zip (default) or tar.gz",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
 

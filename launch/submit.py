@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -16,15 +16,13 @@ errors.begin()
 import os
 from dataclasses import asdict
 
-from configs.settings.program import ProgramConfig, id_of
+from configs.settings.program import ProgramConfig
 from launch.launchers.base import Launcher, launcher_of
-from launch.leading.leader import lead
+from launch.leading.leader import lead, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
-from launch.programs.own_program import OwnProgram
-from launch.programs.user_program import UserProgram
 from launch.runs import run_record
 from launch.runs.watching.run_document import Happenings, documented
-from launch.spec import Facts, LaunchSpec
+from launch.spec import Facts
 from muster import json_output
 from muster.command import VALUES, own_arguments
 from muster.errors import MusterError, UsageError, refuse
@@ -32,27 +30,26 @@ from muster.errors import MusterError, UsageError, refuse
 
 def main() -> int:
     line = CommandLine.of(own_arguments())
-    os.environ.pop(VALUES, None)  # the run has them; nothing else that starts here does
-    launch, ssh, slurm = line.launch, line.ssh, line.slurm
+    os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
+    launch = line.launch
     if launch.json:
         json_output.begin()
     launcher = launcher_of(line)
     refuse([*_problems(line), *launcher.problems()])
-    if ssh.setup:
-        return _set_up(launcher)
-    program = line.program(Path.cwd())
+    if line.ssh.setup:
+        launcher.set_up()
+        print("ready on all nodes")
+        return 0
     if launch.dry_run:
         facts = launcher.assume()
-        spec = _spec(program, launcher, facts, make=False)
+        _, spec = new_run(line, launcher, facts, make=False)
         json_output.emit("plan", nodes=[asdict(one) for one in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
     facts = _ask(launcher)
-    spec = _spec(program, launcher, facts, make=True)
-    plan = launcher.plan(spec, facts)
-    run_record.write_down(spec, plan, launcher.name, program.settings(launch, ssh, slurm))
+    title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
-        print(f"run {spec.run_id}: {_size(facts)}, {program.title} -> {spec.run_dir}")
+        print(f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}")
         sys.stdout.flush()
     if launch.detach and not run_record.go_on_in_background(spec):
         Happenings(spec.run_dir).tell(last=True)
@@ -63,7 +60,7 @@ def main() -> int:
 
 
 def _ask(launcher: Launcher) -> Facts:
-    """What the machines say; whatever stands against a run is refused as wrong input is.
+    """The machines' facts; problems are refused like wrong input.
 
     Raises:
         UsageError: the run could not start, or not as it should; every problem at once.
@@ -74,20 +71,6 @@ def _ask(launcher: Launcher) -> Facts:
         raise UsageError(str(error)) from None
 
 
-def _spec(
-    program: OwnProgram | UserProgram, launcher: Launcher, facts: Facts, *, make: bool
-) -> LaunchSpec:
-    """The run on these nodes; with `make`, its folder is this run's from here on.
-
-    Raises:
-        UsageError: the program cannot start, or the folder is not free.
-    """
-    program.check(facts.nodes[0].python, facts.world_size)
-    program.change(run_id=id_of(program.run, program.name, facts.size, make=make))
-    is_sent = not facts.shared
-    return program.spec(make=make, snapshot=launcher.takes_snapshot, is_sent=is_sent)
-
-
 def _problems(line: CommandLine) -> Iterator[str]:
     nodes, split = line.launch.nodes or 1, line.train.split if line.train else "even"
     if line.launch.least_nodes < nodes and split not in ("even", "auto"):
@@ -96,13 +79,6 @@ def _problems(line: CommandLine) -> Iterator[str]:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
-
-
-def _set_up(launcher: Launcher) -> int:
-    """Make the environment where that is for this side to do."""
-    launcher.set_up()
-    print("ready on all nodes")
-    return 0
 
 
 def _size(facts: Facts) -> str:

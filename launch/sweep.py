@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -21,9 +21,7 @@ from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.cell_process import run_all
-from launch.studies.cells import Sweep
-from launch.studies.progress_record import Notes
-from launch.studies.progress_table import conclude, teller
+from launch.studies.progress_table import conclude
 from muster import json_output, run_files
 from muster.command import VALUES, own_arguments
 from muster.errors import UsageError
@@ -31,60 +29,43 @@ from muster.run_files import project_of
 
 
 def main() -> int:
-    cwd = Path.cwd()
     own, program = split(dashed_flags(own_arguments()))
     args, flags = _parser().parse_known_args(own)
     if args.json:
         json_output.begin()
     if args.at_once < 1:
         raise UsageError(f"--at-once must be at least 1 (got {args.at_once})")
-    if args.cells is not None and (program or args.over):
-        raise UsageError("--cells has the programs and their values; leave out --over and --")
     if args.cells is not None:
         sweep = cells.from_file(args.cells, flags, args.name)
     else:
         sweep = cells.from_grid(args.over, flags, program, args.name)
-    root = args.logs_dir or sweep.first.run.logs_dir or _project(sweep) / "logs"
-    folder = root.absolute() / run_files.SWEEPS / sweep.name
+    # as for a single run: of the user's project for a program, of the checkout for our trainer
+    project = project_of(Path.cwd()) if sweep.first.words else REPOSITORY
+    root = args.logs_dir or sweep.first.run.logs_dir or project / "logs"
+    sweep.folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
-    places = None if is_array else cell_runs.Places(sweep, args.at_once, folder)
+    groups = [] if is_array else cell_runs.host_groups(sweep, args.at_once)
     if args.dry_run:
-        if places is None:
+        if is_array:
             print("note: as the tasks of one job array", file=sys.stderr)
-        where = places.flags(0) if places is not None else ()
-        cell_runs.print_commands(sweep, folder, where)
+        hosts = f"--hosts={cell_runs.hosts_file(sweep, 0)}"
+        cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
-    with cell_runs.alone(folder):
-        if places is not None:
-            cell_runs.wait_for_last(sweep, folder)
-        notes = cell_runs.begin(sweep, folder, fresh=args.fresh)
-        if args.fresh:
-            cell_runs.forget(notes, folder)
-        notes.write(folder / run_files.SWEEP)
-        if places is None:
-            os.environ.pop(VALUES, None)  # each run has them; its job has no use for it
-            wait = not args.detach
-            is_over = array_job.run(sweep, notes, folder, args.at_once, cwd, wait=wait)
-            if is_over:
-                return _concluded(notes, folder, None)
-            json_output.emit("submitted", folder=str(folder))
+    with cell_runs.alone(sweep.folder):
+        if not is_array:
+            cell_runs.wait_for_last(sweep)
+        cell_runs.begin(sweep, fresh=args.fresh)
+        if is_array:
+            os.environ.pop(VALUES, None)  # each run has them; its job does not need them
+            if array_job.run(sweep, args.at_once, wait=not args.detach):
+                return conclude(sweep)
+            json_output.emit("submitted", folder=str(sweep.folder))
             return 0
-        places.write()
-        if args.detach and not _go_on_in_background(folder):
+        left = (cell for cell in sweep.cells if cell.state != "done")
+        works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in left]
+        if args.detach and not _go_on_in_background(sweep.folder):
             return 0
-        works = [
-            cell_runs.work_of(sweep, cell, note, folder, places.flags, places.name, cwd=cwd)
-            for cell, note in zip(sweep.cells, notes.cells, strict=True)
-            if note.state != "done"
-        ]
-        _, stopped_by = run_all(works, args.at_once, teller(notes, folder / run_files.SWEEP))
-        return _concluded(notes, folder, stopped_by)
-
-
-def _concluded(notes: Notes, folder: Path, stopped_by: int | None) -> int:
-    code = conclude(notes, folder, stopped_by)
-    print(f"sweep folder: {folder}")
-    return code
+        return conclude(sweep, run_all(works, args.at_once))
 
 
 def _go_on_in_background(folder: Path) -> bool:
@@ -102,7 +83,7 @@ def _go_on_in_background(folder: Path) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="muster sweep",
-        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM ...]",
+        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
         description="Run a program once with every combination of the values. Without a program "
         "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
         "what is missing or has failed.",
@@ -115,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE,VALUE",
-        help="values of one flag; where they have commas themselves, ';' separates them",
+        help="values of one flag; if values contain commas, separate them with ';'",
     )
     parser.add_argument(
         "--at-once", type=int, default=1, help="how many run at the same time (default: 1)"
@@ -127,15 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    # Of muster.map: {"name": NAME, "cells": [{"id": ID, "words": [what follows submit.py]}]}
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    # From muster.map, beside --name: {"cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser
-
-
-def _project(sweep: Sweep) -> Path:
-    """As for a single run: the user's project for a program, the checkout for our trainer."""
-    return project_of(Path.cwd()) if sweep.first.words else REPOSITORY
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# A script's own folder comes first on the path, and a file in it could hide a library: the
-# repository takes its place.
+# A script's own folder is first on the path, and a file in it could hide a library: the repository
+# replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
 from muster import errors
@@ -42,14 +42,14 @@ NODES = range(1, 17)
 
 
 def main() -> int:
-    words, command = _split(sys.argv[1:])
-    for word in words:
+    for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
         if (flag := word.partition("=")[0]) in GONE:
             raise UsageError(f"there is no {flag} any more; {GONE[flag]}")
-    args = _parser().parse_args(words)
+    args = _parser().parse_args()
     if args.action == "up":
         return _up(args)
     if args.action == "exec":
+        command = args.command[1:] if args.command[:1] == ["--"] else args.command
         return _exec(args.node, command, private=args.private)
     if args.action == "env":
         print(_env())
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _status() -> int:
-    """Print a line for each node; 0 if everything is alive and in service, else 1.
+    """Print a line for each node; return 0 if everything is alive and in service, else 1.
 
     Raises:
         MusterError: no testbed is up.
@@ -84,7 +84,7 @@ def _status() -> int:
             limit,
         )
     console = Console(width=None)
-    console.print(f"{cluster.options}, made from {cluster.holder()}", soft_wrap=True)
+    console.print(f"{cluster.options}, made from {cluster.holder}", soft_wrap=True)
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
         console.print(f"{name}: {_pid_of(name)}")
     console.print(table)
@@ -120,7 +120,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _venv(named: str | None) -> Path | None:
-    """The environment that a private home shows: the one that is named, or the checkout's own."""
+    """The environment that is visible in a private home: the named one, or the checkout's own."""
     venv = Path(named).absolute() if named else REPOSITORY / ".venv"
     if named and not (venv / "bin" / "python").exists():
         raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
@@ -137,7 +137,7 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
         raise UsageError(f"exec {name}: the testbed has {', '.join(node.name for node in hosts)}")
     (node,) = found
     home = private and cluster.options.private_home
-    # Not nsenter's own --wd: that folder would still be the box's, also where it is hidden.
+    # Not nsenter's own --wd: it would use the box's folder, even if that is hidden.
     words = namespaces.enter(node, private=home)
     folder = namespaces.home() if home else Path.cwd()
     words += [
@@ -159,15 +159,6 @@ def _env() -> str:
         "MUSTER_HOSTS": lifecycle.NODE_LIST,
     }
     return "export " + " ".join(f"{key}={shlex.quote(str(path))}" for key, path in values.items())
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the first -- is ours, what stands behind it is the command of exec."""
-    words = list(argv)
-    if words[:1] != ["exec"] or "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -194,14 +185,14 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--ipv6",
         action="store_true",
-        help="IPv6 alone on the experiment network, beside a control network",
+        help="only IPv6 on the experiment network; adds a control network",
     )
     up.add_argument(
         "--gpus",
         type=int,
         choices=range(9),
         default=0,
-        help="GPUs that Slurm schedules, though none are there; needs Slurm 24.05 (default: 0)",
+        help="pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
     )
     up.add_argument(
         "--private-home",
@@ -209,11 +200,14 @@ def _parser() -> argparse.ArgumentParser:
         help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
     actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
-    actions.add_parser("down", help="end the testbed; nothing of it is left")
-    actions.add_parser("env", help='the variables that tools need: eval "$(... env)"')
+    actions.add_parser("down", help="end the testbed, and remove all of it")
+    actions.add_parser("env", help='print variables for tools: eval "$(... env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
-    run.add_argument("--private", action="store_true", help="as a session of ssh does it")
+    run.add_argument(
+        "--private", action="store_true", help="see the node's private home, like a session of ssh"
+    )
     run.add_argument("node", metavar="NODE")
+    run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 

@@ -1,13 +1,13 @@
-"""What a program imports: to train on many ranks, to work with its launcher, to start others.
+"""What a program imports: to train on many ranks, to work with its launcher, to start other runs.
 
-sync, sync_ddp          gradients that are the mean over ranks, in anyone's loop: docs/library.md
-init, steps             rank and device; which rank computes which samples
-evaluate                any metric of Hugging Face's evaluate: docs/library.md
-checkpoints, record     saves and resumes; records that reports and comparisons read
-on_stop, stopping       a program that is asked to stop ends cleanly: docs/own-programs.md
-launch, map, job, Job   functions on many machines, from Python: docs/python.md
+sync, sync_ddp          gradients become the mean over ranks, in any training loop: docs/library.md
+init, steps             rank and device; which rank computes which samples evaluate
+any metric of Hugging Face's evaluate: docs/library.md checkpoints, record     save and resume;
+records that reports and comparisons read on_stop, stopping       a program that is asked to stop
+ends cleanly: docs/own-programs.md launch, map, job, Job   functions on many machines, from Python:
+docs/python.md
 
-Importing this needs the standard library alone, and loads no more than is used: no torch.
+The import needs the standard library alone and loads only what is used: no torch.
 """
 
 import sys
@@ -16,31 +16,12 @@ from importlib import import_module
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
-__all__ = [
-    "Job",
-    "MusterError",
-    "RunFailed",
-    "UsageError",
-    "checkpoints",
-    "evaluate",
-    "init",
-    "job",
-    "launch",
-    "map",
-    "on_stop",
-    "record",
-    "steps",
-    "stopping",
-    "sync",
-    "sync_ddp",
-]
-
 _PLACES = {
     "Job": "muster.remote_job",
     "job": "muster.remote_job",
     "launch": "muster.launching",
     "map": "muster.launching",
-    # with torch
+    # these need torch
     "checkpoints": "_train.program.saved_objects",
     "evaluate": "_train.evaluation.evaluate_metrics",
     "init": "_train.program.rank_of_run",
@@ -49,7 +30,8 @@ _PLACES = {
     "sync": "_train.sync.ddp.data_parallel",
     "sync_ddp": "_train.sync.ddp.framework",
 }
-_NAMES = {"map": "map_items"}  # which is not to hide Python's own
+__all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
+_NAMES = {"map": "map_items"}  # so that it does not hide Python's own
 
 
 def __getattr__(name: str) -> object:
@@ -60,7 +42,7 @@ def __getattr__(name: str) -> object:
 
 
 def _full(place: str) -> str:
-    """The module to import: what our own trainer has loaded already is not loaded again."""
+    """The module to import: one that our trainer has loaded is not loaded a second time."""
     if not place.startswith("_train."):
         return place
     is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)

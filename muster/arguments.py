@@ -1,4 +1,4 @@
-"""Why an argument is not what a function takes: a line for each problem, for `errors.refuse`."""
+"""Problems of an argument, a line for each, for `errors.refuse`."""
 
 import math
 import operator
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> Iterator[str]:
-    """Why `value` is no whole number, or is below `least`."""
+    """A line if `value` is not a whole number, or is below `least`."""
     try:
         found = operator.index(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):  # a tensor of several raises the last
+    except (TypeError, ValueError, RuntimeError):  # a tensor with several values raises the last
         yield f"{name} is {reprlib.repr(value)}; it must be a whole number"
         return
     if least is not None and found < least:
@@ -26,13 +26,13 @@ def number(
     least: float | None = None,
     most: float | None = None,
 ) -> Iterator[str]:
-    """Why `value` is no number (a tensor of one is), or is beyond a limit; nan is beyond each.
+    """A line if `value` is not a number (a tensor with one value is), or is beyond a limit.
 
-    With `above`, infinity is refused, too.
+    nan is beyond every limit. With `above`, infinity is refused too.
     """
     try:
         plain = value.detach() if hasattr(value, "detach") else value
-        found = float(plain if hasattr(plain, "__float__") else "")  # no text that spells one
+        found = float(plain if hasattr(plain, "__float__") else "")  # a string is refused
     except (TypeError, ValueError, RuntimeError, OverflowError):
         yield f"{name} is {reprlib.repr(value)}; it must be a number"
         return
@@ -45,19 +45,19 @@ def number(
 
 
 def methods(name: str, value: object, *wanted: str) -> Iterator[str]:
-    """Which methods `value` lacks of those that will be called."""
+    """A line for the required methods that `value` lacks."""
     if missing := [one for one in wanted if not callable(getattr(value, one, None))]:
         lacks = f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
         yield f"{lacks}; give an object that has {' and '.join(wanted)}"
 
 
 def one_of(name: str, value: object, *known: str) -> Iterator[str]:
-    """Why `value` is none of the words that are known."""
+    """A line if `value` is none of the known words."""
     if value not in known:
         yield f"{name} is {reprlib.repr(value)}; known: {', '.join(known)}"
 
 
 def function(name: str, value: object) -> Iterator[str]:
-    """Why `value` cannot be called."""
+    """A line if `value` cannot be called."""
     if not callable(value):
         yield f"{name} is {reprlib.repr(value)}; it must be a function"

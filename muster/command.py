@@ -1,8 +1,8 @@
 """`muster run|jobs|sweep|study|...`: the commands of the checkout, from any folder.
 
-The values of `--env` stay off their command lines, which all users of a machine can read: a command
-that is given `--env NAME=VALUE` starts itself again with `--env NAME`, and with the value in its
-environment, where those that it starts find it, too.
+The values of `--env` must not stay on command lines, which all users of a machine can read. So a
+command with `--env NAME=VALUE` starts itself again with `--env NAME` and the value in its
+environment. The commands that it starts find the value there.
 """
 
 import json
@@ -16,8 +16,8 @@ from muster.run_files import state_folder
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FLAG = "--env"
-VALUES = "MUSTER_ENV"  # the variable that has them, as an object of JSON
-# The script that each word starts, and its first arguments.
+VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
+# For each word, its script and the first arguments.
 COMMANDS = {
     "run": ["launch/submit.py"],
     "jobs": ["launch/jobs.py"],
@@ -28,22 +28,24 @@ COMMANDS = {
     "sweep": ["launch/sweep.py"],
     "report": ["muster/run_module.py", "train.report"],
 }
-AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # which --login takes
-LOGIN = ("login", "login_config", "login_dir", "login_python")  # what is said of a login node
+AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
+LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
 
-  muster run [flags] -- train.py --lr 1e-3    start a program, here or on a cluster
-  muster jobs list|status|logs|cancel|...     look after runs
-  muster doctor [flags]                       what is wrong with the nodes
-  muster config [flags]                       which settings a run would have, and from where
-  muster testbed up|down|...                  a cluster on this machine, to try things on
-  muster sweep --over lr=1e-4,3e-4 -- train.py  a program with every combination of values
-  muster study FILE                           the same run in several modes, and a report
-  muster report RUN ...                       tables and figures of runs
+  muster run [flags] -- train.py --lr 1e-3  start a program here or on a cluster
+  muster jobs list|status|logs|cancel|...   show, follow and end runs
+  muster doctor [flags]                     find problems of the nodes
+  muster config [flags]                     show settings and their sources
+  muster testbed up|down|...                make a test cluster of this machine
+  muster sweep --over lr=1e-4,3e-4 -- train.py
+                                            run all combinations of values
+  muster study FILE                         compare modes, and write a report
+  muster report RUN ...                     tables and figures of runs
 
-Each says more with --help. With --login me@cluster it does the same there, from a laptop, or with
---on CLUSTER, where muster.toml names its login; a run that was started so is then known by its
-name: muster jobs logs RUN -f, muster jobs fetch RUN.
+Each has a --help. From a laptop, --login me@cluster runs the same command on
+the cluster's login node, and so does --on CLUSTER if muster.toml names the
+login. Afterwards the run's name is enough: muster jobs logs RUN -f,
+muster jobs fetch RUN.
 """
 
 
@@ -62,7 +64,7 @@ def is_elsewhere(words: list[str]) -> bool:
 
 
 def main() -> None:
-    """Become the command that the first word names."""
+    """Run the command that the first word names, in place of this process."""
     word, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
     if word not in COMMANDS:
         is_help = word in ("--help", "-h", "help")
@@ -80,14 +82,14 @@ def become(script: str, *words: str) -> NoReturn:
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line without the values, and the values; a program after `--` stays as it is."""
+    """Split a command line into one without the values, and the values; `--` ends our part."""
     own = _own(words)
     shown = list(words)
     values: dict[str, str] = {}
     for index, text in _given(words[:own]):
         name, equals, value = text.partition("=")
         if not equals:
-            values.pop(name, None)  # the last one counts, which is passed on
+            values.pop(name, None)  # a later --env NAME, which is passed on, overrides it
         elif name:
             values[name] = value
             shown[index] = shown[index].removesuffix(f"={value}")
@@ -95,7 +97,7 @@ def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def reveal(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The command line that `hide` was given, where `env` has its values."""
+    """Restore the command line that `hide` was given, with the values in `env`."""
     values, found = json.loads(env.get(VALUES, "{}")), list(words)
     for index, text in _given(words[: _own(words)]):
         if text in values:
@@ -104,16 +106,16 @@ def reveal(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def variable(values: Mapping[str, str]) -> dict[str, str]:
-    """The environment by which `reveal` has them."""
+    """The environment variable from which `reveal` reads the values."""
     return {VALUES: json.dumps(values)} if values else {}
 
 
 def own_arguments() -> list[str]:
-    """This command's arguments, without the values; where it has any, it starts again."""
+    """This command's arguments without the values; if it has values, it starts again."""
     shown, values = hide(sys.argv[1:])
     if values:
         env = {**os.environ, **variable(values)}
-        first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or what stands for `-m`, too
+        first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or the options for `-m`
         os.execve(sys.executable, [sys.executable, *first, *shown], env)
     return shown
 
@@ -123,7 +125,7 @@ def _own(words: Sequence[str]) -> int:
 
 
 def _given(words: Sequence[str]) -> list[tuple[int, str]]:
-    """Where in `words` the text is that follows each --env."""
+    """The positions in `words` after each --env, with the text there."""
     found = []
     for index, word in enumerate(words):
         if word.startswith(f"{FLAG}="):

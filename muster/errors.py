@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with the exit code it ends a command with; and how it ends.
+"""The errors that a user can cause, with the exit code of each, and how a command ends.
 
 It needs the standard library alone: a command calls `begin` before it imports anything else.
 """
@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster import json_output
+from muster.worker.lost_peer import text_of as text_of
 
-NEEDED = ("yaml", "rich")  # which an environment of ours has, and a bare Python has not
+NEEDED = ("yaml", "rich")  # our environment has them, a bare Python does not
 
-# Of a run that was stopped cleanly and can be continued: sysexits.h's "try again".
+# The run was stopped cleanly and can be continued: "try again" in sysexits.h.
 STOPPED = 75
-# Of a run that should not be started again by itself: it fails without getting any further.
+# The run should not be restarted automatically: it fails without any progress.
 NO_RETRY = 93
-# Of a command that was to wait for so long, as of timeout(1).
+# The command's time to wait has passed, as in timeout(1).
 TIME_OVER = 124
 
 
 class MusterError(Exception):
-    """Something a user can act on: printed as one line, never as a traceback."""
+    """An error a user can act on: printed as one line, never as a traceback."""
 
     exit_code = 1
 
@@ -41,7 +42,7 @@ class UsageError(MusterError):
     exit_code = 2
 
 
-# What each exit code says by itself; another one is that of a program which ended itself with it.
+# The meaning of each exit code; any other one comes from a program that exited with it.
 NAMES = {
     0: "done",
     MusterError.exit_code: "failed",
@@ -53,20 +54,12 @@ NAMES = {
 
 
 def name_of(code: int) -> str:
-    """What an exit code says, in one word, as documents of `--json` have it."""
+    """The meaning of an exit code in one word, as in documents of `--json`."""
     return NAMES.get(code, "signal" if code > 128 else "failed")
 
 
-def text_of(error: BaseException) -> str:
-    """What an error says; one of a program's own may fail where it is asked."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (whatever its own code does)
-        return "<its text could not be read>"
-
-
 def refuse(problems: Iterable[str], where: str = "") -> None:
-    """Raise one `UsageError` that holds every problem at once; do nothing where there is none.
+    """Raise one `UsageError` with every problem at once; do nothing if there is none.
 
     Raises:
         UsageError: `problems` is not empty.
@@ -77,7 +70,7 @@ def refuse(problems: Iterable[str], where: str = "") -> None:
 
 
 class RunFailed(MusterError):
-    """A run did not end well; chained to what its function raised, where that can be unpickled."""
+    """A run did not end well; its cause is the function's exception, if it can be unpickled."""
 
     def __init__(
         self,
@@ -89,15 +82,15 @@ class RunFailed(MusterError):
     ) -> None:
         super().__init__(message, code, rank, host, traceback)
         self.message, self.exit_code = message, code
-        self.rank, self.host = rank, host  # the first that failed; None: it was no rank's failure
-        self.traceback = traceback  # the remote one, as text
+        self.rank, self.host = rank, host  # of the first failure; None: no rank failed
+        self.traceback = traceback  # of the remote rank, as text
 
     def __str__(self) -> str:
         return self.message
 
 
 def explained(error: BaseException, path: Path | None = None) -> str:
-    """One line that says on which host which file could not be written, and why."""
+    """One line: which file could not be written, on which host, and why."""
     if path is None and isinstance(error, OSError) and error.filename:
         path = Path(os.fsdecode(error.filename))
     where = f"{socket.gethostname()}: {path}" if path else socket.gethostname()
@@ -112,15 +105,15 @@ def is_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     text = text_of(error)
-    return "No space left" in text or "os error 28" in text  # safetensors' own
+    return "No space left" in text or "os error 28" in text  # the last is safetensors' text
 
 
 def begin() -> None:
-    """Have Ctrl-C end this process, until `run`, without a traceback of imports.
+    """Make Ctrl-C end this process without a traceback of imports, until `run`.
 
-    Outside the environment the process ends here: one line says what is missing, and what to do.
+    Outside our environment the process ends here: one line says what is missing and what to do.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -132,9 +125,9 @@ def begin() -> None:
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """End the process with `main`'s code; an error a user can act on becomes one clear message.
+    """End the process with `main`'s exit code; print an error a user can act on as one message.
 
-    Whoever reads what is printed may leave early, as `| head` does: that is no error.
+    A reader of the output may close it early, as `| head` does: that is not an error.
     """
     _open_what_is_closed()
     code: int | str | None
@@ -142,14 +135,14 @@ def run(main: Callable[[], int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _code(main)
-        sys.stdout.flush()  # here, where an error can still be reported
+        sys.stdout.flush()  # here an error can still be reported
     except OSError as error:
         code = _unwritable(error)
     sys.exit(code)
 
 
 def _open_what_is_closed() -> None:
-    """Have all three streams, as after `command >&-`; else an opened file takes its place."""
+    """Open any closed stream, as after `command >&-`; else an opened file would take its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (to the end)
@@ -170,7 +163,7 @@ def _code(main: Callable[[], int]) -> int | str | None:
 
 
 def _report(error: MusterError) -> int:
-    """Print an error, as a document, too, where those are asked for; its exit code."""
+    """Print an error, also as a document if documents are asked for; return its exit code."""
     for line in str(error).splitlines():
         print(f"error: {line}", file=sys.stderr)
     _as_json(str(error), error.exit_code)
@@ -184,10 +177,10 @@ def _as_json(text: str, code: int) -> None:
 
 
 def _unwritable(error: OSError) -> int:
-    """The exit code where output could not be written, or a file since the disk is full.
+    """The exit code if output, or a file on a full disk, could not be written.
 
     Raises:
-        OSError: `error`, where it is another one.
+        OSError: `error`, if it is another one.
     """
     if isinstance(error, BrokenPipeError) and any(
         map(_has_no_reader, (1, 2, *json_output.descriptors()))
@@ -195,20 +188,20 @@ def _unwritable(error: OSError) -> int:
         code = 128 + signal.SIGPIPE
     elif is_full(error):
         code = MusterError.exit_code
-        with suppress(OSError):  # that is where stderr may go, too
+        with suppress(OSError):  # stderr may be closed as well
             print(f"error: {explained(error)}", file=sys.stderr, flush=True)
     else:
         raise error
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # what is left in it is lost; the interpreter would complain of it again
+        except OSError:  # its buffer is lost; otherwise the interpreter would report it again
             silence(stream.fileno())
     return code
 
 
 def silence(descriptor: int) -> None:
-    """Let what is still to be written go nowhere, rather than fail again."""
+    """Discard what is still to be written to `descriptor`, so that it cannot fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -1,14 +1,14 @@
-"""Lines of JSON, one object each, of a file that another process may still write to."""
+"""Lines of JSON, one object each, in a file that another process may still be writing."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-TAIL_BYTES = 65_536  # has the last steps of a rank, however long its file is
+TAIL_BYTES = 65_536  # holds a rank's last steps, however long the file is
 
 
 def objects(data: bytes) -> list[dict[str, Any]]:
-    """Those in `data`; a line that is cut off at either end, or broken, is left out."""
+    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
     found = []
     for line in data.split(b"\n"):
         try:
@@ -21,7 +21,7 @@ def objects(data: bytes) -> list[dict[str, Any]]:
 
 
 def read(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
-    """The objects of `count` bytes from `start` on; all that follow, if it is negative.
+    """The objects in `count` bytes from `start` on; in all that follow if `count` is negative.
 
     Raises:
         OSError: there is no such file.
@@ -32,8 +32,8 @@ def read(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
 
 
 def last(path: Path) -> list[dict[str, Any]]:
-    """The objects in the last `TAIL_BYTES`; none where there is no such file."""
+    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
     try:
         return read(path, path.stat().st_size - TAIL_BYTES)
-    except OSError:  # put aside as we look
+    except OSError:  # the file was moved in the meantime
         return []

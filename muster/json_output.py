@@ -1,7 +1,8 @@
-"""What `--json` prints: one document a line on stdout, while all other output goes to stderr.
+"""What `--json` prints: one document per line on stdout; all other output goes to stderr.
 
-Each is `{"muster": 1, "kind": ...}` and the fields of its kind, which docs/automation.md lists. The
-number is raised when a field goes, or changes its meaning; new fields and kinds may come any time.
+Each document is `{"muster": 1, "kind": ...}` and the fields of its kind, listed in
+docs/automation.md. The number is raised when a field is removed or changes its meaning. New fields
+and kinds may be added at any time.
 """
 
 import json
@@ -11,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 FLAG, VERSION = "--json", 1
-_descriptor: int | None = None  # where documents go, once `begin` was called: stdout is one
+_descriptor: int | None = None  # of documents, after `begin`; until then they go to stdout
 
 
 def is_asked(argv: Sequence[str]) -> bool:
-    """Whether a command line of ours asks for documents; what follows `--` is another program's."""
+    """Whether a command line asks for documents; what follows `--` is another program's."""
     return FLAG in argv[: list(argv).index("--") if "--" in argv else None]
 
 
 def begin() -> None:
-    """Have this process, and all that it starts, print to stderr; documents alone go to stdout."""
+    """Make this process and its children print to stderr; only documents go to stdout."""
     global _descriptor
     if _descriptor is None:
         sys.stdout.flush()
@@ -34,7 +35,7 @@ def has_begun() -> bool:
 
 
 def end() -> None:
-    """Print no more: whoever reads the documents has them all."""
+    """Print no more documents: their reader has them all."""
     global _descriptor
     if _descriptor is not None:
         os.close(_descriptor)
@@ -42,10 +43,10 @@ def end() -> None:
 
 
 def emit(kind: str, **fields: Any) -> None:
-    """Print a document; nothing where none was asked for. A number that is none becomes null.
+    """Print a document if documents were asked for. NaN and infinity become null.
 
     Raises:
-        BrokenPipeError: whoever read them has gone.
+        BrokenPipeError: the reader has gone.
     """
     if _descriptor is None:
         return
@@ -58,5 +59,5 @@ def emit(kind: str, **fields: Any) -> None:
 
 
 def descriptors() -> tuple[int, ...]:
-    """The one that documents go to, if any."""
+    """The descriptor that documents go to, if any."""
     return () if _descriptor is None else (_descriptor,)

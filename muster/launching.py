@@ -1,9 +1,9 @@
 """Start functions on many machines from Python: `muster.launch`, `muster.map`.
 
-How it works: the function and its arguments are pickled into a folder that is the user's alone, and
-`launch/submit.py` is run with it, as a process of its own, in the background; of several calls
-`launch/sweep.py`. So all that holds for a script holds for a function; this process may be a
-notebook or a thread, and may end.
+How it works: the function and its arguments are pickled into a folder that only the user can read.
+`launch/submit.py` runs it, in a process of its own in the background; `launch/sweep.py` runs
+several calls. So functions have all features of scripts. This process may be a notebook or a
+thread, and may end.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from muster.run_files import SWEEPS, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, write_json
 
-# A cluster that `on` names has its own.
+# A cluster that `on` names has its own defaults.
 DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}
-# Of a command line only: who waits, and what is run.
+# For a command line only: how to wait, and what to run.
 NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
 
 
@@ -61,9 +61,9 @@ def launch(
         nproc_per_node: workers on each of them.
         launcher: auto (the default), local, ssh (with hosts=...) or slurm.
         kwargs: its arguments by name.
-        flags: any others of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
+        flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
             hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
-            env={"NAME": "value"}, whose values nobody else sees.
+            env={"NAME": "value"}, whose values no other user can see.
 
     Raises:
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
@@ -72,8 +72,7 @@ def launch(
     _check("muster.launch", function, kwargs={} if kwargs is None else kwargs)
     name = _name_of(function)
     run_id = _new_run_id(name)
-    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
-    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
+    words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
         write_call(Path(folder), name, function, args, kwargs or {})
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
@@ -93,8 +92,8 @@ def map_items(
 ) -> list[Job]:
     """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
 
-    It returns at once, with a job for each item, in their order. On Slurm they are one job array;
-    over ssh those that run at the same time have hosts of their own. The rest is as for `launch`.
+    It returns at once, with a job for each item, in order. On Slurm they are one job array;
+    over ssh, jobs that run at the same time have different hosts. The rest is as for `launch`.
 
         >>> jobs = muster.map(abs, [-1, -2], launcher="local")
         >>> [job.rank(0) for job in jobs]
@@ -106,15 +105,14 @@ def map_items(
     """
     _check("muster.map", function, at_once=at_once, items=items)
     name = _name_of(function)
-    given = {"nodes": nodes, "nproc_per_node": nproc_per_node, "launcher": launcher}
-    words, env = _flags(**_with_defaults(given, flags.get("on")), **flags)
+    words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
     folder = logs / SWEEPS / _new_run_id(name)
     cells = []
     try:
         for number, item in enumerate(items):
             cell_id = f"{folder.name}-{number:03d}"
-            call = Path("calls", cell_id)  # from the file's folder
+            call = Path("calls", cell_id)  # relative to the folder of the sweep's file
             write_call(folder / call, name, function, (item,), {})
             cells.append({"id": cell_id, "words": ["--", "--function", str(call)]})
         if not cells:
@@ -127,7 +125,7 @@ def map_items(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     known = read_json(logins() / folder.name, *LOGIN)
-    if known is not None:  # all of it was sent
+    if known is not None:  # after all has been sent
         shutil.rmtree(folder)
         for cell in cells:
             write_json(logins() / str(cell["id"]), {**known, "name": cell["id"]})
@@ -138,7 +136,7 @@ def map_items(
 def _check(
     where: str, function: object, *, at_once: object = 1, kwargs: object = None, items: object = ()
 ) -> None:
-    """Refuse what no run could be started with.
+    """Refuse arguments with which no run could be started.
 
     Raises:
         UsageError: a line for each.
@@ -161,7 +159,7 @@ def write_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Leave a call in `folder`, for `launch/submit.py ... -- --function FOLDER`.
+    """Write a call into `folder`, for `launch/submit.py ... -- --function FOLDER`.
 
     Raises:
         TypeError: it cannot be pickled.
@@ -178,7 +176,7 @@ def write_call(
 
 
 def _own_path() -> list[str]:
-    """The folders of this program's own modules, from the working directory; that one first."""
+    """The folders of this program's own modules; the working directory comes first."""
     here, installed = Path.cwd(), [Path(one) for one in sysconfig.get_paths().values()]
     entries = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
     own = [one for one in entries if not {one, *one.parents} & set(installed)]
@@ -186,7 +184,7 @@ def _own_path() -> list[str]:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """The function in the name of its run; of a partial or an object, what it is made of."""
+    """The function's name in its run's name; for a partial or an object, that of its function."""
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
     return re.sub(r"[^\w.-]+", "-", name).strip("-") or "function"
@@ -196,43 +194,39 @@ def _new_run_id(name: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(3)}"
 
 
-def _with_defaults(given: Mapping[str, Any], on: object) -> Mapping[str, Any]:
-    """With our defaults for what is left open; a cluster that is named has its own."""
-    chosen = {name: one for name, one in given.items() if one is not None}
-    return chosen if on is not None else DEFAULTS | chosen
-
-
-def _flags(**flags: Any) -> tuple[list[str], dict[str, str]]:
+def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, str]]:
     """Flags as a command line has them, and the environment in which it is run.
+
+    What is left open of those that are `given` has our defaults.
 
     Raises:
         UsageError: one of them is for a command line only.
     """
     env, words = _environment(), []
+    chosen = {name: one for name, one in given.items() if one is not None}
+    flags = {**(DEFAULTS if more.get("on") is None else {}), **chosen, **more}
     for name, value in flags.items():
         if name in NOT_HERE:
             raise UsageError(f"{name}: that is for a command line, not for a function")
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
-        elif name == "slurm" and isinstance(value, Mapping):
-            words += [f"{flag}={key}={one}" for key, one in value.items()]
-        elif isinstance(value, Mapping) and name != "env":
+        elif isinstance(value, Mapping) and name not in ("env", "slurm"):
             raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
         elif isinstance(value, Mapping):
-            words += [f"{flag}={one}={text}" for one, text in value.items()]
+            words += [f"{flag}={key}={one}" for key, one in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):
             words += [f"{flag}={one}" for one in value]
         elif isinstance(value, (list, tuple)):
             words.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None:
             words.append(f"{flag}={value}")
-    shown, values = hide(words)  # nobody else sees them in a list of processes
+    shown, values = hide(words)  # other users cannot see them in a list of processes
     return shown, {**env, **variable(values)}
 
 
 def _environment() -> dict[str, str]:
-    """This one's, in which the workers' Python is this one: pickles depend on its version."""
+    """This environment, with this Python for the workers: pickles depend on its version."""
     env = dict(os.environ)
     if sys.prefix != sys.base_prefix:
         env["VIRTUAL_ENV"] = sys.prefix

@@ -1,4 +1,4 @@
-"""A run behind a login node, from Python: `muster.Job` there is asked, and results come here."""
+"""A run behind a login node, from Python: `muster.Job` is asked there, results are copied here."""
 
 import json
 import time
@@ -13,11 +13,11 @@ from muster.remote_job import MUSTER, Job, Status, run_command
 from muster.run_files import project_of
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
-SLICE_S = 60.0  # of waiting: who waits there ends so long after a laptop that is gone
+SLICE_S = 60.0  # of waiting: the process there ends so long after this one has gone
 
 
 class LoginJob(Job):
-    """`run_dir` is a folder here, with what its function has returned; `remote_dir` the run's."""
+    """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder."""
 
     def __init__(self, remote_dir: str, known: Mapping[str, Any]) -> None:
         super().__init__(project_of(Path.cwd()) / "logs" / Path(remote_dir).name)
@@ -27,14 +27,14 @@ class LoginJob(Job):
         ]
 
     def status(self) -> Status:
-        """What it is doing now."""
+        """What the run is doing now."""
         return _status(self._answer("status"))
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Stay until it is over; its exit code. What its function has returned is here then.
+        """Wait until it is over; return its exit code. The function's results are then here.
 
         Raises:
-            TimeoutError: it goes on after `timeout_s` seconds.
+            TimeoutError: it still runs after `timeout_s` seconds.
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
@@ -53,7 +53,7 @@ class LoginJob(Job):
         return int(answer["code"])
 
     def cancel(self) -> None:
-        """End it, and everything it started; stays until that is so."""
+        """End the run and everything it started; return when that is done."""
         self._answer("cancel")
 
     def _answer(self, verb: str, *words: str) -> dict[str, Any]:

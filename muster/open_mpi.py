@@ -1,10 +1,10 @@
-"""Which host rank 0 of Open MPI's mpirun is on, by mpirun's own variables alone.
+"""Find the host of rank 0 of Open MPI's mpirun, from mpirun's own variables alone.
 
-mpirun numbers the machines that it knows: 0 is where it runs itself, 1 and up are those of its list
-in their order, and it says each one's name to all but those on machine 0. It fills them in that
-order, so rank 0 is on machine 0 where mpirun's own machine has ranks, else on machine 1. Which of
-the two, each rank concludes from its own machine and its own place. A file of ranks or the like may
-have placed rank 0 elsewhere: rank 0 notices that, and what remains unclear is refused.
+mpirun numbers the machines: 0 is the one it runs on, 1 and up are those of its list, in order. It
+gives the machines' names to all ranks except those on machine 0. Machines are filled in that order,
+so rank 0 is on machine 0 if mpirun's own machine has ranks, else on machine 1. Each rank finds out
+which, from its own machine and its own place. A rankfile or the like may have placed rank 0
+elsewhere: rank 0 notices that, and an unclear case is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MACHINES_WITH_RANKS = "OMPI_MCA_orte_num_nodes"
 
 
 def host_of_rank_0(env: Mapping[str, str]) -> str | None:
-    """An address of that host, or a name that resolves; None where neither is certain."""
+    """An address of that host, or a name that resolves; None if neither is certain."""
     own = re.match(r"\d+\.(\d+);", env.get(OWN_MACHINE, ""))
     if own is None:  # Open MPI 5 has none of these variables
         return None
@@ -30,7 +30,7 @@ def host_of_rank_0(env: Mapping[str, str]) -> str | None:
         return None
     uri = env[OWN_MACHINE] if machine == own_machine else env.get(MACHINE_0, "")
     addresses = _addresses(uri) if machine in (0, own_machine) else []
-    if len(addresses) == 1:  # of several, one may be that of a network which others do not have
+    if len(addresses) == 1:  # if there are several, one may be of a network that other hosts lack
         return addresses[0]
     name = machines[machine] if machine < len(machines) else socket.gethostname()
     try:
@@ -41,25 +41,25 @@ def host_of_rank_0(env: Mapping[str, str]) -> str | None:
 
 
 def _machine_of_rank_0(env: Mapping[str, str], own: int, known: int) -> int | None:
-    """0 or 1, as seen from machine `own`; None: it cannot be told."""
+    """0 or 1, as seen from machine `own`; None if it is unclear."""
     count = int(env.get(MACHINES_WITH_RANKS, "0"))
     if own == 0 or count == known:
-        return 0  # all machines have ranks, mpirun's own, too
+        return 0  # all machines have ranks, also mpirun's own
     rank, size = int(env["OMPI_COMM_WORLD_RANK"]), int(env["OMPI_COMM_WORLD_SIZE"])
     local_rank = int(env["OMPI_COMM_WORLD_LOCAL_RANK"])
     local_size = int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
     if size != count * local_size:
         return None
     found = set()
-    if rank % local_size == local_rank:  # machine by machine
+    if rank % local_size == local_rank:  # ranks are placed machine by machine
         found.add(own - rank // local_size)
-    if rank // count == local_rank:  # in turn
+    if rank // count == local_rank:  # ranks are placed in turn
         found.add(own - rank % count)
     return found.pop() if found in ({0}, {1}) else None
 
 
 def names_of(text: str) -> list[str]:
-    """`box,node[2:1,3-4].lab@0(4)`, as Open MPI writes it, is box, node01.lab, node03.lab, ..."""
+    """`box,node[2:1,3-4].lab@0(4)`, Open MPI's form, is box, node01.lab, node03.lab, ..."""
     found: list[str] = []
     pattern = r"([^,\[\]]*)\[(\d+):([\d,-]+)\]([^,\[\]]*)|[^,\[\]]+"
     for part in re.finditer(pattern, text.rpartition("@")[0] or text):
@@ -75,7 +75,7 @@ def names_of(text: str) -> list[str]:
 
 
 def _addresses(uri: str) -> list[str]:
-    """`3636592640.0;tcp://10.0.0.1,10.10.1.1:56821` has two."""
+    """`3636592640.0;tcp://10.0.0.1,10.10.1.1:56821` has two addresses."""
     return [
         address
         for group in re.findall(r"tcp6?://(.*?):\d+(?:;|$)", uri)

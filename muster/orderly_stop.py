@@ -1,9 +1,9 @@
 """A program that is asked to stop may end cleanly: with a checkpoint, and exit code 75.
 
-Whoever says so, by `on_stop` or by asking `stopping()` once at its start, gets `--stop-grace-s`
-seconds after SIGTERM, as the trainer of this repository does; all others are ended at once. A run
-that ends with 75 in all its workers is requeued, or can be started again, and finds its
-checkpoints where they were: `MUSTER_CHECKPOINTS`.
+A program that calls `on_stop`, or `stopping()` once at its start, gets `--stop-grace-s` seconds
+after SIGTERM, as our trainer does; any other program is ended at once. A run in which all workers
+exit with 75 is requeued, or can be started again. It then finds its checkpoints in the same folder:
+`MUSTER_CHECKPOINTS`.
 """
 
 import os
@@ -17,27 +17,27 @@ from types import FrameType
 from muster.arguments import function
 from muster.errors import STOPPED, MusterError, refuse
 
-# Where workers that can stop in order say so to the agent above them, by a file named by their pid;
-# the agent writes the reason into it.
+# Workers that can stop cleanly create a file here, named by their pid. The agent writes the reason
+# into it.
 FOLDER = "MUSTER_STOPPABLE"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # by which somebody has a run end
-# A scheduler tells of its time limit, or of preemption; workers are told why they stop.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these somebody stops a run
+# A scheduler announces its time limit or preemption; workers are told the reason.
 NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class StopRequest:
-    """Whether this process was asked to stop, why, and what it does then."""
+    """Whether this process was asked to stop, why, and what it then does."""
 
     def __init__(self) -> None:
         self.why = ""  # such as SIGTERM, or notice: the time limit is near
-        self._owner: int | None = None  # the process that listens; not what it forks
+        self._owner: int | None = None  # the process that listens; not its forked children
         self._saves: list[Callable[[], object]] = []
 
     def listen(self) -> None:
-        """Take SIGTERM as a request from now on.
+        """Treat SIGTERM as a request from now on.
 
         Raises:
-            MusterError: outside the main thread, where Python takes no signals.
+            MusterError: outside the main thread, where Python handles no signals.
         """
         if self._owner == os.getpid():
             return
@@ -57,11 +57,11 @@ class StopRequest:
         self._saves.append(save)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._owner:  # a data loader's process, which has inherited this
+        if os.getpid() != self._owner:  # a forked data loader has inherited this
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if self.why:  # agents repeat it
+        if self.why:  # agents repeat the signal
             return
         self.why = self._reason() or signal.Signals(number).name
         if self._saves:
@@ -80,7 +80,7 @@ request = StopRequest()
 def stopping() -> bool:
     """Whether this process was asked to stop; if so, save, and end with exit code 75.
 
-    The ranks of a run are asked at about the same time, not at the same step: before one of them
+    The ranks of a run are asked at about the same time, not at the same step. Before one of them
     leaves a loop of collectives, they should agree, for example by a reduction of this value.
 
         >>> muster.stopping()
@@ -94,7 +94,7 @@ def stopping() -> bool:
 
 
 def on_stop(save: Callable[[], object]) -> None:
-    """Call `save()` when this process is asked to stop; the process then ends with exit code 75.
+    """Call `save()` when this process is asked to stop; the process then exits with code 75.
 
     It is called between two lines of Python, wherever the main thread is.
 

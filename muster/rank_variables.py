@@ -1,14 +1,14 @@
-"""torchrun's variables, from whatever started this process: torchrun, srun, mpirun, or a hand.
+"""torchrun's variables, from whatever started this process: torchrun, srun, mpirun, or by hand.
 
-Looked for in this order; the first that is there counts:
+These are tried in this order; the first one found counts:
 
-torchrun, or by hand    RANK, WORLD_SIZE (MASTER_ADDR, MASTER_PORT)
-Open MPI's mpirun       OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, ...
-srun                    SLURM_PROCID, SLURM_STEP_NUM_TASKS, ...
-MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+torchrun, or by hand    RANK, WORLD_SIZE (MASTER_ADDR, MASTER_PORT) Open MPI's mpirun
+OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, ... srun                    SLURM_PROCID,
+SLURM_STEP_NUM_TASKS, ... MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID,
+MPI_LOCALNRANKS
 
-mpirun comes before srun, as inside a Slurm job it starts its daemons by srun: their SLURM_PROCID is
-no rank of the program's. A shell of salloc, a batch script and a step of one task are no ranks.
+mpirun comes before srun: inside a Slurm job it starts its daemons with srun, and their SLURM_PROCID
+is not a rank of the program. A shell of salloc, a batch script and a step of one task are no ranks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from muster.errors import UsageError
 from muster.open_mpi import host_of_rank_0
 
-DEFAULT_PORT = 29500  # torch's
-FIRST_PORT, PORTS = 20000, 10000  # of jobs, below those that systems hand out
+DEFAULT_PORT = 29500  # torch's default
+FIRST_PORT, PORTS = 20000, 10000  # of jobs; below the ports that systems assign
 OPEN_MPI, PMI = "Open MPI's mpirun", "mpirun (PMI)"
 # RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE of each way of MPI
 NAMES = {
@@ -38,23 +38,23 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-# Whoever sets one of these has started a rank of something.
+# A process with one of these variables was started as a rank.
 SIGNS = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE and all that belongs to them; empty: this process is alone.
+    """RANK, WORLD_SIZE and the variables that belong to them; empty for a single process.
 
     Raises:
-        UsageError: there are several ranks, and nothing says where rank 0 is; or something has
-            started this process as a rank, and nothing says which one, or of how many.
+        UsageError: there are several ranks, but the address of rank 0 is unknown; or this
+            process was started as a rank, but its number or their count is unknown.
     """
     if "RANK" in env or "WORLD_SIZE" in env:
         return _complete(env, "MASTER_ADDR=NODE0 MASTER_PORT=29500")
     if NAMES[OPEN_MPI][1] in env:
         return _of_mpi(env, OPEN_MPI)
     of_srun = "SLURM_STEP_NUM_TASKS" in env
-    if "PMI_SIZE" in env:  # srun's own, or of an mpirun that has started its daemons by srun
+    if "PMI_SIZE" in env:  # from srun, or from an mpirun that has started its daemons with srun
         pairs = zip(NAMES[PMI][:2], SRUN[:2], strict=True)
         of_srun = of_srun and all(env.get(mpi) == env.get(slurm) for mpi, slurm in pairs)
     if of_srun:
@@ -79,7 +79,7 @@ def _of_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
     found["LOCAL_RANK"] = env.get(local_rank, "0")
     found["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
-    if job:  # of this mpirun: of two on one machine, each has a port of its own
+    if job:  # of this mpirun: two on one machine have different ports
         found["MASTER_PORT"] = str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS)
     if launcher == OPEN_MPI and "MASTER_ADDR" not in env and env[size] != env.get(local_size):
         found["MASTER_ADDR"] = host_of_rank_0(env) or ""
@@ -118,7 +118,7 @@ def _address(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
-    """All of torchrun's variables from RANK and WORLD_SIZE, or more of them."""
+    """All of torchrun's variables, from RANK and WORLD_SIZE or more of them."""
     rank, size = env.get("RANK", ""), env.get("WORLD_SIZE", "")
     local = env.get("LOCAL_WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal()):
@@ -133,7 +133,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
         "WORLD_SIZE": size,
         "LOCAL_RANK": env.get("LOCAL_RANK", "0"),
         "LOCAL_WORLD_SIZE": local,
-        # as many on every node, where nothing says otherwise
+        # equally many on every node, unless a variable says otherwise
         "GROUP_RANK": env.get("GROUP_RANK", str(int(rank) // int(local))),
         "GROUP_WORLD_SIZE": env.get("GROUP_WORLD_SIZE", str(-(-int(size) // int(local)))),
     }
@@ -150,7 +150,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """`2(x3),1`, as Slurm writes it, is [2, 2, 2, 1]."""
+    """`2(x3),1`, Slurm's form, is [2, 2, 2, 1]."""
     found: list[int] = []
     for part in text.split(","):
         count, _, times = part.partition("(x")
@@ -159,7 +159,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def _first_host(nodes: str) -> str:
-    """Slurm itself takes a list of hosts apart: node[01-04] and worse."""
+    """Let Slurm itself expand a list of hosts: node[01-04] and more complex ones."""
     try:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodes],

@@ -1,19 +1,19 @@
-"""A run that was started from Python: its state, its output, its results, from any process.
+"""A run that was started from Python: its state, output and results, from any process.
 
-All of it is in the run's folder, so that a notebook may be closed, and another one goes on.
+Everything is in the run's folder, so a notebook may be closed and another one can continue.
 
-A run of `muster.map` waits for its turn, before it has a folder. The process that starts the runs
-of a map holds a lock on `.sweep.lock` as long as it lives, and notes each run's state in
-`sweep.json`. So the status of a run that has no `job.json` yet is the first that applies:
+A run of `muster.map` waits for its turn before it has a folder. The process that starts the runs of
+a map holds a lock on `.sweep.lock` as long as it lives, and records each run's state in
+`sweep.json`. So the status of a run without a `job.json` is the first that applies:
 
-    noted as "failed" or "stopped"            that, with the message noted
-    cancelled, not noted as "running"         stopped
-    not locked                                lost: nobody will start it
-    else                                      waiting
+    recorded as "failed" or "stopped"         that, with the recorded message
+    cancelled, not recorded as "running"      stopped
+    not locked                                lost: no process will start it
+    otherwise                                 waiting
 
-To cancel one that has not begun, a file of its name is put into `cancelled/`; whoever starts the
-runs looks there before each. For a moment it may still be started: so `cancel` stays until the run
-has begun, and is ended, or was passed over.
+To cancel a run that has not begun, a file with its name is created in `cancelled/`; the process
+that starts the runs looks there before each start. For a moment the run may still be started. So
+`cancel` waits until the run has begun and was ended, or was skipped.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from muster.writing import read_json
 CHECKOUT = Path(__file__).resolve().parent.parent
 MUSTER = "muster/command.py"
 LOOK_S = 0.1
-ASK_S = 10.0  # whether the run is still led, or the job still queued
-BEGIN_S = 30.0  # from a run's folder to whom it is led by
-SEEN_S = 1.0  # from a sign that it need not begin to its being seen, at most
+ASK_S = 10.0  # between questions whether the run is still led, or the job still queued
+BEGIN_S = 30.0  # from the creation of a run's folder to its leader's record
+SEEN_S = 1.0  # at most, until a cancel file is seen
 ARRIVE_S = 10.0  # for files of other machines, which a shared disk may show late
 LOST = 1
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a run is doing: a word, and more in lines."""
+    """What a run is doing: a word, and more details in lines."""
 
     word: str  # waiting, pending, running, done, stopped, failed, lost
     is_over: bool
@@ -81,7 +81,7 @@ def job(run: str) -> Job:
         0
 
     Raises:
-        UsageError: no run fits, or several do.
+        UsageError: no run matches, or several do.
     """
     if not isinstance(run, str) or not run or run.startswith("-"):
         raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
@@ -90,7 +90,7 @@ def job(run: str) -> Job:
 
 
 def job_in(run_dir: str | os.PathLike[str]) -> Job:
-    """The run in this folder; it is a login node's where a run of that name was started there."""
+    """The run in this folder; on a login node if a run of that name was started there."""
     from muster.login_job import LoginJob
 
     known = read_json(logins() / Path(run_dir).name, *LOGIN)
@@ -100,7 +100,7 @@ def job_in(run_dir: str | os.PathLike[str]) -> Job:
 class Job:
     """A run, by its folder.
 
-    Within `with`, an error cancels it.
+    In a `with` block, an error cancels it.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
@@ -126,14 +126,14 @@ class Job:
             self.cancel()
 
     def status(self) -> Status:
-        """What it is doing now."""
+        """What the run is doing now."""
         if not self._has_begun() and self._sweep_lock.exists():
             return self._before_it_began()
         raw = json.loads(self._ask("status", "--json"))
         return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"]))
 
     def _before_it_began(self) -> Status:
-        """Of `muster.map`, whose runs start one after the other."""
+        """The status of a run of `muster.map`, whose runs start one after the other."""
         folder = self.run_dir.parent.parent
         note = self._note()
         if note.get("state") in ("failed", "stopped"):
@@ -147,19 +147,19 @@ class Job:
 
     @property
     def _sweep_lock(self) -> Path:
-        """Of `muster.map`, while its runs are started; a run that stands alone has none."""
+        """The lock of `muster.map`, while its runs are started; a single run has none."""
         return self.run_dir.parent.parent / SWEEP_LOCK
 
     def _note(self) -> dict[str, str]:
-        """What the record of `muster.map` says of this run."""
+        """The entry for this run in the record of `muster.map`."""
         record = read_json(self.run_dir.parent.parent / SWEEP) or {"cells": []}
         return next((one for one in record["cells"] if one["id"] == self.run_id), {})
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Stay until it is over; its exit code.
+        """Wait until the run is over; return its exit code.
 
         Raises:
-            TimeoutError: it goes on after `timeout_s` seconds.
+            TimeoutError: it still runs after `timeout_s` seconds.
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
@@ -178,18 +178,18 @@ class Job:
             time.sleep(LOOK_S)
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
-        """What each rank's call has returned, by rank; stays until the run is over.
+        """What each rank's call has returned, by rank; waits until the run is over.
 
         Raises:
-            RunFailed: a rank failed, or the run was ended; from the rank's own exception.
-            TimeoutError: it goes on after `timeout_s` seconds.
-            UsageError: the run is not of a function.
+            RunFailed: a rank failed, or the run was ended; its cause is the rank's own exception.
+            TimeoutError: it still runs after `timeout_s` seconds.
+            UsageError: the run does not call a function.
         """
         self._wait_for_results(timeout_s)
         return [self._result(rank) for rank in range(self._world_size())]
 
     def rank(self, number: int, timeout_s: float | None = None) -> Any:
-        """What this rank's call has returned; as `results`, but no other rank's is read."""
+        """What this rank's call has returned; like `results`, but reads no other rank's."""
         refuse(arguments.whole_number("number", number, 0), where="rank: ")
         self._wait_for_results(timeout_s)
         if number >= (ranks := self._world_size()):
@@ -197,11 +197,11 @@ class Job:
         return self._result(number)
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines that its workers print; with `follow` until it is over.
+        """The lines that its workers print; with `follow` until the run is over.
 
         Raises:
             UsageError: it has no such rank.
-            MusterError: its logs could not be read; on stderr is why.
+            MusterError: its logs could not be read; stderr says why.
         """
         if rank is not None:
             refuse(arguments.whole_number("rank", rank, 0), where="logs: ")
@@ -229,7 +229,7 @@ class Job:
         return self._ask("stacks", *(["--full"] if full else []))
 
     def cancel(self) -> None:
-        """End it, and everything it started; stays until that is so."""
+        """End the run and everything it started; return when that is done."""
         if not self._has_begun() and self._sweep_lock.exists():
             sign = self.run_dir.parent.parent / CANCELLED / self.run_id
             sign.parent.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ class Job:
             while not self._has_begun() and time.monotonic() < began + BEGIN_S:
                 is_starting = self._note().get("state") == "running"
                 if not is_starting and time.monotonic() > began + SEEN_S:
-                    return  # whoever would start it has seen the sign, or will
+                    return  # the process that would start it has seen the file, or will see it
                 time.sleep(LOOK_S)
         self._ask("cancel")
 
@@ -265,7 +265,7 @@ class Job:
         return sum(len(agent.get("ranks", ())) for agent in agents)
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
-        """What the run failed from, and the exception of the rank that failed first."""
+        """The failure of the run, and the exception of the rank that failed first."""
         end = read_json(EXIT.path(self.run_dir)) or {}
         rank: int | None = end.get("rank")
         record = None if rank is None else read_json(RANK_END.path(self.run_dir, rank=rank))
@@ -278,7 +278,7 @@ class Job:
         path = RESULT.path(self.run_dir, rank=rank)
         try:
             cause = pickle.loads(read_private(path)).get("error")
-        except Exception:  # noqa: BLE001 (a class that is not here, or an __init__ of its own)
+        except Exception:  # noqa: BLE001 (a class missing here, or the user's own __init__)
             cause = None
         return RunFailed(text, code, rank, host, lines), cause
 
@@ -290,12 +290,12 @@ class Job:
 
 
 def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) -> str:
-    """Run one of the checkout's scripts to its end; what it prints.
+    """Run one of the checkout's scripts to its end; return what it prints.
 
-    It is a process of its own: signals and other children of this one are none of its business.
+    It is a process of its own, so this process's signals and other children are not affected.
 
     Raises:
-        UsageError: it refuses what it was told.
+        UsageError: it refuses its arguments.
         MusterError: it failed.
     """
     done = subprocess.run(
@@ -311,7 +311,7 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
 
 
 def _command(script: str, *words: str) -> list[str]:
-    """With the Python of the checkout, where it has one: it has what launch/ needs."""
+    """The command with the checkout's Python if it has one, since launch/ needs its packages."""
     own = CHECKOUT / ".venv" / "bin" / "python"
     python = str(own) if own.exists() else sys.executable
     return [python, str(CHECKOUT / script), *words]
@@ -322,6 +322,6 @@ def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:  # it is, or this file system cannot tell
+        except OSError:  # locked, or this file system has no locks
             return True
     return False

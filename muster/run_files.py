@@ -1,6 +1,6 @@
-"""Every file of a run folder, named once: whose it is, how it comes home, and what clears it.
+"""Every file of a run folder: who writes it, how it is copied to the launcher, what clears it.
 
-All that writes, reads, mirrors, puts aside or clears such a file takes its name from here.
+All code that writes, reads, copies, archives or clears such a file takes its name from here.
 """
 
 import os
@@ -10,41 +10,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-# What stands for the braces of a pattern; numbers are written with five digits, or as they are.
+# The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
-BELOW = "/**"  # a folder with all that is in it
-# Beside a file: what is being written, and the space that is reserved for it (muster/writing.py).
+BELOW = "/**"  # a folder with its whole content
+# Suffixes: a file being written, and one that reserves space (muster/writing.py).
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|$)")
 RESERVED = re.compile(r"\.reserved$")
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a run folder, or one of each rank, node or host, or a folder with all in it."""
+    """A file of a run folder, one file per rank, node or host, or a folder with its content."""
 
     pattern: str  # below the run folder, such as `metrics/rank_{rank}.jsonl` or `model/**`
-    # "attempt": it is put aside, into attempts/, before the run is started again
+    # "attempt": it is moved into attempts/ before the run is restarted
     scope: Literal["run", "attempt"]
-    # From a node without the launcher's disk: sent as it grows, sent whole whenever it was
-    # replaced, or not at all (it is written where the launcher is, or is of use only where it is).
+    # From a node without the launcher's disk: sent as it grows, sent whole after each change, or
+    # not sent (it is written on the launcher's machine, or is used only where it is).
     home: Literal["grows", "whole", "stays"]
-    # By --overwrite: always, or not if the new run is to go on from it (--resume).
+    # By --overwrite: always, or not if the new run is to continue from it (--resume).
     cleared: Literal["always", "unless_resumed"] = "always"
-    private: bool = False  # only its owner may read it: what will be unpickled
+    private: bool = False  # only its owner may read it, since it will be unpickled
 
     def path(self, run_dir: Path, **fields: int | str) -> Path:
-        """Where it is; of a folder, the folder."""
+        """The file's path; for a folder's content, the folder."""
         words = {name: format(value, WIDTHS.get(name, "")) for name, value in fields.items()}
         return run_dir / self.pattern.removesuffix(BELOW).format(**words)
 
     def match(self, name: str) -> dict[str, str] | None:
-        """The fields of `name`, a path below the run folder; None if that is another file."""
+        """The fields in `name`, a path below the run folder; None if `name` is another file."""
         found = re.fullmatch(self._expression, name)
         return found.groupdict() if found else None
 
     def find(self, run_dir: Path) -> list[Path]:
-        """Those that are there, by name; what is still being written is none of them."""
+        """The existing ones, by name, without unfinished ones."""
         if self.pattern.endswith(BELOW):
             below = sorted(self.path(run_dir).rglob("*"))
             return [path for path in below if path.is_file() and not is_unfinished(path.name)]
@@ -52,7 +52,7 @@ class RunFile:
         return [path for path in paths if self._fields_of(path, run_dir) is not None]
 
     def by_number(self, run_dir: Path) -> dict[int, Path]:
-        """Those of each rank, node or attempt that are there, in its order."""
+        """The existing ones of each rank, node or attempt, in ascending order."""
         found = {}
         for path in self.find(run_dir):
             fields = self._fields_of(path, run_dir) or {}
@@ -77,33 +77,33 @@ class RunFile:
         return filled + ("/.+" if self.pattern.endswith(BELOW) else "")
 
 
-# What was planned, and who leads it: by the launcher, or by rank 0 where workers start by hand.
+# What was planned, and who leads it: by the launcher, or by rank 0 if workers start by hand.
 CONFIG = RunFile("config.yaml", "run", "stays")
 LAUNCH = RunFile("launch.json", "run", "stays")
 LAUNCHER_LOG = RunFile("launcher.log", "run", "stays")
 JOB = RunFile("job.json", "run", "stays")
 EXIT = RunFile("exit.json", "attempt", "stays")
-RECOVERY = RunFile("recovery.json", "attempt", "stays")  # of an attempt after the first
+RECOVERY = RunFile("recovery.json", "attempt", "stays")  # of every attempt but the first
 SLURM = RunFile("slurm.json", "run", "stays")
 SUBMITIT = RunFile("submitit/**", "run", "stays")
 SNAPSHOT = RunFile("snapshot/**", "run", "stays")  # of the user's project; see launch/programs/
 SNAPSHOT_RECORD = RunFile("snapshot.json", "run", "stays")
 SNAPSHOT_DIFF = RunFile("snapshot.diff", "run", "stays")
-SECRETS = RunFile(".program.json", "run", "stays")  # what --env gave; its owner's alone
-FUNCTION = RunFile("function/**", "run", "stays")  # the call of muster.launch; its owner's alone
-# By each node's agent, and of each by the side that starts it.
+SECRETS = RunFile(".program.json", "run", "stays")  # the values of --env; only for its owner
+FUNCTION = RunFile("function/**", "run", "stays")  # the call of muster.launch; only for its owner
+# By each node's agent, or by the side that starts it.
 AGENT = RunFile("agents/node_{node}.json", "attempt", "whole")
 AGENT_END = RunFile("agents/node_{node}.exit.json", "attempt", "whole")
 AGENT_LOG = RunFile("agents/node_{node}.log", "attempt", "grows")
 AGENT_ERRORS = RunFile("agents/node_{node}.err", "attempt", "stays")
-MEETING = RunFile("agents/meeting.json", "attempt", "whole")  # whom the first waits for
-LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find theirs
+MEETING = RunFile("agents/meeting.json", "attempt", "stays")  # whom the first agent waits for
+LEADER = RunFile("agents/leader-{name}.json", "attempt", "stays")  # where srun's tasks find it
 SHARED = RunFile("agents/.shared-{name}", "attempt", "stays")
-# What the run was asked while it ran, and what it has answered; see launch/agent/inspection/.
+# Questions to the running run, and its answers; see launch/agent/inspection/.
 REQUESTS = RunFile("requests/requests.jsonl", "run", "stays")
 ANSWER = RunFile("requests/{name}.answer", "run", "stays")
 STACKS = RunFile("stacks/{name}.json", "attempt", "stays")
-# By each worker, or by the first of a host.
+# By each worker, or by the first worker of a host.
 OUTPUT = RunFile("workers/rank_{rank}.out", "attempt", "grows")
 ERRORS = RunFile("workers/rank_{rank}.err", "attempt", "grows")
 METRICS = RunFile("metrics/rank_{rank}.jsonl", "attempt", "grows")
@@ -115,54 +115,54 @@ ENVIRONMENT = RunFile("environment/{host}.json", "run", "whole")
 # By rank 0.
 TENSORBOARD = RunFile("tensorboard/events{name}", "run", "grows")
 SUMMARY = RunFile("summary.json", "run", "whole")
-START = RunFile("start.json", "attempt", "whole")  # when it had what, up to its first step
+START = RunFile("start.json", "attempt", "whole")  # the times of its phases up to the first step
 STOPPED = RunFile("stopped.json", "attempt", "whole")
 MODEL = RunFile("model/**", "run", "whole")
 SCORES = RunFile("scores.json", "run", "whole")
 NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
-# By one rank of each disk, which reads them there: many times as large as all the rest.
+# By one rank of each disk, which reads them there: they are much larger than all the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
-CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # of a disk that is not the launcher's
-SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks find out who shares a disk
-# By whoever looks at the run afterwards.
+CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # on a disk that is not the launcher's
+SEEN = RunFile(".seen-{name}", "run", "stays")  # with it ranks find out who shares a disk
+# By later readers of the run.
 PREDICTION = RunFile("prediction.json", "run", "stays")
 REPORT = RunFile("report/**", "run", "stays")
-# What attempts before the last have left: the files above whose scope is "attempt".
+# Files of earlier attempts: those above with scope "attempt".
 ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
 
 FILES = tuple(one for one in globals().values() if isinstance(one, RunFile))
 
-# Of the folder of a study, or of a sweep, whose runs have folders of their own below it.
+# In the folder of a study or a sweep; each of its runs has a folder below it.
 STUDY, SWEEP = "study.json", "sweep.json"
-SWEEPS = "sweeps"  # the folder of them, in that of all runs
-SWEEP_LOCK = ".sweep.lock"  # in its folder: held by the process that starts its runs
-CANCELLED = "cancelled"  # of a sweep: a file for each run that is not to begin
+SWEEPS = "sweeps"  # the folder of all sweeps, in the folder of all runs
+SWEEP_LOCK = ".sweep.lock"  # in its folder: locked by the process that starts its runs
+CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin
 
 
 def known(name: str) -> RunFile | None:
-    """What `name`, a path below the run folder, is; also of a file that is not finished."""
+    """The file that `name`, a path below the run folder, is; unfinished files count as well."""
     plain = RESERVED.sub("", UNFINISHED.sub("", name))
     return next((one for one in FILES if one.match(plain) is not None), None)
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether `name` is being written, or only holds space."""
+    """Whether `name` is being written, or only reserves space."""
     return bool(UNFINISHED.search(name) or RESERVED.search(name))
 
 
 def attempt_folders(run_dir: Path) -> dict[int, Path]:
-    """What each attempt before the last has left, by its number."""
+    """The folder of each earlier attempt, by its number."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
-    return {int(path.name): path for path in sorted(paths, key=_number) if path.name.isdigit()}
+    return dict(sorted((int(path.name), path) for path in paths if path.name.isdigit()))
 
 
 def archive_attempt(run_dir: Path, number: int) -> bool:
-    """Move what attempt `number` (0 is the first) left into attempts/; false if it is done."""
+    """Move the files of attempt `number` (0 is the first) into attempts/; false if already done."""
     aside = ATTEMPTS.path(run_dir, attempt=number)
     aside.parent.mkdir(parents=True, exist_ok=True)
     try:
-        aside.mkdir()  # of several who would do it, the first does
+        aside.mkdir()  # if several processes try, the first one does it
     except FileExistsError:
         return False
     for name in sorted({one.top for one in FILES if one.scope == "attempt"}):
@@ -172,7 +172,7 @@ def archive_attempt(run_dir: Path, number: int) -> bool:
 
 
 def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
-    """Remove what a run has written, `but` one file; `resumed`: not what one goes on from.
+    """Remove the files of a run, except `but`; with `resumed` not those a run continues from.
 
     Raises:
         OSError: something cannot be removed.
@@ -186,7 +186,7 @@ def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
 
 
 def clears(run_dir: Path, path: Path, *, resumed: bool) -> bool:
-    """Whether `clear` would remove `path`, or something in it; what is around it is no such."""
+    """Whether `clear` would remove `path`, or something in it; a parent folder does not count."""
     return path not in run_dir.parents and any(
         one == path or path in one.parents for one in _to_clear(run_dir, resumed=resumed)
     )
@@ -202,13 +202,9 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
                 yield path
 
 
-def _number(path: Path) -> int:
-    return int(path.name) if path.name.isdigit() else -1
-
-
 def project_of(cwd: Path) -> Path:
-    """The project of the user's that keeps the runs of `cwd`: what git says, else `cwd` itself."""
-    import subprocess  # here: workers name files, and start nothing
+    """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
+    import subprocess  # imported here: workers only name files, and start nothing
 
     asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
     try:
@@ -219,7 +215,7 @@ def project_of(cwd: Path) -> Path:
 
 
 def state_folder(env: Mapping[str, str]) -> Path:
-    """Where this user's runs, and nodes that failed, are remembered.
+    """The folder where this user's runs, and failed nodes, are remembered.
 
     Raises:
         RuntimeError: the user has no home, as in some containers.

@@ -6,11 +6,15 @@ python run_module.py torch.distributed.run [argument ...]
 the user's would be taken for the library's; and where PYTHONSAFEPATH is set, none there. A module
 of this checkout is found in the checkout, all others where Python has its libraries.
 
+torchrun never removes its temporary folders: an agent says where they may be, and removes that.
+
 It needs the standard library alone, of Python 3.8 or newer.
 """
 
+import os
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -18,11 +22,12 @@ OURS = ("launch", "train")
 
 
 def main() -> None:
-    """Become the module that the first argument names."""
+    """Run the module that the first argument names, in place of this script."""
     del sys.argv[0]
     is_ours = sys.argv[0].partition(".")[0] in OURS
     has_own_folder = not getattr(sys.flags, "safe_path", False)
     sys.path[:has_own_folder] = [str(CHECKOUT)] if is_ours else []
+    tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 

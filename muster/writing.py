@@ -1,4 +1,4 @@
-"""Small files are written whole or not at all, and a disk that is full becomes one line."""
+"""Write small files whole or not at all; a full disk gives one line of error."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.errors import MusterError, explained, is_full
 
-RESERVED_BYTES = 16_384  # for each of the files by which a run and its ranks say how they ended
+RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 
 
 class CannotWrite(MusterError):
@@ -17,17 +17,17 @@ class CannotWrite(MusterError):
 
 
 def write_json(path: Path, value: Any, *, forced: bool = False, mode: int = 0o644) -> None:
-    """Write one JSON file so that a reader sees all of it or none; as `write_text`."""
+    """Write one JSON file so that a reader sees all of it or none; like `write_text`."""
     write_text(path, as_json(value), forced=forced, mode=mode)
 
 
 def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644) -> None:
-    """Write one file, under another name first, so that a reader sees all of it or none.
+    """Write one file under another name first, so that a reader sees all of it or none.
 
-    `forced`: it is on the disk when this returns, and outlives the machine's loss of power.
+    `forced`: it is on the disk when this returns, and survives a power failure.
 
     Raises:
-        CannotWrite: the disk is full, or refuses; what was there before stays.
+        CannotWrite: the disk is full, or refuses; the earlier content stays.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with writing(path):
@@ -49,12 +49,12 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
-    """What `write_json` has written; None where there is no such file, or nothing whole in it.
+    """The value that `write_json` wrote; None if there is no such file, or no whole value in it.
 
-    Likewise where it lacks one of the `needed` keys, as that of another version may.
+    Also None if it lacks one of the `needed` keys, as a file of another version may.
 
-    One may be empty after its machine lost power, unreadable for its reader, or on a disk that is
-    away: whoever looks at many is not to end at one.
+    A file may be empty after a power failure, unreadable for this user, or on a disk that is not
+    mounted. A reader of many files must not fail because of one.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -64,17 +64,17 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
 
 
 def reserve(path: Path) -> None:
-    """Take the space that `write_last` needs for `path` now, while there is some."""
-    if path.exists():  # the last word has been said
+    """Reserve the space that `write_last` needs for `path`, while there is some."""
+    if path.exists():  # it was already written
         return
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # no zeros: a file system that compresses would hold no space for them
+        # no zeros: a compressing file system would reserve no space for them
         _reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
 
 
 def write_last(path: Path, value: Any) -> None:
-    """As `write_json`, with the space that was reserved for it.
+    """Like `write_json`, with the space that was reserved for it.
 
     Raises:
         CannotWrite: the disk is full, and nothing was reserved; or it refuses.
@@ -89,12 +89,12 @@ def _reserved(path: Path) -> Path:
 
 
 def as_json(value: Any) -> str:
-    """As it is written."""
+    """`value` in the form in which it is written."""
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
 def force(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk when this returns."""
+    """Force a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -104,10 +104,10 @@ def force(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Whatever stops `path` from being written becomes one line.
+    """Turn any error in writing `path` into one line.
 
     Raises:
-        CannotWrite: what a disk says of it, with the host and `path`.
+        CannotWrite: with the host, `path` and the disk's error.
     """
     try:
         yield

@@ -3,42 +3,42 @@
 # sbatch slurm/accelerate.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --nodes 2 slurm/accelerate.sh --nproc-per-node 2 --precision bf16
 #
-# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
+# Edit the SITE lines once for your cluster; options given to sbatch itself override them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
-# One task per node: the agent there runs accelerate launch, which starts the node's workers.
+# One task per node: its agent runs accelerate launch, which starts the node's workers.
 #SBATCH --ntasks-per-node=1
-# SITE: cores per node, where workers run on CPUs: with --nproc-per-node 4 at least 4.
+# SITE: cores per node, if workers run on CPUs: with --nproc-per-node 4 at least 4.
 ##SBATCH --cpus-per-task=4
-# SITE: with GPUs remove one # of both; each node then starts a worker for each, which needs a few
-# cores to load data. What is right for the cluster is often its own default: then leave that out.
+# SITE: with GPUs remove one # of both; each node then starts a worker per GPU. A worker needs a few
+# cores to load data. Many clusters have a good default for them: then leave the second line out.
 ##SBATCH --gpus-per-node=4
 ##SBATCH --cpus-per-gpu=4
-# SITE: time limit, and what else the cluster wants to know.
+# SITE: time limit, and other options that the cluster requires.
 #SBATCH --time=01:00:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# In the folder where sbatch is called: Slurm makes no other. A requeued job adds to its file.
+# A file in the folder of the sbatch call, since Slurm makes no folder. A requeued job appends to it.
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
-# After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
+# After a node failure Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
-# Two minutes before the time limit the leader is told: workers write a checkpoint, and the job is
-# started again, to go on from it.
+# Two minutes before the time limit Slurm signals the leader: workers write a checkpoint, and the job
+# is restarted and continues from it.
 #SBATCH --signal=B:USR1@120
 
-# Until the leader hears it, a notice must not end this shell; a short job gets it at once.
+# The signal must not end this shell before the leader handles it; a short job gets it at once.
 trap '' USR1
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given,
-# or where sbatch was called.
+# $0 is Slurm's own copy of this file. The checkout holds the file that was given to sbatch, or it is
+# the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
 command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
 
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
 # The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
-# restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
+# restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.
 exec "$python" muster/run_module.py launch.leading.batch_job new --workers accelerate "$@"

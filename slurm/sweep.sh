@@ -3,9 +3,9 @@
 # sbatch slurm/sweep.sh [flags] -- train.py ...   --batch-size and --precision are appended
 #
 # One job of an array for each point of the grid, each on one node, as in the BSC study. To see
-# what came of it: grep each run's summary.json; a run's name ends with its place in the array.
-# Where the grid is yours, and a table is wanted: muster sweep --launcher slurm, docs/sweeps.md.
-# Edit the SITE lines once for your cluster; what is given to sbatch itself wins over them.
+# the results: grep each run's summary.json; a run's name ends with its place in the array.
+# For your own grid, with a table of results: muster sweep --launcher slurm, docs/sweeps.md.
+# Edit the SITE lines once for your cluster; options given to sbatch itself override them.
 #SBATCH --job-name=muster-sweep
 # SITE: 0 to (points of the grid - 1), and after the % how many may run at a time.
 #SBATCH --array=0-17%4
@@ -16,17 +16,17 @@
 #SBATCH --cpus-per-task=4
 # SITE: with GPUs remove one #: as many as the largest number of workers.
 ##SBATCH --gpus-per-node=4
-# SITE: time limit of one point, and what else the cluster wants to know.
+# SITE: time limit of one point, and other options that the cluster requires.
 #SBATCH --time=00:30:00
 ##SBATCH --partition=gpu
 ##SBATCH --account=my-group
-# In the folder where sbatch is called: Slurm makes no other. A requeued job adds to its file.
+# A file in the folder of the sbatch call, since Slurm makes no folder. A requeued job appends to it.
 #SBATCH --output=%x-%A_%a.out
 #SBATCH --open-mode=append
-# After a node failure Slurm starts the job again, at most MUSTER_MAX_REQUEUES (3) times.
+# After a node failure Slurm restarts the job, at most MUSTER_MAX_REQUEUES (3) times.
 #SBATCH --requeue
-# Two minutes before the time limit the leader is told: workers write a checkpoint, and the job is
-# started again, to go on from it.
+# Two minutes before the time limit Slurm signals the leader: workers write a checkpoint, and the job
+# is restarted and continues from it.
 #SBATCH --signal=B:USR1@120
 
 # SITE: the grid; the last changes fastest. fp16 needs GPUs.
@@ -36,13 +36,13 @@ grid=(
     'batch=64,128,256' # samples per worker and step
 )
 
-# Until the leader hears it, a notice must not end this shell; a short job gets it at once.
+# The signal must not end this shell before the leader handles it; a short job gets it at once.
 trap '' USR1
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file; the checkout is where the file lies that sbatch was given,
-# or where sbatch was called.
+# $0 is Slurm's own copy of this file. The checkout holds the file that was given to sbatch, or it is
+# the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
 command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
@@ -59,5 +59,5 @@ else
     set -- --task synthetic "${settings[@]}" "$@"
 fi
 
-# The leader of the run: on this node it starts an agent with srun, and restarts, stops and explains the run. exec: what Slurm tells this shell is for the leader to hear.
+# The leader of the run: on this node it starts an agent with srun, and restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.
 exec "$python" muster/run_module.py launch.leading.batch_job new --nproc-per-node "$count" "$@"

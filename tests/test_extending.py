@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
+from tests.train import workers
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -38,13 +40,7 @@ def checkout(tmp_path_factory) -> Path:
 
 
 def run(checkout: Path, words: list[str], *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [interpreter(), *words[1:], "--launcher", "local", *more],
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return call(interpreter(), *words[1:], "--launcher", "local", *more, cwd=checkout)
 
 
 def test_the_pages_commands_train_alike(checkout):
@@ -54,9 +50,7 @@ def test_the_pages_commands_train_alike(checkout):
         assert done.returncode == 0, done.stderr
         summary = json.loads((checkout / "logs" / f"run{number}" / "summary.json").read_text())
         assert summary["accuracy"] > 0.9
-        lines = (checkout / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
-        records = map(json.loads, lines.splitlines())
-        losses.append([one["loss"] for one in records if one["kind"] == "step"])
+        losses.append(workers.losses(checkout / "logs" / f"run{number}"))
     assert len(losses) == 2
     assert losses[0][:40] == pytest.approx(losses[1][:40], abs=1e-5)
 
@@ -77,8 +71,7 @@ LONG = ["--epochs", "100000", "--evaluate", "never", "--task", "synthetic", "--t
 
 
 def jobs(checkout: Path, *words: str) -> str:
-    command = [interpreter(), "launch/jobs.py", *words]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=300)
+    done = call(interpreter(), "launch/jobs.py", *words, cwd=checkout)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,9 +80,9 @@ def test_a_launcher_is_one_file(checkout):
     """Its runs are planned, started, listed, followed and cancelled by the commands of all."""
     skip_if_quick()
     words = [sys.executable, "launch/submit.py", "--launcher", "nice", "--nodes", "2", *LONG]
-    shown = subprocess.run([*words, "--dry-run"], cwd=checkout, capture_output=True, text=True)
+    shown = call(*words, "--dry-run", cwd=checkout)
     assert len(shown.stdout.splitlines()) == 2 and "--node-rank 1" in shown.stdout, shown.stderr
-    subprocess.run([*words, "--run-id", "nice0", "--detach"], cwd=checkout, check=True, timeout=300)
+    assert call(*words, "--run-id", "nice0", "--detach", cwd=checkout).returncode == 0
     try:
         records = checkout / "logs" / "nice0" / "metrics" / "rank_00001.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 500)

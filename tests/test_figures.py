@@ -41,7 +41,7 @@ def test_each_page_of_results_shows_what_its_study_is_said_to_give():
     pages = {one.stem: one.read_text() for one in results.RESULTS.glob("*.md")}
     text = "".join(pages.values())
     kept = {one.name for one in (results.RESULTS / "figures").iterdir()}
-    every = results.SHOWN | results.BEFORE
+    every = results.SHOWN
     named = {f"{name}-{one}.svg" for name, figures in every.items() for one in figures}
     assert kept == named
     assert all(f"(figures/{name})" in text for name in named)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from configs import plugins
 from tests.code_lines import code_lines
+from tests.commands import call
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("configs", "launch", "muster", "train")
@@ -191,14 +191,11 @@ def test_a_login_node_without_torch_can_check_and_launch():
         "heavy = {'torch', 'transformers', 'accelerate', 'datasets', 'numpy'}\n"
         "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_worker_says_what_is_wrong_before_torch_is_there():
     """Nor would what torch warns of be silenced any more, once it is."""
     code = "import sys, train.worker; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=300)
-    assert done.returncode == 0
+    assert call(sys.executable, "-c", code, cwd=REPOSITORY).returncode == 0

@@ -2,14 +2,14 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
-from tests.preload import skip_if_quick
+from tests.preload import interpreter, skip_if_quick
 
 PAGE = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -30,11 +30,7 @@ def run(project: Path, text: str, ranks: int = 2, *words: str) -> str:
     """The example as the user's own train.py; what it prints."""
     (project / "train.py").write_text(text)
     start = [*TORCHRUN, str(ranks)] if ranks else []
-    env = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(
-        [sys.executable, *start, "train.py", *words],
-        cwd=project, env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = call(interpreter(), *start, "train.py", *words, cwd=project)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -74,6 +70,5 @@ def test_the_loop_has_the_same_losses_on_any_number_of_ranks_and_goes_on(project
     rest = {step: loss for step, loss in alone.items() if step > newest}
     assert losses(2, begun) == pytest.approx(rest, abs=2e-4)
     runs = sorted((project / "logs").iterdir())
-    report = [Path(sys.executable).with_name("muster"), "report", runs[0]]
-    done = subprocess.run(report, cwd=project, capture_output=True, text=True, timeout=300)
+    done = call(Path(sys.executable).with_name("muster"), "report", runs[0], cwd=project)
     assert done.returncode == 0 and "loss_1" in done.stdout and "weights" in done.stdout

@@ -1,10 +1,11 @@
 """`make test` runs both halves of the tests, and fails where one of them has failed."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[1]
 INSTALLED = ("setup.cfg", "pyproject.toml", "constraints.txt", ".venv/pyvenv.cfg")
@@ -27,6 +28,6 @@ def test_both_halves_are_run_and_either_one_fails_it(tmp_path, here, cluster):
     python.chmod(0o755)
     for name in (*INSTALLED, *STAMPS):
         (tmp_path / name).touch()
-    done = subprocess.run(["make", "test"], cwd=tmp_path, capture_output=True, text=True)
+    done = call("make", "test", cwd=tmp_path)
     assert (tmp_path / "halves").read_text() == "here\ncluster\n", done.stderr
     assert (done.returncode == 0) is (here == cluster == 0), done.stderr

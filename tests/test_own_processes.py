@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import alive
 
 REPOSITORY = Path(__file__).parents[1]
@@ -49,13 +49,20 @@ def test_no_process_outlives_the_session(tmp_path, how, processes):
     text = text.replace("CONTROLLER", "os.getppid()" if processes else "os.getpid()")
     (tmp_path / "test_it.py").write_text(text)
     limit_s = "5" if how == "takes too long" else "0"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.own_processes", "-p", "no:cacheprovider",
-         "-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}", f"-n{processes}",
-         "test_it.py"],
-        cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"},
-    )  # fmt: skip
+    words = [
+        "-m",
+        "pytest",
+        "-p",
+        "tests.own_processes",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        os.devnull,
+    ]
+    words += ["-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}"]
+    words += [f"-n{processes}", "test_it.py"]
+    env = {"PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"}
+    done = call(sys.executable, *words, cwd=tmp_path, env=env)
     assert done.returncode == wanted, done.stdout + done.stderr
     named = re.findall(r"^\d+: .*/pid, of test_it.py::test_it \(call\)$", done.stdout, re.M)
     assert len(named) == (how in ("passes", "is interrupted", "is told to end")), done.stdout

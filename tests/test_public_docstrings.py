@@ -1,12 +1,11 @@
 """The example in the docstring of each public function runs, and gives what stands there."""
 
-import os
 import re
-import subprocess
 
 import pytest
 
 import muster
+from tests.commands import call
 from tests.preload import REPOSITORY, interpreter
 
 EXCEPTIONS = ("MusterError", "RunFailed", "UsageError")
@@ -27,10 +26,7 @@ def test_its_example_runs(name, tmp_path):
     page = (REPOSITORY / "docs" / "library.md").read_text(encoding="utf-8")
     (metric,) = re.findall(r"```python\n((?:(?!```).)*class MyMetric.*?)```", page, re.DOTALL)
     (tmp_path / "my_metric.py").write_text(metric)
-    done = subprocess.run(
-        [interpreter(), "-c", RUN, name],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )  # fmt: skip
+    env = {"PYTHONPATH": str(REPOSITORY)}
+    done = call(interpreter(), "-c", RUN, name, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"[1-9]\d* examples\n", done.stdout), done.stdout

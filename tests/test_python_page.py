@@ -2,15 +2,14 @@
 
 import ast
 import re
-import subprocess
-import sys
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
-from tests.preload import skip_if_quick
+from tests.preload import interpreter, skip_if_quick
 
 PAGE = (REPOSITORY / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -30,9 +29,7 @@ def project(tmp_path, monkeypatch):
 def test_the_first_example_prints_what_it_says(project):
     example, _ = EXAMPLES
     (project / "try.py").write_text(example)
-    done = subprocess.run(
-        [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False
-    )
+    done = call(interpreter(), "try.py", cwd=project)
     assert done.returncode == 0, done.stderr
     (expected,) = re.findall(r"# (\[.*\])", example)
     assert ast.literal_eval(done.stdout) == ast.literal_eval(expected)
@@ -43,17 +40,11 @@ def test_each_item_of_the_second_example_has_its_loss(project):
     _, example = EXAMPLES
     assert CLUSTER in example
     example = example.replace(CLUSTER, 'launcher="local", workers="manual"')
-    lines = [
-        "import muster",
-        "def train(lr):",
-        "    return round(10 * lr, 6)",
-        'if __name__ == "__main__":',
-    ]
+    lines = ["import muster", "def train(lr):", "    return round(10 * lr, 6)"]
+    lines += ['if __name__ == "__main__":']
     lines += [f"    {line}" for line in [*example.splitlines(), "print(losses)"]]
     (project / "try.py").write_text("\n".join(lines))
-    done = subprocess.run(
-        [sys.executable, "try.py"], cwd=project, capture_output=True, text=True, check=False
-    )
+    done = call(interpreter(), "try.py", cwd=project)
     assert done.returncode == 0, done.stderr
     assert ast.literal_eval(done.stdout) == [1e-3, 3e-3, 1e-2]
 

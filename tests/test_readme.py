@@ -1,9 +1,7 @@
 """What README and docs/ say is true: links lead somewhere, command lines are accepted."""
 
-import os
 import re
 import shlex
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from launch.programs.command_line import CommandLine, split
 from launch.ssh.login_node.__main__ import login_parser
 from launch.ssh.login_node.fetching import fetch_parser
 from muster.command import COMMANDS as MUSTER
+from tests.commands import call
 from tests.preload import interpreter
 from train import run_glue
 from train.command_lines import course, hetseq_flags
@@ -224,8 +223,5 @@ def assert_runs(argv: list[str]) -> None:
 def executed(argv: tuple[str, ...]) -> tuple[int, str]:
     """Several pages call for the same help."""
     python = interpreter(for_workers=False)
-    env = {**os.environ, "MUSTER_PYTHON": python}
-    done = subprocess.run(
-        [python, *argv], cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
-    )
+    done = call(python, *argv, cwd=REPOSITORY, env={"MUSTER_PYTHON": python})
     return done.returncode, done.stderr

@@ -1,8 +1,8 @@
-"""How long every collective takes at every size: `... -m train.bench_collectives`.
+"""Measure every collective at every size: `... -m train.bench_collectives`.
 
-As one of the workers of a run, started by torchrun or by hand as train.worker is, or through any
+It runs as one of the workers of a run, started by torchrun or by hand like train.worker, or by any
 launcher: `python launch/submit.py --program bench_collectives --nodes 4`. Rank 0 prints the table
-of nccl-tests, and leaves `collectives.json` in the run folder.
+of nccl-tests, and writes `collectives.json` into the run folder.
 """
 
 import sys
@@ -71,7 +71,7 @@ def _bench(bench: BenchConfig, config: TrainConfig, world: World, exit_guard: Ex
                 row = collectives.measure(name, size, peers, collectives.THOROUGH)
                 results["collectives"].append(row)
                 console.line(line(row))
-                if world.is_main:  # after each: a bench that is stopped early leaves what it has
+                if world.is_main:  # after each: a bench that stops early leaves these
                     write_json(COLLECTIVES.path(run_dir), results)
         wrong = sum(row["wrong"] for row in results["collectives"])
         console.line(f"# wrong values: {wrong}; all numbers: {COLLECTIVES.path(run_dir)}")

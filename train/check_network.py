@@ -1,6 +1,6 @@
 """One of the workers that measure the network between them; launch/doctor.py starts them.
 
-Rank 0 leaves `network.json` in the run folder; nothing is trained.
+Rank 0 writes `network.json` into the run folder; nothing is trained.
 """
 
 from collections.abc import Sequence

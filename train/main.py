@@ -1,4 +1,4 @@
-"""The CS744 course's own command line runs as it is given, on the same trainer as all others.
+"""The CS744 course's own command line runs unchanged, on the same trainer as all others.
 
 python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A script's own folder comes first on the path, where it could hide a library.
+    # A script's own folder is first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
     from muster import errors
@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByHand]:
-    """The course's task and, for one process alone, the mode single, where `argv` has no other.
+    """Parse with the course's task, and mode single for one process, unless `argv` sets others.
 
     Raises:
-        UsageError: a flag is wrong; every one at once.
+        UsageError: a flag is wrong; all problems at once.
     """
     page = {"prog": "python train/main.py", "description": DESCRIPTION}
     config, by_hand, _ = translation.of_worker(["--task=cs744", *argv], env, {}, **page)

@@ -1,4 +1,4 @@
-"""The COS598D course's own command lines run as they are given, on the same trainer as all others.
+"""The COS598D course's own command lines run unchanged, on the same trainer as all others.
 
 python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased --task_name RTE \
     --do_train --do_eval --data_dir glue_data/RTE --per_gpu_train_batch_size 16 \
@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A script's own folder comes first on the path, where it could hide a library.
+    # A script's own folder is first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
     from muster import errors
@@ -33,7 +33,7 @@ from train import worker
 from train.command_lines import course, translation
 from train.distributed.world import World
 
-COURSE_TOTAL = 64  # samples per step that the assignment asks for, however many workers
+COURSE_TOTAL = 64  # samples per step in the assignment, for any number of workers
 COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
 NO_METRIC = re.compile("epoch|step|eval_loss.*")  # of what records have beside them
 
@@ -61,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def translate(
     args: argparse.Namespace, words: Sequence[str], env: Mapping[str, str]
 ) -> tuple[TrainConfig, ByHand, World]:
-    """What a command of the course means, as one of the workers of the run.
+    """The settings of a command of the course, for one of the run's workers.
 
     Raises:
-        UsageError: a flag that is wrong, or has no meaning here; every one at once.
+        UsageError: a flag is wrong, or has no meaning here; all problems at once.
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
@@ -80,7 +80,7 @@ def translate(
 
 
 def write_results(run_dir: Path, output_dir: Path) -> None:
-    """The metrics as `eval_results.txt`, as the skeleton writes them; MNLI's second set in -MM."""
+    """Write the metrics as `eval_results.txt`, like the skeleton; MNLI's second set into -MM."""
     text = SUMMARY.path(run_dir).read_text(encoding="utf-8")
     last = json.loads(text)["evaluations"][-1]
     second = output_dir.with_name(f"{output_dir.name}-MM")
@@ -96,7 +96,7 @@ def write_results(run_dir: Path, output_dir: Path) -> None:
 
 
 def _problems(args: argparse.Namespace) -> Iterator[str]:
-    """What the trainer would not find wrong, or not in the course's words."""
+    """Problems that the trainer would not find, or would not report in the course's words."""
     if not (args.do_train or args.do_eval):
         yield "nothing to do: give --do_train, --do_eval, or both"
     if args.config_name not in ("", args.model_name_or_path):
@@ -153,7 +153,7 @@ def _check_output(args: argparse.Namespace) -> None:
 
 
 def _check_family(args: argparse.Namespace) -> None:
-    """Refuse a --model_type that is not the model's: the family comes with the model."""
+    """Refuse a --model_type that does not fit the model, which determines the family."""
     if args.model_type is None:
         return
     from transformers import AutoConfig

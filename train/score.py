@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
-    from train.loop import export, run  # here, since a wrong flag should be answered at once
+    from train.loop import export, run  # here, since a wrong flag should be reported at once
 
     with run.prepared(config, world, exit_guard) as (trainer, run_dir):
         if weights is not None:

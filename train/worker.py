@@ -1,4 +1,4 @@
-"""One training process, started by torchrun (`torchrun ... -m train.worker`), mpirun, srun or hand.
+"""One training process, started by torchrun (`... -m train.worker`), mpirun, srun or by hand.
 
 By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0`.
 """
@@ -39,10 +39,10 @@ def command(
 
 
 def train(config: TrainConfig, by_hand: ByHand) -> int:
-    """Train as the worker that flags or environment describe; the exit code of its process.
+    """Train as the worker in the flags or the environment; return the exit code of the process.
 
     Raises:
-        UsageError: flags or environment do not say who this worker is.
+        UsageError: flags and environment do not say which worker this is.
     """
     return as_worker(config, by_hand, _train)
 
@@ -50,17 +50,17 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
 def as_worker(
     config: TrainConfig, by_hand: ByHand, work: Callable[[TrainConfig, World, ExitGuard], None]
 ) -> int:
-    """Do `work` as the worker that flags or environment describe; the exit code of its process.
+    """Do `work` as the worker in the flags or the environment; return the process's exit code.
 
     Raises:
-        UsageError: flags or environment do not say who this worker is.
+        UsageError: flags and environment do not say which worker this is.
     """
     silence_torch()
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
         die_with_parent()
     with ExitGuard(world) as exit_guard:
-        if config.redirect:  # so that also an end before all have met is recorded
+        if config.redirect:  # so that an end before all have met is recorded, too
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
@@ -70,39 +70,39 @@ def as_worker(
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when torchrun's agent dies, even by SIGKILL.
+    """Make the kernel end this process when torchrun's agent dies, even by SIGKILL.
 
-    Without it a worker whose agent is gone trains on, unnoticed. Workers of a launcher have done so
-    already, as muster/worker/worker_main.py.
+    Without it a worker whose agent is gone continues to train, unnoticed. Workers of a launcher
+    have done so already, in muster/worker/worker_main.py.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def silence_torch() -> None:
-    """Have torch's C++ code print no warnings; it must not be imported yet.
+    """Make torch's C++ code print no warnings; torch must not be imported yet.
 
-    They repeat, with stack traces, what our own errors say of a lost peer; and DDP advises against
-    looking for unused parameters wherever the first batch has used them all.
+    They repeat, with stack traces, what our own errors say about a lost peer; and DDP advises
+    against looking for unused parameters whenever the first batch has used all of them.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def _train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
     refuse(config.world_problems(world.world_size))
-    gc.disable()  # a fifth of the time of what is imported, up to the first step
-    from train.loop import run  # here, since a wrong flag should be answered at once
+    gc.disable()  # a fifth of the time of the imports, up to the first step
+    from train.loop import run  # here, since a wrong flag should be reported at once
 
     run.train(config.on(world.world_size), world, exit_guard)
 
 
 def end_process(code: int) -> NoReturn:
-    """End at once; threads of torch's are left no time to object."""
+    """End at once; threads of torch get no time to object."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # a full disk, or nobody who reads it any more
+        with suppress(OSError):  # a full disk, or no reader any more
             stream.flush()
-    # All is written. The interpreter's own end would run C++ destructors, which abort the process
-    # now and then where a peer has left first or a collective was cut short.
+    # Everything is written. The interpreter's own end would run C++ destructors, which sometimes
+    # abort the process if a peer has left first or a collective was interrupted.
     os._exit(code)
 
 

@@ -1,4 +1,4 @@
-"""What the bench of collectives measures, as flags of every command that starts it."""
+"""The settings of the bench of collectives, as flags of every command that starts it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ OPERATIONS = (
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
 )  # fmt: skip
 MIB = 2**20
-# The trainer's settings that a measurement of the network heeds.
+# The trainer's settings that also apply to a measurement of the network.
 OF_MEASUREMENT = frozenset(
     ("device", "backend", "threads", "timeout_s", "join_timeout_s")
     + ("logs_dir", "run_id", "overwrite", "quiet", "redirect")
@@ -18,7 +18,7 @@ OF_MEASUREMENT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(Config):
-    """Of --program bench_collectives: which collectives, and of what sizes.
+    """For --program bench_collectives: which collectives, and of what sizes.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -26,15 +26,13 @@ class BenchConfig(Config):
 
     min_bytes: int = setting(1024, "smallest size", least=4)
     max_bytes: int = setting(64 * MIB, "largest size")
-    factor: float = setting(4.0, "each size is so many times the one before", least=1.1)
+    factor: float = setting(4.0, "factor from one size to the next", least=1.1)
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:
-        if self.max_bytes < self.min_bytes:
-            yield (
-                f"--max-bytes {self.max_bytes} is below --min-bytes {self.min_bytes}; "
-                "sizes go from the smallest to the largest"
-            )
+        low, top, order = self.min_bytes, self.max_bytes, "from the smallest to the largest"
+        if top < low:
+            yield f"--max-bytes {top} is below --min-bytes {low}; sizes go {order}"
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"
@@ -44,7 +42,7 @@ class BenchConfig(Config):
         return OPERATIONS if self.operations == "all" else tuple(self.operations.split(","))
 
     def sizes(self) -> tuple[int, ...]:
-        """Bytes, from the smallest to the largest, whole 4-byte numbers."""
+        """Sizes in bytes, ascending, multiples of 4 bytes."""
         found, size = [], float(self.min_bytes)
         while size <= self.max_bytes:
             found.append(int(size) // 4 * 4)

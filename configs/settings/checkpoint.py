@@ -1,4 +1,4 @@
-"""When a run is written down so that it can be continued, and what it continues."""
+"""When a run is saved so that it can be continued, and which checkpoint it continues."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from typing import Literal, NamedTuple
 
 from configs.settings.fields import computing, neutral, setting, sharing
 
+RESETS = ("optimizer", "lr-scheduler", "data")
+
 
 class Interval(NamedTuple):
-    """Every so many steps, epochs or minutes."""
+    """Every `count` steps, epochs or minutes."""
 
     every: float
     unit: Literal["step", "epoch", "min"]
@@ -21,21 +23,21 @@ class CheckpointConfig:
     checkpoint_every: str = computing(
         "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
     )
-    keep_last: int = sharing(2, "how many checkpoints are kept", least=1)
+    keep_last: int = sharing(2, "how many of the newest checkpoints stay", least=1)
     keep_best: str | None = sharing(None, "also keep the best by this metric, such as accuracy")
     resume: str | None = neutral(
-        None, "go on from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
+        None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
     reset_optimizer: bool = setting(False, "resume with a fresh optimizer")
     reset_lr_scheduler: bool = setting(False, "resume with the learning-rate schedule at its start")
     reset_data: bool = setting(False, "resume with the first sample of the first epoch")
     stop_signal: Literal["USR1", "USR2"] = neutral(
-        "USR2", "a signal that, as TERM and INT do, stops a run cleanly at the end of a step"
+        "USR2", "another signal, beside TERM and INT, that stops a run cleanly after a step"
     )
     save_model: bool = sharing(True, "save the trained model into model/ of the run folder")
 
     def checkpoint_problems(self) -> Iterator[str]:
-        """A line for every one of these settings that is wrong."""
+        """A line for each wrong setting among these."""
         try:
             self.checkpoint_interval()
         except ValueError:
@@ -43,7 +45,7 @@ class CheckpointConfig:
                 f"--checkpoint-every {self.checkpoint_every!r}: use never, a number of steps, "
                 "epoch, or minutes such as 10min"
             )
-        resets = [name for name in ("optimizer", "lr-scheduler", "data") if self._resets(name)]
+        resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:
             yield f"--reset-{resets[0]} changes how a run is resumed; give --resume as well"
 
@@ -51,21 +53,15 @@ class CheckpointConfig:
         """How often to write one; None: never.
 
         Raises:
-            ValueError: --checkpoint-every is none of its forms.
+            ValueError: --checkpoint-every has none of its forms.
         """
         text = self.checkpoint_every
         if text == "never":
             return None
-        if text == "epoch":
-            return Interval(1, "epoch")
         if text.endswith("min"):
-            minutes = float(text.removesuffix("min"))
-            if not 0 < minutes < float("inf"):
-                raise ValueError(text)
-            return Interval(minutes, "min")
-        if int(text) < 1:
+            found = Interval(float(text.removesuffix("min")), "min")
+        else:
+            found = Interval(1, "epoch") if text == "epoch" else Interval(int(text), "step")
+        if not 0 < found.every < float("inf"):
             raise ValueError(text)
-        return Interval(int(text), "step")
-
-    def _resets(self, name: str) -> bool:
-        return bool(getattr(self, f"reset_{name.replace('-', '_')}"))
+        return found

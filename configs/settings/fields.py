@@ -1,7 +1,7 @@
-"""What one setting is made of, and the questions that all of them answer alike."""
+"""The parts of one setting, and checks that all settings share."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Literal
@@ -9,12 +9,12 @@ from typing import Any, Literal
 from configs import plugins
 from muster.errors import refuse
 
-# What a setting changes of a run, beside its name:
-# losses     what is computed, and with it the losses
-# gradients  what of the gradients is sent: the losses, but not what a step computes
-# sending    how gradients are sent: seconds alone; `single` sends none
-# sharing    who computes what, and what is done beside the steps: seconds alone
-# computing  how the same is computed: seconds alone, but steps are not the same work
+# What a setting changes in a run, beside its name:
+# losses     what is computed, and so the losses
+# gradients  what is sent of the gradients: the losses, but not the work of a step
+# sending    how gradients are sent: only seconds; `single` sends none
+# sharing    which rank computes what, and what happens between steps: only seconds
+# computing  how the same is computed: only seconds, but steps are not the same work
 # nothing    no number of the run
 Affects = Literal["losses", "gradients", "sending", "sharing", "computing", "nothing"]
 MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
@@ -24,13 +24,14 @@ def setting(default: Any, help: str, *, affects: Affects | None = None, **more: 
     """A field with the text that --help shows; `aliases` are further flags for it.
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
-    Its value may have a limit: `least`, `positive` or `share`, which is at least 0 and below 1; or
-    be the name of a file of the folder `files`, or what it is by default. None is always right.
+    Its value may have a limit: `least`, `positive`, `port`, or `share`, which is at least 0 and
+    below 1; or be the name of a file of the folder `files`, or what it is by default. None is
+    always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
 
-# Settings that change this alone, or no number of the run.
+# Settings that change only this, or nothing measured.
 neutral, computing, sharing, sending, gradients = (
     partial(setting, affects=what)
     for what in ("nothing", "computing", "sharing", "sending", "gradients")
@@ -42,14 +43,19 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def applying(rules: Mapping[str, object]) -> Iterator[str]:
+    """The lines whose conditions, beside them, hold."""
+    return (line for line, holds in rules.items() if holds)
+
+
 class Config:
-    """What dataclasses of settings have in common: a wrong value is refused on creation."""
+    """The base of dataclasses of settings: a wrong value is refused on creation."""
 
     def __post_init__(self) -> None:
         refuse([*self._beyond_limits(), *self._problems()])
 
     def _problems(self) -> Iterator[str]:
-        """A line for each thing that is wrong beside the limits of single values."""
+        """A line for each problem beyond the limits of single values."""
         yield from ()
 
     def _beyond_limits(self) -> Iterator[str]:
@@ -59,6 +65,8 @@ class Config:
                 continue
             if "least" in limits:
                 yield from too_low(item.name, value, limits["least"])
+            if "port" in limits and not MIN_PORT <= value <= MAX_PORT:
+                yield f"{name} must be between {MIN_PORT} and {MAX_PORT} (got {value})"
             if "positive" in limits and not (value > 0 and math.isfinite(value)):
                 yield f"{name} must be a finite number above 0 (got {value})"
             if "share" in limits and not 0 <= value < 1:
@@ -71,12 +79,6 @@ class Config:
 
 
 def too_low(name: str, value: float, least: float) -> Iterator[str]:
-    """A line where the setting `name` is below `least`, or not finite."""
+    """A line if the setting `name` is below `least`, or not finite."""
     if not (value >= least and math.isfinite(value)):
         yield f"{flag(name)} must be at least {least} (got {value})"
-
-
-def port_problems(port: int | None) -> Iterator[str]:
-    """What is wrong with a port that workers should meet at."""
-    if port is not None and not MIN_PORT <= port <= MAX_PORT:
-        yield f"--master-port must be between {MIN_PORT} and {MAX_PORT} (got {port})"

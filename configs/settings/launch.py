@@ -1,4 +1,4 @@
-"""Every setting of a launch: on which machines, through what, and under which of their rules."""
+"""Every setting of a launch: the machines, how to reach them, and their limits."""
 
 import ipaddress
 import re
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from configs.settings.fields import MAX_PORT, MIN_PORT, Config, port_problems, setting, too_low
+from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, setting, too_low
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-# As `man sbatch` has it: minutes, minutes:seconds, hours:minutes:seconds, and with days before.
+# In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
 
 
 class Nodes(int):
-    """A number of nodes; or, written 2:4, at most four and at least two."""
+    """A number of nodes; written 2:4, at least two and at most four."""
 
     KIND = "N or MIN:MAX"
     least: int
@@ -37,7 +37,7 @@ class Nodes(int):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Config):
-    """On what, and through what, the workers start.
+    """Where the workers start, and how.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -45,7 +45,7 @@ class LaunchConfig(Config):
 
     launcher: str = setting(
         "auto",
-        "auto: ssh with --hosts, slurm where sbatch is, else local",
+        "auto: ssh with --hosts, slurm if there is sbatch, else local",
         files="launch.launchers",
     )
     nodes: Nodes | None = setting(
@@ -56,7 +56,7 @@ class LaunchConfig(Config):
     )
     nproc_per_node: str | None = setting(
         None,
-        "workers per node: 4, gpu (one a GPU), or 2,1 of two nodes (default: 1, or a job's GPUs)",
+        "workers per node: 4, gpu (one per GPU), or 2,1 on two nodes (default: 1, or a job's GPUs)",
     )
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the benchmark of collectives"
@@ -72,22 +72,26 @@ class LaunchConfig(Config):
         None, "hosts file, CloudLab manifest, or names such as node[0-3],me@other:2222"
     )
     network: str | None = setting(
-        None, "network of gradients: 10.10.1.0/24 (default: one all nodes share)", affects="sharing"
+        None,
+        "network for gradients: 10.10.1.0/24 (default: one that all nodes share)",
+        affects="sharing",
     )
-    master_port: int | None = setting(None, "rendezvous port on node 0 (default: a free one)")
+    master_port: int | None = setting(
+        None, "rendezvous port on node 0 (default: a free one)", port=True
+    )
     port_range: str | None = setting(
         None, "ports of agents and workers, for a firewall: 20000:20100"
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
-        0, "how often a run that lost a worker or node starts again from a checkpoint", least=0
+        0, "how often a run restarts from a checkpoint after it lost a worker or node", least=0
     )
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0
     )
     hang_after_s: float | None = setting(
         None,
-        "a hang: seconds without progress; 0: never (default: 10 x the longest pause, at least 60)",
+        "seconds without progress: a hang; 0: never (default: 10 x longest pause, at least 60)",
         least=0,
     )
     on_hang: OnHang = setting(
@@ -98,70 +102,71 @@ class LaunchConfig(Config):
     on: str | None = setting(
         None, "cluster in muster.toml whose settings are used; flags take precedence"
     )
-    json: bool = setting(False, "for other programs: print what happens as JSON, one object a line")
+    json: bool = setting(False, "for other programs: print events as JSON, one object per line")
 
     def _problems(self) -> Iterator[str]:
-        if self.preload is not None:
-            yield from _module_problems(self.preload, self.workers)
-        if self.nodes is not None:
-            yield from too_low("nodes", self.least_nodes, 1)
-            if self.least_nodes > self.nodes:
-                yield f"--nodes {self.nodes}: the first number must be the smaller one"
-            if self.nodes > MAX_NODES:
-                yield f"--nodes must be at most {MAX_NODES} (got {self.nodes})"
+        yield from too_low("nodes", self.least_nodes, 1)
         yield from self._nproc_problems()
         if self.network is not None:
             yield from _network_problems(self.network)
-        yield from port_problems(self.master_port)
-        yield from _range_problems(self.port_range)
-        if self.on_hang == "restart" and not self.max_restarts:
-            yield "--on-hang restart needs --max-restarts, which is 0; give a number of restarts"
+        modules = self.preload or "torch"
+        nodes, (first, last) = self.nodes or self.least_nodes, self.ports or (MIN_PORT, MAX_PORT)
+        yield from applying({
+            f"--preload {modules} is for --workers preload; here it is {self.workers}":
+                self.preload is not None and self.workers != "preload",
+            f"--preload {modules!r}: use names of modules, such as torch,transformers":
+                not all(part.isidentifier() for part in re.split("[.,]", modules)),
+            f"--nodes {nodes}: the first number must be the smaller one": self.least_nodes > nodes,
+            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes > MAX_NODES,
+            f"--port-range {self.port_range!r}: use FIRST:LAST, two ports at least, between "
+            f"{MIN_PORT} and {MAX_PORT}, such as 20000:20100":
+                not MIN_PORT <= first < last <= MAX_PORT,
+            "--on-hang restart needs --max-restarts, which is 0; give a number of restarts":
+                self.on_hang == "restart" and not self.max_restarts,
+        })  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
         raw = self.nproc_per_node
         counts = [] if raw is None else raw.split(",")
-        for count in counts:
-            if count != "gpu" and not re.fullmatch(r"-?\d+", count, re.ASCII):
-                yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
-                return
-            if count != "gpu":
-                yield from too_low("nproc_per_node", int(count), 1)
+        if not all(re.fullmatch(r"gpu|-?\d+", count, re.ASCII) for count in counts):
+            yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
+            return
+        for count in sorted({*counts} - {"gpu"}):
+            yield from too_low("nproc_per_node", int(count), 1)
         if len(counts) > 1 and self.nodes not in (None, len(counts)):
             yield f"--nproc-per-node {raw} is for {len(counts)} nodes, but --nodes is {self.nodes}"
 
     @property
     def least_nodes(self) -> int:
-        """Nodes without which a run does not start, or start again."""
+        """The smallest number of nodes with which a run starts or restarts."""
         if isinstance(self.nodes, Nodes):
             return self.nodes.least
         return 1 if self.nodes is None else self.nodes
 
     @property
     def ports(self) -> tuple[int, int] | None:
-        """The first and the last port at which agents and workers may meet; None: any."""
+        """The first and last port for agents and workers; None: any port."""
         if self.port_range is None:
             return None
-        first, _, last = self.port_range.partition(":")
-        return int(first), int(last)
+        found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", self.port_range, re.ASCII)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
-        """Workers of each node; of `nodes` nodes where neither flag says how many there are."""
-        counts = [] if self.nproc_per_node is None else self.nproc_per_node.split(",")
-        slots: tuple[Slots, ...] = tuple(
-            "gpu" if count == "gpu" else int(count) for count in counts
-        ) or (default,)
+        """Workers of each node; `nodes` is used if neither flag says how many nodes there are."""
+        counts = [default] if self.nproc_per_node is None else self.nproc_per_node.split(",")
+        slots: tuple[Slots, ...] = tuple("gpu" if one == "gpu" else int(one) for one in counts)
         return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshConfig(Config):
-    """How the ssh launcher reaches the nodes, and where Muster lies on them."""
+    """How the ssh launcher reaches the nodes, and Muster's folder on them."""
 
     ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "login name, where hosts give none or a manifest has several")
+    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
     remote_dir: str | None = setting(
         None,
-        "the checkout's folder on the nodes (default: this one where they see it, or ~/muster)",
+        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
     )
     setup: bool = setting(False, "make the environment on every node, and run nothing")
 
@@ -174,7 +179,7 @@ class SshConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig(Config):
-    """What is asked of Slurm; each is sbatch's option of that name."""
+    """Options of sbatch, under sbatch's own names."""
 
     partition: str | None = setting(None, "partition", aliases=["-p"])
     account: str | None = setting(None, "account", aliases=["-A"])
@@ -197,15 +202,14 @@ class SlurmConfig(Config):
         for name, value in vars(self).items():
             if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
-        if self.time is not None and not (
-            TIME.fullmatch(self.time) and re.search("[1-9A-Z]", self.time)
-        ):
-            yield (
-                f"--time {self.time!r} is not a time above 0; use minutes (30), "
-                "hours:minutes:seconds (1:30:00) or days-hours (1-12)"
-            )
-        if self.gpus_per_node is not None and self.gres is not None:
-            yield "--gpus-per-node and --gres both ask for GPUs; give one of them"
+        limit = "1" if self.time is None else self.time
+        yield from applying({
+            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
+            "(1:30:00) or days-hours (1-12)":
+                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
+            "--gpus-per-node and --gres both ask for GPUs; give one of them":
+                self.gpus_per_node is not None and self.gres is not None,
+        })  # fmt: skip
         for line in filter(None, self.slurm.split("\n")):
             key, equals, value = line.partition("=")
             if not equals or not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
@@ -213,21 +217,21 @@ class SlurmConfig(Config):
 
     @property
     def more(self) -> dict[str, str]:
-        """What --slurm gave, by sbatch's own names."""
+        """The options that --slurm gave, by sbatch's own names."""
         pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
         return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """How much of the nodes is looked at."""
+    """How much of the nodes is checked."""
 
     quick: bool = setting(False, "check nodes and connections between them; measure nothing")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a launcher is made from."""
+    """The arguments of a launcher."""
 
     launch: LaunchConfig
     ssh: SshConfig
@@ -235,27 +239,8 @@ class Settings:
 
 
 def is_plain(text: str) -> bool:
-    """Without line breaks or other control characters, which files and options cannot hold."""
+    """Whether `text` has no line breaks or other control characters, which options cannot hold."""
     return not any(ord(character) < 32 or ord(character) == 127 for character in text)
-
-
-def _range_problems(ports: str | None) -> Iterator[str]:
-    if ports is None:
-        return
-    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", ports, re.ASCII)
-    if not found or not MIN_PORT <= int(found[1]) < int(found[2]) <= MAX_PORT:
-        yield (
-            f"--port-range {ports!r}: use FIRST:LAST, two ports at least, between {MIN_PORT} and "
-            f"{MAX_PORT}, such as 20000:20100"
-        )
-
-
-def _module_problems(modules: str, workers: str) -> Iterator[str]:
-    if workers != "preload":
-        yield f"--preload {modules} is for --workers preload; here it is {workers}"
-    for name in modules.split(","):
-        if not all(part.isidentifier() for part in name.split(".")):
-            yield f"--preload {name!r}: use names of modules, such as torch,transformers"
 
 
 def _network_problems(network: str) -> Iterator[str]:

@@ -1,23 +1,25 @@
-"""What holds for a run of any program, with its folder; and what one of the user's needs beside.
+"""The settings of a run of any program, with its folder; and those of the user's own program.
 
-`logs/<run_id>/` is named so that names sort by time, and never taken over from another run.
+The names of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
 """
 
+import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
 from muster.errors import UsageError, refuse
 
-BETWEEN = "\0"  # variables: what no variable can hold
+BETWEEN = "\0"  # between variables: a character that no variable can hold
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
-# What launcher and torchrun tell workers is not for the user to set.
+# Variables that launcher and torchrun set for workers, which the user must not set.
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
@@ -25,7 +27,7 @@ OURS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Config):
-    """Where a run of any program is kept, and how long its nodes wait for each other.
+    """The run's folder, and how long the nodes wait for each other.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -57,7 +59,7 @@ class RunConfig(Config):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether it goes on from a checkpoint, as far as that is known before it starts."""
+        """Whether the run continues from a checkpoint, as far as is known before it starts."""
         return False
 
     def inputs(self) -> dict[str, Path]:
@@ -65,9 +67,12 @@ class RunConfig(Config):
         return {}
 
 
+Run = TypeVar("Run", bound=RunConfig)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramConfig(Config):
-    """What your own program (after --) needs on the nodes; its arguments follow its name.
+    """For your own program (after --): its environment, and the copied files.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -90,7 +95,7 @@ class ProgramConfig(Config):
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
     include: str = setting(
-        "", "pattern of further files to copy into the snapshot; may be repeated", repeats="\n"
+        "", "pattern of more files to copy into the snapshot; may be repeated", repeats="\n"
     )
 
     def _problems(self) -> Iterator[str]:
@@ -109,10 +114,10 @@ class ProgramConfig(Config):
                 yield f"--wrap: unknown {{{name}}}; known: {known}"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables for the program, of which nothing may be written where others read it.
+        """The variables for the program; they must not be written where other users can read them.
 
         Raises:
-            UsageError: a line of the file is none, or a variable to pass on is not set.
+            UsageError: a line of the file is wrong, or a variable to pass on is not set.
         """
         found = _read(self.env_file) if self.env_file is not None else {}
         for line in filter(None, self.env.split(BETWEEN)):
@@ -124,7 +129,7 @@ class ProgramConfig(Config):
 
     @property
     def patterns(self) -> list[str]:
-        """What --include gave."""
+        """The patterns that --include gave."""
         return [one for one in self.include.split("\n") if one]
 
 
@@ -147,70 +152,67 @@ def _is_name(text: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The variables of an `.env` file, as python-dotenv has its form; a `$` stays a `$`."""
-    from dotenv.parser import parse_stream  # here: workers read settings, too, and no such file
+    """The variables of an `.env` file in the form of python-dotenv; `$` is not expanded."""
+    from dotenv.parser import parse_stream  # here: workers read no such file
 
-    found, problems = {}, []
     with path.open(encoding="utf-8") as stream:
-        for binding in parse_stream(stream):
-            if binding.key is None and not binding.error:  # a comment, or the end
-                continue
-            if binding.value is None or not NAME.fullmatch(str(binding.key)):
-                text = binding.original.string
-                # it counts from the end of the one before, and there may be empty lines between
-                empty = text[: len(text) - len(text.lstrip())].count("\n")
-                problems.append(f"{path}:{binding.original.line + empty}: not NAME=VALUE")
-                continue
-            found[str(binding.key)] = binding.value
+        found = [one for one in parse_stream(stream) if one.key is not None or one.error]
+    problems = []
+    for one in found:
+        if one.value is None or not NAME.fullmatch(str(one.key)):
+            text = one.original.string
+            # its line is counted from the end of the one before, and empty lines may lie
+            # between
+            empty = text[: len(text) - len(text.lstrip())].count("\n")
+            problems.append(f"{path}:{one.original.line + empty}: not NAME=VALUE")
     refuse(problems)
-    return found
+    return {str(one.key): str(one.value) for one in found}
 
 
-def new_run_id(run: RunConfig, what: str, size: str) -> str:
-    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
-    taken = sum(1 for _ in run.logs_root.glob(f"{name}*")) if run.logs_root.is_dir() else 0
-    return f"{name}-{taken + 1}" if taken else name
+def new_run_id(run: RunConfig, what: str, size: str, *, make: bool = False) -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists.
 
-
-def claim_new(run: RunConfig, what: str, size: str) -> str:
-    """A new run id whose folder is made here, so that no run that starts at once takes it too.
+    With `make` its folder is made here, so that no run that starts at once takes it too.
 
     Raises:
         UsageError: the folder cannot be made.
     """
-    while True:
-        run_id = new_run_id(run, what, size)
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
+    for run_id in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+        run_dir = run.logs_root / run_id
         try:
-            (run.logs_root / run_id).mkdir(parents=True)
+            if make:
+                run_dir.mkdir(parents=True)
+            if make or not run_dir.exists():
+                break
         except FileExistsError:
             continue
         except OSError as error:
-            raise _unusable(run.logs_root / run_id, error) from None
-        return run_id
+            raise _unusable(run_dir, error) from None
+    return run_id
 
 
-def id_of(run: RunConfig, what: str, size: str, *, make: bool) -> str:
-    """The id of a run, which is made up where it has none; with `make`, its folder is made, too.
+def with_id(run: Run, what: str, size: str, *, make: bool) -> Run:
+    """The run with an id, which is made up where it has none; with `make`, its folder is made, too.
 
     Raises:
         UsageError: the folder is in use, or cannot be made.
     """
     if run.run_id is None:
-        return claim_new(run, what, size) if make else new_run_id(run, what, size)
+        return replace(run, run_id=new_run_id(run, what, size, make=make))
     if make:
         claim(run.logs_root / run.run_id, run)
-    return run.run_id
+    return run
 
 
 def claim(run_dir: Path, run: RunConfig) -> None:
-    """Make `run_dir`; with --overwrite, clear it of an earlier run.
+    """Make `run_dir`; with --overwrite, remove the files of an earlier run.
 
-    Checkpoints stay where the new run is to go on from one.
+    Checkpoints stay if the new run is to continue from one.
 
     Raises:
-        UsageError: it holds something and is not to be cleared, or the run would read of that,
-            or it cannot be made.
+        UsageError: it is not empty and must not be cleared, the run would read files in it, or it
+            cannot be made.
     """
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -229,13 +231,14 @@ def claim(run_dir: Path, run: RunConfig) -> None:
 
 
 def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
-    """As `claim`, on a disk that the launcher does not see.
+    """Like `claim`, on a disk that the launcher does not see.
 
-    Nodes that share that disk come at once: the first to leave a mark, with the name of this
-    `start` of the run, does it for all. Workers start after every node was here.
+    Nodes that share the disk come at the same time. The first one leaves a mark with the name of
+    this `start` of the run, and clears the folder for all. Workers start after every node has been
+    here.
 
     Raises:
-        UsageError: another run's files are there and are not to be cleared; or it cannot be made.
+        UsageError: files of another run are in it and must not be cleared; or it cannot be made.
     """
     mark = run_files.CLAIMED.path(run_dir, name=start)
     try:

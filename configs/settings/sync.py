@@ -1,12 +1,12 @@
-"""How the workers' models stay one: the sync mode, what it may leave out, and how often."""
+"""How the workers' models stay equal: the sync mode, what it may leave out, and how often."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from configs import plugins
-from configs.settings.fields import gradients, sending, sharing
+from configs.settings.fields import applying, gradients, sending, sharing
 
-COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send less than the gradients themselves
+COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send fewer bytes than the gradients
 REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
@@ -25,7 +25,7 @@ class SyncingConfig:
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
     )
     sparse_rows: bool = sending(
-        True, "send rows of embeddings in use only (all_reduce, gather_scatter, zero1)"
+        True, "send only the used rows of embeddings (all_reduce, gather_scatter, zero1)"
     )
     compress: str = gradients(
         "none",
@@ -43,49 +43,37 @@ class SyncingConfig:
     outer_momentum: float = gradients(0.0, "local_sgd's Nesterov momentum; DiLoCo: 0.9", share=True)
 
     equalize_every: int = sharing(
-        0, "measure how far parameters have drifted apart, and make them equal, every n-th step; "
+        0, "every n-th step measure how much parameters differ, and make them equal; "
         "0: never", least=0
     )  # fmt: skip
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
-        """A line for every one of these settings that is wrong, beside --precision, --compile."""
-        if self.compress_share > 1:
-            yield f"--compress-share must be at most 1 (got {self.compress_share})"
-        if self.sync == "local_sgd" and precision == "fp16":
-            yield (
-                "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step "
-                "where any worker's gradient overflows; use --precision bf16"
-            )
-        if self.sync in PARTED and precision == "fp16":
-            yield (
-                f"--sync {self.sync} leaves each worker a part of every gradient, but --precision "
-                "fp16 skips a step where any part overflows; use --precision bf16"
-            )
-        if self.equalize_every and self.sync in (*PARTED, "local_sgd"):
-            yield (
-                f"--equalize-every does not go with --sync {self.sync}, whose workers do not step "
-                "copies of one model; use --sync ddp, or leave it out"
-            )
-        if self.sync == "fsdp" and compiles:
-            yield "--compile does not go with --sync fsdp; use --sync zero1"
-        if self.compress in plugins.names("train.sync.compression"):
-            yield from self._compression_problems(precision)
-
-    def _compression_problems(self, precision: str) -> Iterator[str]:
-        if self.sync == "single":
-            yield f"--compress {self.compress}: --sync single sends nothing to compress"
-        elif self.sync not in COMPRESSED:
-            yield (
-                f"--compress {self.compress} does not go with --sync {self.sync}; "
-                "use --sync all_reduce"
-            )
-        elif self.sync == "all_reduce" and (self.bucket_mb == 0 or not self.overlap):
-            yield (
-                f"--compress {self.compress} works on buckets in the backward pass; leave out "
-                f"{'--no-overlap' if not self.overlap else '--bucket-mb 0'}"
-            )
-        if precision == "fp16" and self.compress in REMEMBERING:
-            yield (
-                f"--compress {self.compress} remembers what it left out, but --precision fp16 "
-                "scales each step's gradient by another number; use --precision bf16"
-            )
+        """A line for each wrong setting among these, together with --precision and --compile."""
+        sync, is_half, compress = self.sync, precision == "fp16", f"--compress {self.compress}"
+        compresses = self.compress in plugins.names("train.sync.compression")
+        in_buckets = self.bucket_mb != 0 and self.overlap
+        yield from applying({
+            f"--compress-share must be at most 1 (got {self.compress_share})":
+                self.compress_share > 1,
+            "--sync local_sgd lets each worker step alone, but --precision fp16 skips a step where "
+            "any worker's gradient overflows; use --precision bf16":
+                is_half and sync == "local_sgd",
+            f"--sync {sync} leaves each worker a part of every gradient, but --precision fp16 "
+            "skips a step where any part overflows; use --precision bf16":
+                is_half and sync in PARTED,
+            f"--equalize-every does not go with --sync {sync}, whose workers do not step copies of "
+            "one model; use --sync ddp, or leave it out":
+                self.equalize_every and sync in (*PARTED, "local_sgd"),
+            "--compile does not go with --sync fsdp; use --sync zero1":
+                compiles and sync == "fsdp",
+            f"{compress}: --sync single sends nothing to compress":
+                compresses and sync == "single",
+            f"{compress} does not go with --sync {sync}; use --sync all_reduce":
+                compresses and sync not in (*COMPRESSED, "single"),
+            f"{compress} works on buckets in the backward pass; leave out "
+            f"{'--bucket-mb 0' if self.overlap else '--no-overlap'}":
+                compresses and sync == "all_reduce" and not in_buckets,
+            f"{compress} remembers what it left out, but --precision fp16 scales each step's "
+            "gradient by another number; use --precision bf16":
+                is_half and self.compress in REMEMBERING,
+        })  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import Config, computing, neutral, port_problems, setting, sharing
+from configs.settings.fields import Config, applying, computing, neutral, setting, sharing
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
@@ -20,7 +20,7 @@ INPUTS = ("model", "tokenizer", "data_dir", "cache_dir")  # settings that name w
 
 @dataclass(frozen=True, kw_only=True)
 class LearningConfig:
-    """How a step follows from gradients."""
+    """How an optimizer step is computed from gradients."""
 
     optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting("adamw", "the optimizer")
     lr: float = setting(5e-5, "peak learning rate", positive=True)
@@ -51,7 +51,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    # what
+    # what is trained
     task: str = setting("quickstart", "what to train, a file of train/tasks/", files="train.tasks")
     data_dir: Path | None = neutral(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
@@ -65,7 +65,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         "longest", "pad to max_seq_length, or to the longest sample of the batch: same loss"
     )
     length_balance: bool = computing(
-        True, "cut batches so that all workers have as many tokens, padding included: same loss"
+        True, "divide batches so that all workers have equally many tokens, with padding: same loss"
     )
     dropout: float | None = setting(None, "probability (default: the model's)", share=True)
     batchnorm: Literal["synced", "local"] = setting(
@@ -92,14 +92,14 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
 
-    # what it tells
+    # what is printed
     evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
     metrics: str | None = neutral(None, "add metrics of evaluate: f1:average=macro,./my_metric.py")
-    log_every: int = neutral(0, "print every n-th step's loss; 0: of the first five only", least=0)
+    log_every: int = neutral(0, "print every n-th step's loss; 0: only the first five", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
     # where it runs
-    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda if there is a GPU")
     backend: Literal["auto", "gloo", "nccl"] = sharing("auto", "auto: nccl on cuda, gloo on cpu")
     threads: int | None = computing(None, "per worker (default: its share of the cores)", least=1)
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
@@ -109,64 +109,54 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         positive=True,
     )
 
-    # what is written where
+    # what is written, and where
     cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
     tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
     profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
     redirect: bool = neutral(False, "the run folder is this run's already (for launchers)")
 
     def _problems(self) -> Iterator[str]:
-        if self.seed >= 2**63:
-            yield f"--seed must be below 2**63 (got {self.seed})"
         yield from super()._problems()
-        if self.local_batch_size is not None and self.batch_size != TrainConfig.batch_size:
-            yield TWO_SIZES
-        if self.end_lr > self.lr > 0:
-            yield f"--end-lr {self.end_lr} is above --lr {self.lr}"
         yield from self.syncing_problems(self.precision, self.compile)
         yield from self.checkpoint_problems()
-        if self.schedule_steps is not None and self.warmup_steps > self.schedule_steps:
-            yield (
-                f"--warmup-steps {self.warmup_steps} is longer than "
-                f"--schedule-steps {self.schedule_steps}"
-            )
-        if self.backend == "nccl" and self.device == "cpu":
-            yield "--backend nccl needs a GPU, but --device is cpu; use --backend gloo"
-        yield from self._split_problems()
-
-    def _split_problems(self) -> Iterator[str]:
-        if self.split in ("even", "auto"):
-            return
+        steps = self.schedule_steps
+        yield from applying({
+            f"--seed must be below 2**63 (got {self.seed})": self.seed >= 2**63,
+            TWO_SIZES: self.local_batch_size and self.batch_size != TrainConfig.batch_size,
+            f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
+            f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
+                steps is not None and self.warmup_steps > steps,
+            "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
+                self.backend == "nccl" and self.device == "cpu",
+        })  # fmt: skip
         try:
-            weights = self.split_weights()
+            weights = self.split_weights() or (1.0,)
         except ValueError:
             yield f"--split {self.split!r}: use even, auto, or a number per worker: 3,1,0,4"
             return
-        if weights and (min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0):
+        if min(weights) < 0 or not math.isfinite(sum(weights)) or sum(weights) <= 0:
             yield f"--split {self.split}: weights must not be negative, and one must be above 0"
 
     def split_weights(self) -> tuple[float, ...] | None:
-        """One weight per rank, or None for an even split, or one that is still to be measured."""
+        """One weight per rank; None for an even split, or one that is still to be measured."""
         if self.split in ("even", "auto"):
             return None
         return tuple(float(weight) for weight in self.split.split(","))
 
     def world_problems(self, world_size: int) -> Iterator[str]:
-        """What is wrong with this configuration on `world_size` workers."""
-        if self.sync == "single" and world_size > 1:
-            yield (
-                f"--sync single runs one process, but world_size is {world_size}; "
-                "use --sync ddp or --nodes 1"
-            )
+        """The problems of this configuration on `world_size` workers."""
         weights = self.split_weights()
-        if weights is not None and len(weights) != world_size:
-            yield (
-                f"--split {self.split} has {len(weights)} weights, but world_size is {world_size};"
-                " give one per worker"
-            )
+        yield from applying({
+            f"--sync single runs one process, but world_size is {world_size}; use --sync ddp or "
+            "--nodes 1":
+                self.sync == "single" and world_size > 1,
+            f"--split {self.split} has {len(weights or ())} weights, but world_size is "
+            f"{world_size}; give one per worker":
+                weights is not None and len(weights) != world_size,
+        })  # fmt: skip
 
     def on(self, world_size: int) -> "TrainConfig":
-        """As it is on so many workers: with the batch of all where that of each was given."""
+        """This configuration on `world_size` workers, with the total batch size."""
         if self.local_batch_size is None:
             return self
         total = self.local_batch_size * world_size
@@ -174,7 +164,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
     @property
     def name(self) -> str:
-        """What it does, in the run's name."""
+        """The part of a run's name that says what it does."""
         return f"{self.task}-{self.sync}"
 
     @property
@@ -188,21 +178,19 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand(Config):
-    """Which worker this is, where no launcher says so: given on each node, as the courses do."""
+    """Which worker this is, without a launcher: given on each node, as in the courses."""
 
     master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
-    master_port: int | None = setting(None, "port of rank 0 (default: 29500)")
+    master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(
         None, "rank of this worker, from 0; -1: a single process", aliases=["--local-rank"]
     )
 
     def _problems(self) -> Iterator[str]:
-        yield from port_problems(self.master_port)
-        if self.rank is not None and self.world_size is not None and self.rank >= self.world_size:
-            yield (
-                f"--rank {self.rank} is not below --world-size {self.world_size}; "
-                f"ranks go from 0 to {self.world_size - 1}"
-            )
-        if self.rank is not None and self.rank < -1:
-            yield f"--rank must be 0 or more, or -1 for a single process (got {self.rank})"
+        rank, size = self.rank or 0, self.world_size
+        yield from applying({
+            f"--rank {rank} is not below --world-size {size}; ranks go from 0 to {(size or 0) - 1}":
+                size is not None and rank >= size,
+            f"--rank must be 0 or more, or -1 for a single process (got {rank})": rank < -1,
+        })  # fmt: skip

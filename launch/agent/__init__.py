@@ -1,1 +1,1 @@
-"""The supervisor of a node, one agent for each, and the launcher's side of them."""
+"""The supervisor of a node, called agent, and the launcher's side of it."""

@@ -1,4 +1,4 @@
-"""What a launcher starts on each node: the node's supervisor, which is told what to do on stdin.
+"""A launcher starts this on each node: the node's supervisor, which gets its orders on stdin.
 
 python -m launch.agent, or python launch/agent/__main__.py from any folder
 """
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A script's own folder comes first on the path: the repository takes its place.
+    # A script's own folder is first on the path: the repository replaces it.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
     from launch.agent.supervisor import main
     from muster.errors import run

@@ -6,18 +6,22 @@ srun. Whatever happens to one of them, or to this process, all end together.
 Phases: the agents are started; the first one is assigned, and answers with the port at which it
 listens; the others are assigned that port; workers run; a signal or the first trouble stops all;
 what agents still send is received; channels are closed, which ends any agent that did not hear.
+No agent leaves before all have ended, or have done their part.
 
     to an agent      {"assignment": {...}}                       what it is to run
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
-                     {"suspended": true}                         this process stops for a while
+                     {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
                      {"inspect": {"id": "7", "ask": "stacks"}}
+                     {"go": true}                                all have done their part
     from an agent    {"listening": 40123}                        of the first one alone
                      {"waiting": "waiting for node2"}
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
                      {"file": "...", ...}                     news of its files: no disk is shared
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, within that
+                     {"done": true}                              its workers have ended well
+                     {"failed": "rank 2 on ...", "lost": 3}      ...; the agent that it lost, if any
                      {"ended": {"code": 0, "cause": "done", ...}}
 
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
@@ -29,33 +33,34 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import Any
 
 from launch.agent import log_sync, recovery
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.client import sealed
+from launch.agent.membership.door import sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
+from muster import run_files
 from muster.errors import STOPPED
-from muster.writing import writing
+from muster.writing import write_json, writing
 
-# Time for workers and agents to find that another is gone, and to write down how they ended.
+# Time for workers and agents to find that another is gone, and to record how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class _AgentConnection:
-    """This side of one agent."""
+    """The leader's side of one agent."""
 
     def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
         self.assignment = assignment
-        self.assigned = False
-        self.record: dict[str, Any] | None = None  # of its end
+        self.here: Mapping[str, Any] | None = None  # where it is, once that is known
+        self.is_done = False
+        self.record: dict[str, Any] | None = None  # the record of its end
         self.process, self.channel = started.process, started.channel
         self._token = started.token
 
@@ -65,44 +70,46 @@ class _AgentConnection:
             self.channel.send(assignment=assignment.to_json())
         else:
             self.channel.send(**sealed(assignment, self._token))
-        self.assigned = True
 
     @property
-    def name(self) -> str:
-        return self.assignment.name
+    def place(self) -> str:
+        name = self.assignment.name
+        return name if self.here is None else f"{name} ({self.here['address']})"
 
     @property
     def is_over(self) -> bool:
         return self.record is not None or self.channel.ended
 
-    def trouble(self) -> str | None:
+    def loss(self) -> str | None:
+        """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None:
-            ended_well = self.record["code"] in (0, STOPPED)
-            return None if ended_well else str(self.record["message"])
+            return None
         if self.channel.ended:
-            return f"{self.name} is gone: its agent was killed, or the connection to it was cut"
+            either = "its agent was killed, or the node went down, or the connection to it was cut"
+            return f"{self.place} is gone: {either}"
         patience_s = SILENT_S
-        if not self.channel.has_message:  # it has yet to log in, and to load what it needs
+        if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
         if self.channel.silent_s > patience_s:
-            return f"heard nothing from {self.name} for {patience_s:.0f} s: is its link down?"
+            return f"heard nothing from {self.place} for {patience_s:.0f} s: is its link down?"
         return None
 
 
 @dataclass(frozen=True)
 class SchedulersJob:
-    """The job of a scheduler that a run is led in."""
+    """The scheduler's job in which a run is led."""
 
     job_id: str
     cluster: str | None = None
-    # Whether the scheduler has said that the time of the job is nearly up.
+    # Whether the scheduler has announced the end of the job's time.
     is_nearly_over: Callable[[], bool] = lambda: False
 
 
 class AgentJob:
-    """A job of this process."""
+    """A run led by this process."""
 
     detached = False
+    is_led_here = True
 
     def __init__(
         self,
@@ -112,28 +119,28 @@ class AgentJob:
         start: Callable[[], Sequence[AgentProcess]],
         *,
         prefixes: bool,
-        is_local: bool = False,  # the agents are on this machine, and below this process
-        patience_s: float = 0.0,  # for what has started the agents to end after them
+        is_local: bool = False,  # the agents are on this machine, as children of this process
+        patience_s: float = 0.0,  # for the processes that started the agents to end after them
         inside: SchedulersJob | None = None,
         ends_unix_s: float | None = None,  # when a scheduler ends the job
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster = inside.job_id, inside.cluster
         self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
-        self._told = False  # the agents that the time is nearly up
-        self.trouble: str | None = None  # the first that this side noticed
+        # all agents were told: that the time is nearly up, that one has failed, that they may go
+        self._told = self._has_failed = self._let_go = False
+        self.trouble: str | None = None  # the first that an agent, or this side, noticed
+        self.lost_node: str | None = None  # for which that is
         self.signals: list[int] = []
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
         self._heartbeat = Heartbeat()
-        self._fed = 0.0  # when a node last sent something of its files
-        self._patient_until = 0.0  # for workers that are stopping in order
-        self._quiet = spec.quiet
-        self._ways: dict[int, str] = {}  # the address and interface of each agent
+        self._fed = 0.0  # when a node last sent a part of its files
+        self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(run_dir, prefixes=prefixes)
         self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
-        on_stop(self._note)
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has nobody else to lead it
+        on_stop(lambda number, _: self.signals.append(number))
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
         self._others = process_tree.children() if is_local else frozenset()
         if is_local:
             process_tree.adopt_orphans()
@@ -148,15 +155,17 @@ class AgentJob:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
         self._requests = RequestFile(run_dir)
-        self._inspection: RunInspection | None = None  # once something is asked, or noticed
+        self._inspection: RunInspection | None = None  # created at the first question or event
 
     @property
     def shown(self) -> bytes:
         return self._follower.tail
 
     def wait(self) -> int:
-        """0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued;
-        128 + its number if a signal ended the run; else 1.
+        """Wait for the end; return the exit code.
+
+        0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued; 128 + its
+        number if a signal ended the run; else 1.
         """
         try:
             while not self._is_over() and self.trouble is None and not self.signals:
@@ -173,12 +182,12 @@ class AgentJob:
                 self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
-                agent.channel.close()  # which ends those that have not heard
+                agent.channel.close()  # this ends agents that did not get the message
             self._proof.unlink(missing_ok=True)
             self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self.signals or self.trouble is None):  # else that is why they stopped
+        if in_order and (self.signals or self.trouble is None):  # else that is their reason
             return STOPPED
         if self.signals:
             return 128 + self.signals[0]
@@ -202,7 +211,11 @@ class AgentJob:
             self._inspection.tick()
             self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
-            self.trouble = self.trouble or agent.trouble()
+            if why := agent.loss():
+                self._fail(why, agent)
+        if not self._let_go and all(agent.is_done or agent.is_over for agent in self._agents):
+            self._let_go = True
+            self._send_all(go=True)
 
     def _inspect(self) -> RunInspection:
         if self._inspection is None:
@@ -210,8 +223,16 @@ class AgentJob:
             self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
         return self._inspection
 
+    def _fail(self, why: str, lost: _AgentConnection | None) -> None:
+        """Have all agents end for the first failure, whoever has noticed it."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._send_all(lost=why)
+        if self.trouble is None:
+            self.trouble, self.lost_node = why, lost.assignment.name if lost else None
+
     def _tick_until(self, deadline: float) -> None:
-        """Until all is over; past the deadline, too, while nodes still send what they have."""
+        """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
             if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
@@ -231,27 +252,36 @@ class AgentJob:
         elif "inspected" in message:
             self._inspect().take(message["inspected"])
         elif "here" in message:
-            self._welcome(message["here"])
+            self._welcome(agent, message["here"])
         elif "stopping" in message:
-            if not self._patient_until and not self._quiet:
+            if not self._patient_until and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
             self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
-        elif message.get("waiting"):
+        elif "waiting" in message:
+            about = {"text": message["waiting"], "since_unix_s": time.time()}
+            write_json(run_files.MEETING.path(self._run_dir), about)
             self._say(message["waiting"])
+        elif "failed" in message:
+            lost = message["lost"]
+            self._fail(message["failed"], None if lost is None else self._agents[lost])
+        elif "done" in message:
+            agent.is_done = True
         elif "ended" in message:
             agent.record = message["ended"]
 
-    def _welcome(self, here: Mapping[str, Any]) -> None:
+    def _welcome(self, agent: _AgentConnection, here: Mapping[str, Any]) -> None:
+        agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        self._ways[here["index"]] = f"{here['node']} {here['address']} ({here['interface']})"
+        known = [one.here for one in self._agents if one.here is not None]
         loopback = str(here["address"]).startswith("127.")
-        if len(self._ways) == len(self._agents) and not self._quiet and not loopback:
-            self._say("network: " + ", ".join(self._ways[index] for index in sorted(self._ways)))
+        if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
+            ways = (f"{one['node']} {one['address']} ({one['interface']})" for one in known)
+            self._say(f"network: {', '.join(ways)}")
 
     def _send_all(self, **message: Any) -> None:
         for agent in self._agents:
@@ -265,7 +295,7 @@ class AgentJob:
         if self._is_local:
             hurry = self._interrupted_twice
             process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
-        else:  # what ssh leaves running, such as a connection for others, is not ours
+        else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = [agent.process for agent in self._agents]
             process_tree.end_started(
                 started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
@@ -283,11 +313,8 @@ class AgentJob:
     def _show(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
-        except BrokenPipeError:  # as in `... | head`: a run that nobody watches any more ends
+        except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
             self.signals.append(signal.SIGPIPE)
 
     def _interrupted_twice(self) -> bool:
         return self.signals.count(signal.SIGINT) > 1
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signals.append(number)

@@ -1,4 +1,4 @@
-"""What each agent leaves in `agents/` of the run folder: who it was, and how its part ended."""
+"""The files of each agent in `agents/` of the run folder: who it was, and how its part ended."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from launch.agent.processes.process_tree import Victim
 from launch.runs.run_record import process_start
 from launch.spec import Assignment
 from muster.errors import STOPPED
-from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, MEETING, RANK_END, RunFile
+from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, RANK_END, RunFile
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -30,7 +30,7 @@ class Ended(Exception):
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
-    """Where torchrun, or workers before they have files of their own, print.
+    """The log for torchrun, and for workers before they have files of their own.
 
     Raises:
         MusterError: it cannot be written.
@@ -38,34 +38,18 @@ def open_log(assignment: Assignment) -> IO[bytes]:
     path = _path(AGENT_LOG, assignment)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("ab")
+        return path.open("a+b")
 
 
-def read_log(assignment: Assignment) -> str:
-    """What was printed there; nothing where it cannot be read."""
-    with suppress(OSError):
-        return _path(AGENT_LOG, assignment).read_text(encoding="utf-8", errors="replace")
-    return ""
-
-
-def log_bytes(assignment: Assignment) -> int:
-    """How much was printed there."""
-    with suppress(OSError):
-        return _path(AGENT_LOG, assignment).stat().st_size
-    return 0
-
-
-def write_here(
-    assignment: Assignment, address: str, interface: str | None, ranks: Sequence[int]
-) -> dict[str, Any]:
-    """Write down who this agent is; a process is known by its pid together with when it began."""
+def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, Any]:
+    """Record this agent; a process is identified by its pid and its start time."""
     record = {
         "index": assignment.index,
         "node": assignment.name,
         "host": socket.gethostname(),
         "address": address,
         "interface": interface,
-        "ranks": list(ranks),
+        "ranks": list(assignment.ranks),
         "time_unix_s": time.time(),
         "pid": os.getpid(),
         **process_start(os.getpid()),
@@ -75,31 +59,24 @@ def write_here(
     return record
 
 
-def write_waiting(assignment: Assignment, text: str | None) -> None:
-    """Write down for which nodes this one waits, as the first does; None: for nobody any more."""
-    if assignment.index == 0:
-        waiting = {"text": text, "since_unix_s": time.time()}
-        write_json(MEETING.path(assignment.spec.run_dir), waiting)
-
-
-def stopped_cleanly(assignment: Assignment, ranks: Sequence[int]) -> str:
-    """What this node's workers said, if all of them stopped cleanly; else nothing."""
-    records = _records_of(assignment, ranks)
-    if not ranks or any(records.get(rank, {}).get("cause") != "stopped" for rank in ranks):
+def stopped_cleanly(assignment: Assignment) -> str:
+    """The reason that this node's workers recorded, if all of them stopped cleanly; else ""."""
+    records = _records_of(assignment)
+    if any(records.get(rank, {}).get("cause") != "stopped" for rank in assignment.ranks):
         return ""
-    return str(records[ranks[0]]["message"])
+    return str(records[assignment.ranks[0]]["message"])
 
 
-def failed(assignment: Assignment, ranks: Sequence[int]) -> list[int]:
-    """Which of this node's workers have said that they failed."""
-    records = _records_of(assignment, ranks)
+def failed(assignment: Assignment) -> list[int]:
+    """The workers of this node that recorded a failure."""
+    records = _records_of(assignment)
     return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
-    """Write down how a worker ended that has not: one that has become another program, say.
+    """Record the end of a worker that could not, for example because it became another program.
 
-    Not where it has not even begun: why that was is in the agent's log.
+    Not if it has not even begun: then the agent's log has the reason.
     """
     run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
@@ -108,34 +85,29 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
     record = {
         "rank": rank,
         "host": socket.gethostname(),
-        "pid": 0,  # which is not known any more
+        "pid": 0,  # no longer known
         "time_unix_s": time.time(),
         "code": code,
         "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
         "message": f"exit code {code}" if code else "",
         "traceback": "",
     }
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_last(path, record)
-    except CannotWrite as error:
-        print(f"error: {error}", file=sys.stderr)
+    _write_last(path, record)
 
 
 def write_exit(
     assignment: Assignment,
-    ranks: Sequence[int],
     ended: Ended,
     clock_offset_s: float,
     victims: Sequence[Victim],
     oom_kills: int,
 ) -> dict[str, Any]:
-    """Write down how this node's part ended, with what each of its workers said of its own end.
+    """Record how this node's part ended, with each worker's own record of its end.
 
-    `oom_kills`: processes that the kernel killed meanwhile for lack of memory.
-    `ended` has the workers that were alive until this agent ended them, and in which state.
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
+    workers that were alive until this agent ended them, with their states.
     """
-    for rank in ranks if ended.cause == "done" else ():
+    for rank in assignment.ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
         "index": assignment.index,
@@ -146,24 +118,26 @@ def write_exit(
         "message": ended.message,
         "noticed_unix_s": ended.time_unix_s,
         "time_unix_s": time.time(),
-        "clock_offset_s": clock_offset_s,  # to add, to have node 0's clock
-        "ranks": list(ranks),
+        "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
+        "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
-        "workers": _records_of(assignment, ranks),
+        "workers": _records_of(assignment),
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
     }
-    try:
-        write_last(_path(AGENT_END, assignment), record)
-    except CannotWrite as error:
-        print(f"error: {error}", file=sys.stderr)
+    _write_last(_path(AGENT_END, assignment), record)
     return record
 
 
-def _records_of(assignment: Assignment, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    run_dir = assignment.spec.run_dir
-    paths = {rank: RANK_END.path(run_dir, rank=rank) for rank in ranks}
-    records = {rank: read_json(path) for rank, path in paths.items()}
-    return {rank: record for rank, record in records.items() if record is not None}
+def _write_last(path: Path, record: dict[str, Any]) -> None:
+    try:
+        write_last(path, record)
+    except CannotWrite as error:
+        print(f"error: {error}", file=sys.stderr)
+
+
+def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
+    paths = ((rank, RANK_END.path(assignment.spec.run_dir, rank=rank)) for rank in assignment.ranks)
+    return {rank: one for rank, path in paths if (one := read_json(path)) is not None}
 
 
 def _path(file: RunFile, assignment: Assignment) -> Path:
@@ -171,16 +145,12 @@ def _path(file: RunFile, assignment: Assignment) -> Path:
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
-    """How many processes the kernel has killed in this cgroup for lack of memory; 0: not known.
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
     """
-    try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    for line in lines:
+    for line in _lines(own):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             file = root / path.lstrip("/") / "memory.events"
@@ -188,9 +158,13 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
             file = root / "memory" / path.lstrip("/") / "memory.oom_control"
         else:
             continue
-        try:
-            pairs = [pair.split() for pair in file.read_text(encoding="utf-8").splitlines()]
-        except OSError:
-            continue
-        return next((int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]), 0)
+        pairs = [pair.split() for pair in _lines(file)]
+        if found := [int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]]:
+            return found[0]
     return 0
+
+
+def _lines(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8").splitlines()
+    return []

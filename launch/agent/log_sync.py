@@ -1,16 +1,15 @@
-"""Bring back, as it is written, what a node without a shared file system puts in its run folder.
+"""Copy a node's part of the run folder to the launcher as it is written, without a shared disk.
 
-A node sends what it writes itself: the files of its ranks and of its host. Node 0, where rank 0 is,
-sends those that a run has once. So nodes that share a disk with each other, but not with the
-launcher, send nothing twice. What grows is sent from where it was. All else is sent whole, and a
-reader finds it when all of it is there.
+A node sends what it writes itself: the files of its ranks and of its host. Node 0, which has rank
+0, sends the files that a run has once. So nodes that share a disk with each other, but not with the
+launcher, send nothing twice. A growing file is sent from its last position. Any other file is sent
+whole, and a reader sees it only when it is complete.
 """
 
 import base64
-import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,56 +23,49 @@ from muster.writing import writing
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144
-# So much may wait to be sent; a slow link must not fill a node's memory.
+# The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
-MUCH_BYTES = 50_000_000  # takes so long to send that one is told
 SENT = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
 class LogSync:
-    """The node's side: finds what is new and sends it."""
+    """The node's side: finds new data and sends it."""
 
-    def __init__(self, run_dir: Path, node: int) -> None:
-        self._run_dir, self._node, self._host = run_dir, node, socket.gethostname()
-        self.ranks: Sequence[int] = ()  # of this node's workers, once they are known
-        self._sent: dict[Path, int] = {}  # bytes of files that grow
-        self._seen: dict[Path, _State] = {}  # of the others, all of which was sent
-        self._begun: dict[Path, tuple[_State, int]] = {}  # of one of them, bytes sent so far
+    def __init__(self, assignment: Assignment) -> None:
+        self._run_dir, self._node = assignment.spec.run_dir, assignment.index
+        self._ranks, self._host = assignment.ranks, socket.gethostname()
+        self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
         self._looked = 0.0
 
     def send_news(self, channel: Channel) -> None:
-        """Send what has been written since the last time, as far as the link takes it."""
-        if time.monotonic() - self._looked < EVERY_S:
-            return
-        self._looked = time.monotonic()
-        self._send(channel)
+        """Send what has been written since the last call, as far as the link accepts it."""
+        if time.monotonic() - self._looked > EVERY_S:
+            self._looked = time.monotonic()
+            self._send(channel)
 
     def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
-        """Send all that is left; gives up where the other side has taken nothing for so long."""
-        if (left := self._left_bytes()) > MUCH_BYTES:
-            channel.send(waiting=f"{self._host}: sending {left / 1e6:.0f} MB of the run folder")
+        """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
                 taken, waiting = time.monotonic(), channel.waiting_bytes
-            time.sleep(0.001)  # a pipe holds 64 kB: one that is slower to fill it sets the pace
+            time.sleep(0.001)  # a pipe holds 64 kB: a longer sleep would limit the speed
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
-        """Whether something was left unsent."""
+        """Send new data; return whether something is left."""
         for file, path in self._files():
             try:
-                send = self._send_end if file.home == "grows" else self._send_whole
-                if send(path, channel):
+                if self._send_file(file, path, channel):
                     return True
-            except FileNotFoundError:  # removed or renamed as we look
+            except FileNotFoundError:  # removed or renamed in the meantime
                 continue
         return False
 
     def _files(self) -> Iterator[tuple[RunFile, Path]]:
         for file in SENT:
             if "{rank}" in file.pattern:
-                paths = [file.path(self._run_dir, rank=rank) for rank in self.ranks]
+                paths = [file.path(self._run_dir, rank=rank) for rank in self._ranks]
             elif "{node}" in file.pattern:
                 paths = [file.path(self._run_dir, node=self._node)]
             elif "{host}" in file.pattern:
@@ -82,57 +74,34 @@ class LogSync:
                 paths = file.find(self._run_dir) if self._node == 0 else []
             yield from ((file, path) for path in paths)
 
-    def _left_bytes(self) -> int:
-        left = 0
-        for _, path in self._files():
-            if path.exists() and self._seen.get(path) != _state(path.stat()):
-                left += path.stat().st_size - self._sent.get(path, 0)
-        return left
-
-    def _send_end(self, path: Path, channel: Channel) -> bool:
-        with path.open("rb") as file:
-            if path not in self._sent:  # a file that stays empty tells something, too
-                channel.send(file=self._name(path), at=0, data="")
-            at = self._sent.setdefault(path, 0)
-            file.seek(at)
-            while new := file.read(CHUNK_BYTES):
-                if channel.waiting_bytes > WAITING_BYTES:
-                    return True
-                channel.send(file=self._name(path), at=at, data=base64.b64encode(new).decode())
-                at += len(new)
-                self._sent[path] = at
-        return False
-
-    def _send_whole(self, path: Path, channel: Channel) -> bool:
-        if self._seen.get(path) == _state(path.stat()):
+    def _send_file(self, file: RunFile, path: Path, channel: Channel) -> bool:
+        facts = path.stat()
+        known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        version = "" if file.home == "grows" else known
+        before, at = self._sent.get(path, (None, 0))
+        if before != version:  # an empty file is information, too
+            at = 0
+        elif at >= facts.st_size:
             return False
-        with path.open("rb") as file:
-            state = _state(os.fstat(file.fileno()))
-            before, at = self._begun.pop(path, (state, 0))
-            at = at if before == state else 0
-            file.seek(at)
-            while self._seen.get(path) != state:
-                if channel.waiting_bytes > WAITING_BYTES:
-                    self._begun[path] = (state, at)
-                    return True
-                new = file.read(CHUNK_BYTES)
-                last = at + len(new) >= state[1]
-                data = base64.b64encode(new).decode()
-                channel.send(file=self._name(path), at=at, data=data, last=last)
+        with path.open("rb") as opened:
+            opened.seek(at)
+            while channel.waiting_bytes <= WAITING_BYTES:
+                new = opened.read(CHUNK_BYTES)
+                data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
+                name = path.relative_to(self._run_dir).as_posix()
+                channel.send(file=name, at=at, data=data, last=is_last)
                 at += len(new)
-                if last:
-                    self._seen[path] = state
-        return False
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._run_dir).as_posix()
+                self._sent[path] = (version, at)
+                if is_last or not new:
+                    return False
+        return True
 
 
 def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
-    """The launcher's side: write what `node` sent.
+    """The launcher's side: write what `node` has sent.
 
     Raises:
-        MusterError: it names a file that is not its to write, or the disk here is full.
+        MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
     file = run_files.known(str(name))
@@ -144,7 +113,7 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
     into = path if grows else path.with_name(f"{path.name}.{node}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        into.touch(0o600 if file.private else 0o666)  # less the umask
+        into.touch(0o600 if file.private else 0o666)  # minus the umask
         with into.open("r+b") as stream:
             stream.seek(int(message["at"]))
             stream.write(base64.b64decode(message["data"]))
@@ -153,18 +122,11 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
             into.replace(path)
 
 
-_State = tuple[int, int, int]  # of a file: which it is, its size, when it was written
-
-
-def _state(facts: os.stat_result) -> _State:
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
-
-
 def make_room(assignment: Assignment) -> None:
-    """On a node with a disk that is not the launcher's: of the last attempt, or of another run.
+    """Clear the folder on a node with its own disk: of the last attempt, or of another run.
 
     Raises:
-        UsageError: another run's files are there, and are not to be overwritten.
+        UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
     if spec.attempt:

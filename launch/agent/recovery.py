@@ -1,10 +1,9 @@
-"""Where the seconds went from what ended an attempt to the first step of the next.
+"""Measure the seconds from the end of an attempt to the first step of the next.
 
-How it works: each part ends at a time that somebody has written down. An attempt that is put aside
-tells when a worker or an agent had the first word of the fault. The fault is taken to have come
-right after the last record that a rank wrote, but no longer ago than silence is waited for. Of the
-new attempt rank 0's `start.json` tells. A program that records no steps is back with its first
-output.
+How it works: each part ends at a recorded time. The files of the earlier attempt say when a worker
+or an agent first reported the fault. The fault is assumed to have happened right after the last
+record of a rank, but no longer ago than the limit for silence. For the new attempt rank 0's
+`start.json` has the times. A program that records no steps counts as back with its first output.
 """
 
 import time
@@ -21,14 +20,14 @@ from muster.writing import CannotWrite, read_json, write_json
 
 @dataclass(frozen=True)
 class Recovery:
-    """Of the attempt that runs now, after the one whose files are in `before`."""
+    """The recovery of the present attempt, after the one whose files are in `before`."""
 
     run_dir: Path
     before: Path
     attempt: int  # 2 is the one after the first
 
     def look(self) -> str | None:
-        """What to say, once the attempt is back at work; it is written down, too."""
+        """The line to print when the attempt is back at work; it is also recorded."""
         agent = read_json(run_files.AGENT.path(self.run_dir, node=0), "time_unix_s")
         if agent is None or (back := self._back()) is None:
             return None
@@ -44,7 +43,7 @@ class Recovery:
         }
         total = round(ends[-1] - fault, 3)
         record = {"attempt": self.attempt, "fault_unix_s": fault, "total_s": total}
-        with suppress(CannotWrite):  # no reason to end the run
+        with suppress(CannotWrite):  # not a reason to end the run
             write_json(run_files.RECOVERY.path(self.run_dir), {**record, "parts_s": parts})
         shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
         return f"attempt {self.attempt}: {what} after {total:.1f} s: {shown}"
@@ -52,7 +51,8 @@ class Recovery:
     def _of_fault(self) -> Iterator[float]:
         """When it came, when an agent noticed it, and when nothing was left of the attempt.
 
-        Nothing where nobody was left to write that down.
+        By the clock of node 0, as what is written of the new attempt. Nothing where nobody was left
+        to write it down.
         """
         agents = end_facts.read_agents(self.before)
         offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
@@ -69,13 +69,13 @@ class Recovery:
         noticed = min([*heard, *ends], default=max(known))
         first = min([noticed, *by_workers])
         records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
-        # the first rank to fall silent: others may have had a checkpoint to write down
-        yield min(first, max(min(records), first - SILENT_S)) if records else first
-        yield noticed
-        yield max(ends or known)
+        # the first rank to fall silent: others may still have recorded a checkpoint
+        came = min(first, max(min(records), first - SILENT_S)) if records else first
+        offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
+        yield from (one - offset_s for one in (came, noticed, max(ends or known)))
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
-        """At what the attempt is back, and when it had what it needs for that; None: not yet."""
+        """What the attempt was back at, and the times of its phases; None: not yet."""
         start = read_json(run_files.START.path(self.run_dir), "step", "marks_unix_s")
         if start is not None:
             marks = start["marks_unix_s"]
@@ -94,12 +94,12 @@ class Recovery:
 
 
 def of_last_attempt(run_dir: Path) -> Recovery | None:
-    """Of a run that was started again; None of its first attempt."""
+    """The recovery of a run that was restarted; None in its first attempt."""
     folders = run_files.attempt_folders(run_dir)
     number = max(folders, default=None)
     return None if number is None else Recovery(run_dir, folders[number], number + 2)
 
 
 def _made_to_rise(times: list[float]) -> list[float]:
-    """Clocks of two machines may be apart by more than a short part took."""
+    """Make `times` ascending, since two machines' clocks may differ by more than a part took."""
     return [max(times[: count + 1]) for count in range(len(times))]

@@ -1,24 +1,23 @@
-"""Workers are asked to stop, and get the time to end by themselves.
+"""Ask workers to stop, and give them time to end by themselves.
 
-How it works: a worker that can stop in order makes a file named by its pid. Whoever has the run
-stop writes the reason into each of these files first, and then sends SIGTERM to these workers
-alone: torchrun would answer a SIGTERM of its own by ending them. They agree on the step among
+How it works: a worker that can stop cleanly makes a file named by its pid. To stop the run, the
+agent first writes the reason into each of these files, and then sends SIGTERM to these workers
+only: torchrun would answer a SIGTERM by ending its workers. The workers agree on the step among
 themselves. A worker that has made no file yet is not asked, and is ended with the others.
 
-Where there is no such file at all, the program is one that says nothing of stopping. It may still
-catch SIGTERM: torchrun gets the signal, passes it on, and waits for it as long as is allowed here.
+If there is no such file at all, the program does not use `muster` for stopping. It may still catch
+SIGTERM. So torchrun gets the signal, passes it on, and waits for the program as long as this module
+allows.
 """
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import psutil
 
 from launch.agent.processes import process_state, process_tree
-
-if TYPE_CHECKING:
-    import psutil
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
@@ -27,8 +26,8 @@ SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    One that can stop in order says so by a file in a folder of `scratch`, named by its pid and
-    open for the reason. `say` tells a launcher that it has to be patient.
+    A worker that can stop cleanly has a file in a folder of `scratch`, named by its pid, for the
+    reason. `say` tells a launcher that it must be patient.
     """
 
     def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
@@ -36,8 +35,7 @@ class Stoppable:
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None
-        self._waits_until: float | None = None
-        self._heeds: bool | None = None  # whether what runs would do something about SIGTERM
+        self._heeds: bool | None = None  # whether the running program reacts to SIGTERM
 
     @property
     def is_asked(self) -> bool:
@@ -48,42 +46,37 @@ class Stoppable:
         """Whether they were asked, and may take longer still."""
         return self._until is not None and time.monotonic() < self._until
 
-    @property
-    def has_patience(self) -> bool:
-        """Whether other nodes may take longer still, from when this is first asked."""
-        self._waits_until = self._waits_until or time.monotonic() + self._grace_s
-        return time.monotonic() < self._waits_until
-
     def ask(self, why: str) -> None:
-        """Ask those that can stop in order, if any have said so by now; once.
+        """Ask the workers that can stop cleanly, if there are any by now; once.
 
         Not torchrun, which would end its workers. They agree among themselves on the step.
         """
         workers = [path for path in self.folder.iterdir() if path.name.isdigit()]
         if self.is_asked or not workers:
             return
-        self._until = time.monotonic() + self._grace_s
         for path in workers:
             path.write_text(why)
-        process_tree.ask([int(path.name) for path in workers])
-        self._say(stopping=self._grace_s)
+        self._ask([int(path.name) for path in workers])
 
     def ask_all(self) -> bool:
-        """Send SIGTERM to what this process has started: torchrun, or the workers themselves.
+        """Send SIGTERM to the processes started by this one: torchrun, or the workers themselves.
 
-        False where workers were asked before.
+        False if workers were asked before.
         """
         if self.is_asked:
             return False
-        self._until = time.monotonic() + self._grace_s
-        process_tree.ask(list(process_tree.children()))
-        self._say(stopping=self._grace_s, all=True)
+        self._ask(process_tree.children(), all=True)
         return True
 
-    def is_last_moment(self, left_s: float | None) -> bool:
-        """Whether just their grace is left of a job's time, for workers that catch SIGTERM.
+    def _ask(self, pids: Collection[int], **more: bool) -> None:
+        self._until = time.monotonic() + self._grace_s
+        process_tree.ask(pids)
+        self._say(stopping=self._grace_s, **more)
 
-        Those that do not may use all of it.
+    def is_last_moment(self, left_s: float | None) -> bool:
+        """Whether only the grace of workers that catch SIGTERM is left of a job's time.
+
+        Workers that do not catch it may use all of the time.
         """
         if left_s is None or left_s > self._grace_s + SPARE_S:
             return False
@@ -93,16 +86,14 @@ class Stoppable:
 
 
 def _catches_sigterm() -> bool:
-    """Whether a worker below this process would do something about SIGTERM, but for ending.
+    """Whether a worker below this process has its own reaction to SIGTERM.
 
     `worker_main.py --exec` does not count: it only passes signals on.
     """
     return any(_catches(process) for process in process_tree.descendants())
 
 
-def _catches(process: "psutil.Process") -> bool:
-    import psutil  # here, since --help and --dry-run do not need it
-
+def _catches(process: psutil.Process) -> bool:
     try:
         is_worker = process_tree.rank_text(process) and "--exec" not in process.cmdline()[:5]
     except psutil.Error:

@@ -5,15 +5,15 @@ torchrun, another node, the launcher or this process itself, all processes of th
 
 How it works: one loop looks, every 50 ms, at the other agents, the launcher, signals and its own
 workers. Whatever ends this node's part raises `Ended` there. The order of what follows matters: the
-other agents are told first, then workers get a moment to write down that they lost a peer, then
-they are ended, then this node's record is written, and last it waits until the others have written
-theirs: a scheduler may kill the slower tasks of a job as soon as the first has failed.
+launcher, which has the other nodes end, is told first, then workers get a moment to write down that
+they lost a peer, then they are ended, then this node's record is written and sent. Last it waits
+for the launcher to let go: other agents would take an end for the cause of what ended it.
 
 States of an agent, and the fields that hold them:
 
-    joining     `_peers` is set, `master_port` is None: it waits for the other agents
+    joining     `_peers` is set, its `master_port` is None: it waits for the other agents
     running     `_workload` is set
-    stopping    `_stop_request`: the launcher asked; workers were asked to stop at a step's end
+    stopping    `_stop_request`: somebody asked; workers were asked to stop at a step's end
                 `_stopping`: workers that cannot do that have got SIGTERM
     finished    `_finished`: workers of this node have ended; it waits for those of other nodes
     ended       `Ended` was raised, by any state; `_end` runs once
@@ -37,12 +37,10 @@ from launch.agent.agent_records import (
     stopped_cleanly,
     write_exit,
     write_here,
-    write_waiting,
 )
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.client import CoordinatorClient
-from launch.agent.membership.coordinator import Coordinator, Peers
+from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
@@ -53,23 +51,24 @@ from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
-DEAF_S = 5.0  # one that was silent for so long is told nothing more
-# Time for workers to find that a peer is gone, and to write down how they ended.
+PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
+DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
+# Time for workers to find that a peer is gone, and to record how they ended.
 ECHO_S, STOP_S = 1.5, 2.0
-# Time for the others to write down how they ended, too.
+# Time for the other agents to record how they ended.
 LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 def main() -> int:
-    """Be led through stdin and stdout."""
-    # Whatever is printed here by accident must not come between the messages.
+    """Serve a launcher through stdin and stdout."""
+    # Accidental output must not get between the messages.
     launcher = Channel(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     return serve(launcher, lambda message: Assignment.from_json(message["assignment"]))
 
 
 def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
-    """Wait for the assignment, the first message of the launcher, and act on it."""
+    """Wait for the assignment, the launcher's first message, and carry it out."""
     Heartbeat().add(launcher)
     message = launcher.first("assignment", "stop") or {"stop": 1}
     if "stop" in message:  # before there was anything to do
@@ -85,35 +84,33 @@ class Agent:
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment, self._launcher = assignment, launcher
         self._signals: list[int] = []
-        self._notices: list[int] = []  # that the time is up
-        self._oom_kills, self._hurry = oom_kills(), False  # before the workers start
-        self._stop_request: Ended | None = None  # by the launcher, to stop
-        self._stopping: Ended | None = None  # for which workers that say nothing were sent SIGTERM
-        self._finished: Ended | None = None  # this node's workers have ended, and well or as told
+        self._notices: list[int] = []  # announcements of the time limit
+        self._oom_kills, self._hurry = oom_kills(), False  # counted before the workers start
+        self._stop_request: Ended | None = None  # by the launcher, a signal or the time
+        self._stopping: Ended | None = None  # workers without a stop file have got SIGTERM
+        self._finished: Ended | None = None  # this node's workers have ended, well or as requested
+        self._lost: str | None = None  # what has failed elsewhere
+        self._may_leave = False
         self._peers: Peers | None = None
         self._workload: Workload | None = None
-        run_dir = assignment.spec.run_dir
-        shared = (run_dir / assignment.proof).exists()
-        self._log_sync = None if shared else LogSync(run_dir, assignment.index)
+        shared = (assignment.spec.run_dir / assignment.proof).exists()
+        self._log_sync = None if shared else LogSync(assignment)
 
     def run(self) -> int:
-        """Stay until nothing of the run is left on this node; the exit code of this process."""
+        """Run until nothing of the run is left on this node; return this process's exit code."""
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.append(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._notices.append(number))
         process_tree.adopt_orphans()
-        # torchrun never removes its temporary folders, and a worker that is killed cannot.
-        with tempfile.TemporaryDirectory(prefix="muster-", ignore_cleanup_errors=True) as scratch:
+        # torchrun never removes its temporary folders, and a worker that is killed cannot
+        is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
+        with tempfile.TemporaryDirectory(
+            prefix="muster-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
+        ) as scratch:
             self._scratch, assignment = scratch, self._assignment
             Path(scratch, STOPPABLE).mkdir()
-            self._inspection = NodeInspection(
-                Path(scratch, INSPECTION),
-                assignment.index,
-                assignment.name,
-                lambda message: self._say(inspected=message),
-                assignment.spec.hang_after_s,
-            )
+            self._inspection = NodeInspection(Path(scratch, INSPECTION), assignment, self._launcher)
             try:
                 return self._end(self._take_part())
             finally:
@@ -131,56 +128,61 @@ class Agent:
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
-        if assignment.index == 0:
-            self._peers = coordinator = Coordinator(assignment)
-            self._say(listening=coordinator.port)
-        else:
-            self._peers = CoordinatorClient(assignment)
-        peers = self._peers
+        peers = self._peers = Peers(assignment)
+        if peers.door is not None:
+            self._say(listening=peers.door.port)
         announced: str | None = None
         while peers.master_port is None:
             self._tick()
             if peers.waiting != announced:
                 announced = peers.waiting
                 self._say(waiting=announced)
-                write_waiting(assignment, announced)
         workload = self._workload = self._start(peers, peers.master_port)
-        self._inspection.begin(peers)
+        self._inspection.has_begun = True
         while workload.runs:
             self._tick()
             self._look_for_failure(workload)
         self._look_for_failure(workload)
         ended = self._stopping or Ended(0, "done", "")
-        if stopped := stopped_cleanly(assignment, peers.ranks):
+        if stopped := stopped_cleanly(assignment):
             ended = Ended(STOPPED, "stopped", stopped)
         self._finished = ended
         self._write_exit(ended)
-        peers.done()
-        while not peers.settled():
+        self._say(done=True)
+        while not self._has_leave():
             self._tick()
         return ended
 
     def _tick(self) -> None:
-        """Hear everyone; raises `Ended` where that ends this node's part."""
+        """Check all sources of events; raises `Ended` if one ends this node's part."""
         assert self._peers is not None
         time.sleep(TICK_S)
         self._peers.tick()
         self._inspection.tick()
-        self._hear(self._launcher)
-        if self._notices and self._workload is not None:
-            self._heed_notice()
+        if self._log_sync is not None:
+            self._log_sync.send_news(self._launcher)
+        self._hear()
+        name, launcher = self._assignment.name, self._launcher
         if self._signals:
             number = self._signals[0]
-            name = signal.Signals(number).name
-            sent = f"{self._assignment.name} was sent {name}"
-            self._stop(Ended(128 + number, "signal", sent), name)
-        if self._peers.trouble is not None and self._stopping is None:
-            raise Ended(1, "peer", self._peers.trouble)
+            why = signal.Signals(number).name
+            self._ask_to_stop(Ended(128 + number, "signal", f"{name} was sent {why}", why))
+        if self._notices and self._workload is not None:
+            self._heed_notice()
+        if self._stop_request is not None:
+            self._stop(self._stop_request)
+        if launcher.ended:
+            raise Ended(1, "launcher", f"{name} lost its launcher")
+        if launcher.silent_s > SILENT_S:
+            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
+            raise Ended(1, "launcher", f"{name} {silence}")
+        trouble = self._lost or (self._peers.trouble if self._finished is None else None)
+        if trouble is not None and self._stopping is None:
+            raise Ended(1, "peer", trouble)
 
-    def _hear(self, launcher: Channel) -> None:
-        if self._log_sync is not None:
-            self._log_sync.send_news(launcher)
-        for message in launcher.receive():
+    def _hear(self) -> None:
+        """Note what the launcher says."""
+        for message in self._launcher.receive():
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
@@ -188,38 +190,34 @@ class Agent:
             if "stop" in message:
                 code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
                 self._hurry = self._hurry or bool(message.get("hurry"))
-                self._stop_request = Ended(code, "told", reason, str(message.get("signal", reason)))
-        if self._stop_request is not None:
-            self._stop(self._stop_request, self._stop_request.why)
-        if launcher.ended:
-            raise Ended(1, "launcher", f"{self._assignment.name} lost its launcher")
-        if launcher.silent_s > SILENT_S:
-            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
-            raise Ended(1, "launcher", f"{self._assignment.name} {silence}")
+                self._ask_to_stop(Ended(code, "told", reason, message.get("signal", reason)))
+            self._lost = self._lost or message.get("lost")
+            self._may_leave = self._may_leave or "go" in message
+
+    def _ask_to_stop(self, ended: Ended) -> None:
+        self._stop_request = self._stop_request or ended
 
     @cached_property
     def _workers(self) -> Stoppable:
         return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
-        """The time of the job is nearly up: workers that can stop in order do, others later."""
-        self._workers.ask(NOTICE)  # none may be ready yet: then again, with the next tick
+        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        self._workers.ask(NOTICE)  # if none is ready yet, the next tick asks again
         if self._workers.is_last_moment(self._assignment.left_s()):
             message = f"{self._assignment.name}: the time of its job is nearly up"
-            self._stop(Ended(128 + signal.SIGTERM, "signal", message), NOTICE)
+            self._ask_to_stop(Ended(128 + signal.SIGTERM, "signal", message, NOTICE))
 
-    def _stop(self, ended: Ended, why: str) -> None:
-        """Have workers end by themselves, where somebody wants the run to; raises `ended` if late.
+    def _stop(self, ended: Ended) -> None:
+        """Let workers end by themselves on a request to end the run; raises `ended` if late.
 
-        A failure, which has another code than a signal's, leaves time only to those that can stop
-        in order.
+        A failure, whose code is not that of a signal, gives time only to workers that can stop
+        cleanly.
         """
         if self._finished is not None:
-            if self._in_a_hurry() or not self._workers.has_patience:
-                raise self._finished
             return
         if not self._in_a_hurry():
-            self._workers.ask(why)
+            self._workers.ask(ended.why)
             if ended.code > 128 and self._is_busy():
                 self._inspection.last_look()
                 self._stopping = ended if self._workers.ask_all() else self._stopping
@@ -229,27 +227,23 @@ class Agent:
     def _start(self, peers: Peers, master_port: int) -> Workload:
         assignment = self._assignment
         interface = interface_of(peers.own_address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, peers.own_address, interface, peers.ranks))
-        if self._log_sync is not None:
-            self._log_sync.ranks = peers.ranks
+        self._say(here=write_here(assignment, peers.own_address, interface))
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
-        # torchrun never removes its temporary folders, hence `scratch`; the user's is for workers:
-        # that of --env or a prologue, else the node's own. `worker_main.py` puts it back
-        env |= {"TMPDIR": self._scratch, "MUSTER_USER_TMPDIR": env.get("TMPDIR", "")}
-        return Workload(assignment, peers.ranks, master_port, env)
+        return Workload(assignment, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
-        if failure and self._stopping is None:  # else that is how SIGTERM ended them
+        if failure and self._stopping is None:  # else SIGTERM ended them, which is no failure
             raise Ended(1, "command", failure)
 
     def _end(self, ended: Ended) -> int:
-        """Let everyone know, wait for what workers have to say of it, and end them all."""
-        peers, launcher = self._peers, self._launcher
-        if peers is not None and ended is not self._finished and ended.cause != "peer":
-            peers.fail(ended.message)
+        """Inform everyone, wait for the workers' records, and end them all."""
+        launcher, index = self._launcher, self._assignment.index
+        if ended is not self._finished:
+            lost = self._peers.lost if self._peers is not None else None
+            self._say(failed=ended.message, lost=index if ended.cause == "signal" else lost)
         if ended.cause in ("command", "peer"):
             deadline = time.monotonic() + ECHO_S
             while self._has_workers() and time.monotonic() < deadline and not self._signals:
@@ -261,27 +255,27 @@ class Agent:
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
         )
         record = self._write_exit(ended, victims)
-        if peers is not None and ended is not self._finished:
-            peers.done()
-            deadline = time.monotonic() + LEAVE_S
-            while not peers.settled() and time.monotonic() < deadline and not self._in_a_hurry():
-                time.sleep(TICK_S)
-                self._keep_in_touch()
-        if peers is not None:
-            self._inspection.tick()
-            peers.close()
         if launcher.silent_s < DEAF_S:
+            self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
             launcher.drain(DRAIN_S)
+        deadline = time.monotonic() + LEAVE_S
+        while not self._has_leave() and not launcher.ended and time.monotonic() < deadline:
+            time.sleep(TICK_S)
+            self._keep_in_touch()
+        if self._peers is not None:
+            self._peers.close()
         return ended.code
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
-        peers = self._peers
-        ranks, offset_s = (peers.ranks, peers.clock_offset_s) if peers is not None else ([], 0.0)
-        killed = oom_kills() - self._oom_kills
-        return write_exit(self._assignment, ranks, ended, offset_s, victims, killed)
+        offset_s, killed = self._launcher.clock_offset_s, oom_kills() - self._oom_kills
+        return write_exit(self._assignment, ended, offset_s, victims, killed)
+
+    def _has_leave(self) -> bool:
+        """Whether nobody needs this agent any more."""
+        return self._may_leave or self._assignment.count == 1 or self._in_a_hurry()
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
@@ -290,18 +284,14 @@ class Agent:
         return self._is_busy() and self._inspection.sees_workers()
 
     def _end_idle_starter(self) -> None:
-        """Without workers torchrun has nothing to do, but takes seconds to end."""
+        """End torchrun if it has no workers left, since its own end takes seconds."""
         self._keep_in_touch()
         if self._workload is not None and not self._has_workers():
             self._workload.kill_starter()
 
     def _keep_in_touch(self) -> None:
-        if self._peers is not None:
-            self._peers.tick()
-            self._inspection.tick()
-        if not self._launcher.ended:
-            for message in self._launcher.receive():
-                self._hurry = self._hurry or bool(message.get("hurry"))
+        self._inspection.tick()
+        self._hear()
 
     def _in_a_hurry(self) -> bool:
         return self._hurry or self._signals.count(signal.SIGINT) > 1

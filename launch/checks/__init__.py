@@ -1,1 +1,1 @@
-"""What is wrong with the nodes, found before anything starts; each finding says what to do."""
+"""Find problems of the nodes before anything starts; each finding says what to do."""

@@ -1,4 +1,4 @@
-"""What the workers measured, as tables, and a sentence on the slowest connections."""
+"""The workers' measurements as tables, and a sentence on the slowest connections."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,12 +8,13 @@ from rich import box
 from rich.table import Table
 
 Measured = Mapping[str, Any]
-Direction = tuple[int, int]  # from a rank to a rank
+Direction = tuple[int, int]  # from one rank to another
 # A pair is named if it carries less than this part of the upper quartile: smaller differences are
-# noise of busy machines. Not of the median: one slow node of three makes two of three pairs slow.
+# noise of busy machines. The median would not do, since one slow node of three makes two of three
+# pairs slow.
 SLOW = 0.5
 SHOWN = 4  # pairs in a sentence
-# What nccl-tests prints, in its order, and how.
+# The columns of nccl-tests, in their order and format.
 COLUMNS = {
     "": "{name}",
     "size(B)": "{bytes}",
@@ -28,7 +29,7 @@ COLUMNS = {
 
 
 def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
-    """What to call each rank: its node, with the rank where a node has several."""
+    """A name for each rank: its node, with the rank if a node has several."""
     of_rank = [nodes.get(rank, str(host)) for rank, host in enumerate(measured["hosts"])]
     if len(set(of_rank)) == len(of_rank):
         return of_rank
@@ -36,7 +37,7 @@ def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
 
 
 def tables(measured: Measured, called: Sequence[str]) -> Iterator[tuple[str, Table]]:
-    """The pairs, where there are several nodes, and the collectives; each with its title."""
+    """Tables of the pairs, if there are several nodes, and of the collectives, with titles."""
     if measured["pairs"]:
         yield "Gbit/s from each worker (left) to each other", _matrix(measured, called)
     workers = len(measured["hosts"])
@@ -58,7 +59,7 @@ def verdict(measured: Measured, called: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def best(measured: Measured) -> dict[Direction, float]:
-    """Gbit/s from each rank to each other, at the message size that is fastest."""
+    """Gbit/s from each rank to each other, at the fastest message size."""
     found: dict[Direction, float] = {}
     for one in measured["pairs"]:
         pair = (one["from"], one["to"])
@@ -67,7 +68,7 @@ def best(measured: Measured) -> dict[Direction, float]:
 
 
 def _sentence(directions: Mapping[Direction, float], called: Sequence[str]) -> str:
-    """The sentence: each pair by its slower direction."""
+    """The sentence; each pair counts by its slower direction."""
     pairs: dict[Direction, float] = {}
     for (one, other), speed in directions.items():
         pair = min(one, other), max(one, other)
@@ -93,7 +94,7 @@ def _name(pair: Direction, called: Sequence[str]) -> str:
 
 
 def rate(gbit_s: float) -> str:
-    """With three digits that mean something: 0.940, 9.40, 94.0."""
+    """With three significant digits: 0.940, 9.40, 94.0."""
     return f"{gbit_s:#.3g}".rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Look at every node, and try every pair of them; the nodes need Python and nothing else."""
+"""Check every node, and test every pair of them; the nodes need Python and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Examination:
 
     @property
     def problems(self) -> list[str]:
-        """A line for each row that fails, as a run would."""
+        """A line for each row that fails; such a problem would also make a run fail."""
         return [row.line for row in self.rows if row.verdict == "FAIL"]
 
     @property
@@ -39,7 +39,7 @@ def look(
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
 ) -> Examination:
-    """Ask all nodes what they are like, and judge those that answer.
+    """Ask all nodes for their facts, and check those that answer.
 
     `folder`, `python` and `disks` are as in `facts_request`.
     """
@@ -56,7 +56,7 @@ def judge_nodes(
     choose: Callable[[Mapping[int, Probe]], Choice],
     silent: Sequence[str] = (),
 ) -> Examination:
-    """Try the network between the nodes that have answered with `probes`, and judge all of it.
+    """Test the network between the nodes that have answered with `probes`, and check everything.
 
     `choose` chooses the network; `silent` has a line for each node that has not answered.
     """
@@ -81,7 +81,7 @@ def judge_nodes(
 
 
 def examination(findings: Findings) -> Examination:
-    """The rows that the findings make; only one where no node answers."""
+    """The rows of the findings; a single row if no node answers."""
     if not findings.nodes:
         return Examination([network_checks.reach(findings)])
     checks = (network_checks.reach, *node_checks.ROWS, *network_checks.ROWS)
@@ -89,9 +89,9 @@ def examination(findings: Findings) -> Examination:
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:
-    """How far a node's clock is ahead of the one here, as the quickest of its answers has it.
+    """How far a node's clock is ahead of this machine's, by the quickest of its answers.
 
-    Half of the round trip is taken off, which is wrong by no more than that half.
+    Half of the round trip is subtracted; the error is at most that half.
     """
     if not answers:
         return None

@@ -1,8 +1,8 @@
-"""What was found out about all nodes, and a row of the table for each check of it."""
+"""The findings about all nodes, and a row of the table for each check."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
@@ -13,7 +13,7 @@ SHOWN = 8  # names in a row, and lines
 
 @dataclass(frozen=True)
 class Reach:
-    """A connection from one node to another: "" if data came through, else what went wrong."""
+    """A connection from one node to another: "" if data came through, else the error."""
 
     trouble: str
     connect_s: float | None = None
@@ -25,35 +25,34 @@ class Node:
 
     name: str
     probe: Probe
-    skew_s: float | None = None  # its clock minus the one here
+    skew_s: float | None = None  # its clock minus this machine's
     reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of all nodes; the rows are made from nothing else."""
+    """The facts about all nodes; the rows are made from these alone."""
 
     launcher: str
-    nodes: Sequence[Node]  # that answered, in the order of their ranks
-    silent: Sequence[str] = ()  # a line for each that did not: who, why; what to do
+    nodes: Sequence[Node]  # those that answered, in the order of their ranks
+    silent: Sequence[str] = ()  # a line for each other node: which one, why, what to do
     chosen: Choice | None = None
     trouble: str = ""  # why no network could be chosen
 
     def address(self, node: Node) -> str | None:
-        """The node's address on the network that was chosen."""
+        """The node's address on the chosen network."""
         at = self.nodes.index(node)
         return self.chosen.addresses[at] if self.chosen else None
 
-    def interface(self, node: Node) -> Mapping[str, Any]:
-        """The interface that has that address."""
-        address = self.address(node)
-        found = [one for one in node.probe["interfaces"] if one["address"] == address]
-        return found[0] if found else {"name": "?", "state": "unknown"}
+    def interface(self, node: Node) -> str:
+        """The interface with that address."""
+        own = {one["address"]: one["name"] for one in node.probe["interfaces"]}
+        return str(own.get(self.address(node), "?"))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One check: what was found, a line for each difference, and what to do about it."""
+    """One check: the finding, a line for each difference, and what to do about it."""
 
     check: str
     verdict: Verdict
@@ -67,33 +66,27 @@ class Row:
         return f"{self.check}: {'; '.join(lines)}"
 
 
-def alike(check: str, findings: Findings, value: Callable[[Node], str], fix: str) -> Row:
-    """Whether all nodes have the same; a warning says who has which."""
-    found = groups({node.name: value(node) for node in findings.nodes})
-    return Row(check, "ok", found) if len(found) == 1 else Row(check, "warn", found, fix)
-
-
-def groups(values: Mapping[str, str], count: int | None = None) -> tuple[str, ...]:
-    """`value` if all nodes have it, of `count` where not all are in `values`; else who has which.
+def groups(values: Mapping[str, str]) -> tuple[str, ...]:
+    """`value` if all nodes have it; else who has which.
 
     The most frequent comes first.
     """
     who: dict[str, list[str]] = {}
     for name, value in values.items():
         who.setdefault(value, []).append(name)
-    if len(who) == 1 and len(values) == (count or len(values)):
+    if len(who) == 1:
         return tuple(who)
     ordered = sorted(who.items(), key=lambda item: -len(item[1]))
     return shortened([f"{listed(names)}: {value}" for value, names in ordered])
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:
-    """The first lines, and how many more there are."""
+    """The first lines, and the number of the others."""
     more = (f"and {len(lines) - SHOWN} more",) if len(lines) > SHOWN else ()
     return (*lines[:SHOWN], *more)

@@ -1,12 +1,12 @@
-"""Rows on how nodes are reached: the network between them, every pair, the clocks."""
+"""Rows about the network: whether nodes answer, their common network, every pair, the clocks."""
 
 from collections.abc import Callable, Sequence
 
 from launch.checks.findings import Findings, Row, groups, listed, shortened
 
-SKEW_S = 1.0  # with more, the worker that failed first is not found by its time
+SKEW_S = 1.0  # with more, times do not show which worker failed first
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
-# What the kernel says when a node cannot be reached, and what to do.
+# The kernel's errors for a node that cannot be reached, and what to do.
 REMEDIES = {
     "no answer": FIREWALL,
     "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
@@ -17,35 +17,23 @@ REMEDIES = {
 
 
 def reach(findings: Findings) -> Row:
-    """Every node answered."""
+    """Whether every node answered."""
     how = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
         count = len(findings.nodes)
         return Row("reach", "ok", (f"{how} works on {count} of {count}",))
     parted = [line.partition("; ") for line in findings.silent]
     found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
-    fixes = {fix: cause.partition(": ")[0] for cause, _, fix in parted if fix}
-    if len(fixes) == 1:
-        return Row("reach", "FAIL", found, *fixes)
-    each = shortened([f"{who}: {fix}" for fix, who in fixes.items()])
-    return Row("reach", "FAIL", found, "\n".join(each))
+    fixes = dict.fromkeys(fix for _, _, fix in parted if fix)
+    return Row("reach", "FAIL", found, "\n".join(shortened([*fixes])))
 
 
 def network(findings: Findings) -> Row:
-    """All have an address of their own on one network, on an interface that is up."""
+    """Whether each node has its own address on one network, on an interface that is up."""
     if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
-    down = [
-        f"{node.name}: {findings.interface(node)['name']} ({findings.address(node)}) is down"
-        for node in findings.nodes
-        if findings.interface(node)["state"] == "down"
-    ]
-    if down:
-        return Row("network", "FAIL", tuple(down), "run there: sudo ip link set INTERFACE up")
-    interfaces = groups(
-        {node.name: str(findings.interface(node)["name"]) for node in findings.nodes}
-    )
+    interfaces = groups({node.name: findings.interface(node) for node in findings.nodes})
     addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
@@ -55,7 +43,7 @@ def network(findings: Findings) -> Row:
 
 
 def pairs(findings: Findings) -> Row:
-    """Data goes from every node to every other."""
+    """Whether data goes from every node to every other."""
     count = len(findings.nodes)
     wanted = count * (count - 1)
     directions = {
@@ -80,30 +68,23 @@ def pairs(findings: Findings) -> Row:
 
 
 def clocks(findings: Findings) -> Row:
-    """The clocks agree well enough to tell what came first."""
+    """Whether the clocks agree well enough to order events."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
         return Row(
             "clocks", "warn", ("no node answered with its time",), "see the other rows first"
         )
-    spread_s = max(skews.values()) - min(skews.values())
-    if len(skews) > 1 and spread_s <= SKEW_S and min(map(abs, skews.values())) > SKEW_S:
-        ahead = sum(skews.values()) / len(skews)
-        found = (
-            f"the nodes agree within {max(spread_s * 1000, 1):.0f} ms, and are {ahead:+.1f} s "
-            "against this machine"
-        )
-        return Row("clocks", "warn", (found,), "here: sudo timedatectl set-ntp true")
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
-        return Row("clocks", "warn", shortened(each), "run there: sudo timedatectl set-ntp true")
+        where = "here" if len(odd) == len(skews) > 1 else "there"
+        return Row("clocks", "warn", shortened(each), f"run {where}: sudo timedatectl set-ntp true")
     worst = max(abs(skew) for skew in skews.values())
     return Row("clocks", "ok", (f"within {max(worst * 1000, 1):.0f} ms of this machine",))
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """What went wrong: one line for a node that no other reaches, or that reaches no other."""
+    """The failures: one line for a node that no other reaches, or that reaches no other."""
     found: list[str] = []
     left, others = dict(failed), len(findings.nodes) - 1
     for end, says in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):

@@ -1,19 +1,19 @@
-"""Rows on each node by itself: its Python, code, GPUs and disk."""
+"""Rows about each node by itself: its Python, code, GPUs and disk."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from launch.checks.findings import Findings, Row, alike, groups, listed, shortened
+from launch.checks.findings import Findings, Row, groups, listed, shortened
 
 GB = 1_000_000_000
-DISK_BYTES = 10 * GB  # what the courses' exercises ask of a machine
+DISK_BYTES = 10 * GB  # required by the courses' exercises
 NEEDED = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "launch/ssh.sh HOSTS --setup"
 
 
 def python(findings: Findings) -> Row:
-    """The same Python, torch and transformers everywhere."""
+    """Whether all nodes have the same Python, torch and transformers."""
     missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
     make = (
         f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make install"
@@ -37,7 +37,7 @@ def python(findings: Findings) -> Row:
 
 
 def code(findings: Findings) -> Row:
-    """Every node has the checkout of this machine, or gets it before a run."""
+    """Whether every node has this machine's checkout, or gets it before a run."""
     apart = [node.name for node in findings.nodes if not node.probe["shared"]]
     foreign = [node for node in findings.nodes if node.probe["foreign"]]
     if foreign and findings.launcher == "ssh":
@@ -56,12 +56,13 @@ def code(findings: Findings) -> Row:
 
 
 def gpus(findings: Findings) -> Row:
-    """The same number, kind and driver everywhere."""
-    return alike("GPUs", findings, lambda node: _gpus(node.probe["gpus"]), SLOWEST)
+    """Whether all nodes have the same number, model and driver of GPUs."""
+    found = groups({node.name: _gpus(node.probe["gpus"]) for node in findings.nodes})
+    return Row("GPUs", "ok", found) if len(found) == 1 else Row("GPUs", "warn", found, SLOWEST)
 
 
 def disk(findings: Findings) -> Row:
-    """Room for an environment, data and checkpoints; and the data is there."""
+    """Whether there is space for an environment, data and checkpoints, and the data exists."""
     odd, free = [], []
     for node in findings.nodes:
         for what, one in node.probe["disks"].items():

@@ -1,4 +1,4 @@
-"""What `--launcher` chooses: through what a run starts, and who is asked about it afterwards."""
+"""The contract of `--launcher`: how a run is started, and who is asked about it afterwards."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
 
 LOOK_S = 2.0
-# Slurm's commands are installed, but belong to no cluster: this is nobody's login node.
+# Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
 
 
@@ -28,35 +28,43 @@ class Job(Protocol):
     def job_id(self) -> str: ...
     @property
     def cluster(self) -> str | None:
-        """Where the job has its number."""
+        """The cluster in which the job has its number."""
 
     @property
     def trouble(self) -> str | None:
-        """What went wrong, as far as the launching side can tell."""
+        """What went wrong, as far as the launching side knows."""
+
+    @property
+    def lost_node(self) -> str | None:
+        """The node for which that was."""
 
     @property
     def detached(self) -> bool:
-        """Whether it runs on by itself, and nobody waits for it here."""
+        """Whether it runs by itself, and this process does not wait for it."""
+
+    @property
+    def is_led_here(self) -> bool:
+        """Whether this process knows its nodes, and starts it again where that is due."""
 
     @property
     def shown(self) -> bytes:
-        """The end of what it has printed of the workers' output."""
+        """The end of what was printed of the workers' output."""
 
     @property
     def signals(self) -> Sequence[int]:
-        """Those to stop, that this process has been sent since."""
+        """The stop signals that this process has received since the start."""
 
     def wait(self) -> int:
-        """Stay until nothing of the run is left running; its exit code, 0 only if all went well."""
+        """Wait until nothing of the run is left; return its exit code, 0 only if all went well."""
         ...
 
 
 class Launcher(ABC):
-    """Implemented by each file of launch/launchers/, whose `build` is its class."""
+    """The base class of each file of launch/launchers/, whose `build` is its class."""
 
-    takes_snapshot = False  # whether a user's program runs as it was when it was submitted
-    unused = frozenset[str]()  # settings that it does nothing with
-    waits_for_nodes = True  # that do not answer before a restart: they may be starting anew
+    takes_snapshot = False  # whether a user's program runs from a copy made at its submission
+    unused = frozenset[str]()  # settings without effect here
+    waits_for_nodes = True  # for missing ones before a restart, since they may be rebooting
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -66,23 +74,18 @@ class Launcher(ABC):
         """The value of --launcher."""
         return type(self).__module__.rpartition(".")[2]
 
-    @property
-    def restarts_jobs(self) -> bool:
-        """Whether its jobs start again by themselves, up to --max-restarts."""
-        return False
-
     @classmethod
     def watcher(cls) -> LeaderWatcher:
-        """Who knows what its runs are doing, and ends them, from any process."""
+        """The watcher that reports on its runs, and ends them, from any process."""
         return LeaderWatcher()
 
     def problems(self) -> Iterable[str]:
-        """What is wrong with the settings, as far as that is known before anything is asked."""
+        """Problems of the settings, as far as they are known before any machine is asked."""
         return ()
 
     @abstractmethod
     def probe(self) -> Facts:
-        """Ask the machines.
+        """Ask the machines for their facts.
 
         Raises:
             MusterError: they cannot run what they should; every problem at once.
@@ -90,14 +93,14 @@ class Launcher(ABC):
 
     @abstractmethod
     def assume(self) -> Facts:
-        """For a dry run: what can be known without asking anyone."""
+        """For a dry run: the facts that are known without asking any machine."""
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; pure."""
+        """The processes of every node; a pure function."""
         return commands_of(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
-        """What a dry run prints: the lines that one could paste into a shell on each node."""
+        """The output of a dry run: lines that one could paste into a shell on each node."""
         return "\n".join(command.line() for command in self.plan(spec, facts))
 
     @abstractmethod
@@ -105,9 +108,9 @@ class Launcher(ABC):
         """Start the commands of `plan`."""
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
-        """Look at the nodes that `assume` has told of, as the doctor shows them.
+        """Check the nodes in the facts of `assume`, as the doctor shows them.
 
-        `disks`: folders of the run, by what they hold, on whose disks there is to be room.
+        `disks`: folders of the run that need space on their disks, by their content.
 
         Raises:
             UsageError: this launcher has no way to ask its nodes.
@@ -118,17 +121,17 @@ class Launcher(ABC):
         """Make the environment on the nodes.
 
         Raises:
-            UsageError: that is not for this launcher.
+            UsageError: this launcher does not do that.
             MusterError: a line for every node on which it failed.
         """
         raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
 
 
 def launcher_of(line: CommandLine) -> Launcher:
-    """What a run starts through.
+    """The launcher of a run.
 
     Raises:
-        UsageError: settings were given that this one does nothing with.
+        UsageError: settings were given that have no effect with this launcher.
     """
     on = line.launch.on
     refuse(
@@ -137,7 +140,7 @@ def launcher_of(line: CommandLine) -> Launcher:
         if one.name == "login"
     )
     name = chosen(line.launch)
-    made: Launcher = plugins.load("launch.launchers", name)(line.settings)
+    made: Launcher = plugins.load("launch.launchers", name)(line)
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
     refuse(line.without_use(made.unused, why))
     return made
@@ -146,7 +149,7 @@ def launcher_of(line: CommandLine) -> Launcher:
 def chosen(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 
-    Of the launchers only the one that is chosen is imported.
+    Only the chosen launcher is imported.
     """
     if config.launcher != "auto":
         return config.launcher
@@ -158,7 +161,7 @@ def chosen(config: LaunchConfig) -> str:
 def _is_login_node() -> bool:
     """Whether there is an sbatch here that belongs to a cluster.
 
-    A controller that is slow, or does not answer, is no reason to train here.
+    A slow or silent controller is no reason to train on this machine.
     """
     if shutil.which("sbatch") is None:
         return False

@@ -1,4 +1,4 @@
-"""Start the workers on this machine; several nodes are simulated, one agent for each."""
+"""Start the workers on this machine; several nodes are simulated, with one agent each."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,14 @@ from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.checks.examination import Examination, look
 from launch.launchers.base import Launcher
+from launch.nodes import survey
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Probe, here
+from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError
 
 ADDRESS = "127.0.0.1"
 
@@ -23,18 +24,12 @@ ADDRESS = "127.0.0.1"
 class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
-    # the project itself runs, and whoever asks to wait or to set up is answered
-    unused = (names(SshConfig, SlurmConfig) | {"network", "snapshot", "include"}) - {
-        "wait",
-        "setup",
-    }
+    # the project itself runs; --wait and --setup have answers of their own
+    unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
+    unused |= {"network", "snapshot", "include", "hosts"}
 
     def probe(self) -> Facts:
         config = self.settings.launch
-        if config.hosts is not None:
-            raise UsageError(
-                "--hosts is for --launcher ssh; --launcher local has this machine only"
-            )
         counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
         if not all(counts):
             raise MusterError(
@@ -44,18 +39,12 @@ class Local(Launcher):
             raise MusterError(
                 f"--master-port {config.master_port} is in use on this machine; choose another"
             )
+        here = sys.executable, str(REPOSITORY)
         nodes = tuple(
-            NodeFacts(
-                spec=NodeSpec("localhost", nproc),
-                name=f"node{node_rank}",
-                python=sys.executable,
-                repository=str(REPOSITORY),
-                nproc=nproc,
-                address=ADDRESS,
-            )
-            for node_rank, nproc in enumerate(counts)
+            NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
+            for index, count in enumerate(counts)
         )
-        # Known at once, so that the lines of a dry run can be pasted.
+        # Chosen now, so that the lines of a dry run can be pasted.
         return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
 
     assume = probe
@@ -64,7 +53,7 @@ class Local(Launcher):
         def choose(probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
-        transport = here(len(facts.nodes))
+        transport = survey.here(len(facts.nodes))
         return look(transport, self.name, choose, python=sys.executable, disks=disks)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:

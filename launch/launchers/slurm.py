@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,8 +35,8 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = names(SshConfig) - {"setup"}
-    waits_for_nodes = False  # one that a job has lost does not come back to it
+    unused = names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
+    waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -46,19 +45,14 @@ class Slurm(Launcher):
         self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
 
-    @property
-    def restarts_jobs(self) -> bool:
-        """Who leads the run does: it is in the job that was submitted, or this process."""
-        return self._nodes is None
-
     @cached_property
     def _current(self) -> CurrentJob | None:
-        """The job that this process is in: its nodes are used, and no other job is queued."""
+        """The job of this process, if any: the run uses its nodes, and no other job is queued."""
         return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
 
     @cached_property
     def _asked(self) -> SlurmConfig:
-        """What Slurm is asked for, with names in place of --exclude auto."""
+        """What is requested from Slurm, with node names in place of --exclude auto."""
         if self._slurm.exclude is None:
             return self._slurm
         cluster = partial(controller.name, self._env)
@@ -84,8 +78,6 @@ class Slurm(Launcher):
     def probe(self) -> Facts:
         if self._nodes is not None:
             return self._nodes.probe()
-        if self._config.hosts is not None:
-            raise UsageError("--hosts is for --launcher ssh; here --nodelist chooses nodes")
         if self._current is not None:
             return self.assume()
         clusters = self._env.get("SLURM_CLUSTERS", "")
@@ -95,17 +87,14 @@ class Slurm(Launcher):
             )
         facts = self.assume()
         if self._config.preflight:
-            self._refuse_what_slurm_refuses(facts)
+            batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
         return facts
 
     def assume(self) -> Facts:
-        python, count = batch_script.python(), None
-        if self._current is not None:
-            count = self._config.nodes or len(self._current.nodes)
+        python, here = batch_script.python(), self._current.nodes if self._current else ()
+        count = self._config.nodes or len(here) if here else None
         counts = self._config.nproc("gpu" if self._gpus else 1, count)
-        hosts = [f"node{index}" for index in range(len(counts))]
-        if self._current is not None:
-            hosts = list(self._current.nodes[: len(counts)])
+        hosts = here or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
             NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
             for host, nproc in zip(hosts, counts, strict=False)
@@ -113,25 +102,18 @@ class Slurm(Launcher):
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
-        if self._current is not None:
-            return self._look(facts, disks)
-        # Slurm itself would let one wait for what never comes, and then call the nodes busy.
-        try:
-            self._refuse_what_slurm_refuses(facts)
-        except UsageError as error:
-            return examination(Findings(self.name, (), str(error).splitlines()))
-        return self._look(facts, disks)
-
-    def _refuse_what_slurm_refuses(self, facts: Facts) -> None:
-        batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
-
-    def _look(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+        if self._current is None:
+            # Slurm would let the job wait for nodes that never come, and then call them busy.
+            try:
+                batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
+            except UsageError as error:
+                return examination(Findings(self.name, (), str(error).splitlines()))
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
         return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; none where only the job can count their GPUs."""
+        """The processes of every node; none if only the job can count their GPUs."""
         if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
             return []
         return super().plan(spec, facts)
@@ -152,37 +134,39 @@ class Slurm(Launcher):
 
         python = facts.nodes[0].python
         run_job.write_spec(spec, self._job(facts))
-        # exec: what Slurm tells the batch shell is for the leader to hear
+        # exec: the leader must receive Slurm's signals to the batch shell
         executor = submitit.SlurmExecutor(
             SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
         )
         executor.update_parameters(
-            use_srun=False,  # the leader does it, as often as the run is started again
+            use_srun=False,  # the leader calls srun itself, at every start of the run
             setup=[UNHEARD],
             additional_parameters=self._options(spec.run_id, facts),
         )
         cluster = controller.name(self._env)
-        with _environment_is(self._env):
-            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
+        # submitit has sbatch see the environment of this process, which starts nothing else
+        os.environ.clear()
+        os.environ.update(self._env)
+        submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
         watcher = Watcher(self._env)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
     ) -> tuple[str, str]:
-        """Submit one job array whose task i is run i of `specs`; its number, and its cluster.
+        """Submit one job array whose task i is run i of `specs`; return its number and its cluster.
 
-        `folder` keeps the batch script and, of each task, what it prints.
+        `folder` gets the batch script and each task's output.
 
         Raises:
-            MusterError: Slurm refuses; in its own words.
+            MusterError: Slurm refuses; with its own message.
         """
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
         given = self._options(folder.parent.parent.name, facts) | {
             "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
             "output": str(folder / "%a.out"),
-            "open_mode": "append",  # of a job that is requeued
+            "open_mode": "append",  # of a requeued job
         }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
         leader = shlex.join(_leader(facts.nodes[0].python))
@@ -191,9 +175,8 @@ class Slurm(Launcher):
         write_text(script, batch_script.text(given, command))
         asked = controller.ask(["sbatch", "--parsable", str(script)], self._env)
         if asked.returncode:
-            raise MusterError(
-                f"Slurm does not take the array: {controller.last_line(asked.stderr)}"
-            )
+            why = controller.last_line(asked.stderr)
+            raise MusterError(f"Slurm does not take the array: {why}")
         return asked.stdout.strip().partition(";")[0], controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
@@ -205,27 +188,24 @@ class Slurm(Launcher):
         }
 
     def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
-        """The nodes that the run has of a job which goes on after it."""
-        count, step = len(facts.nodes), f"muster-{spec.run_id}"
-        run_job.write_spec(spec, {**self._job(facts), "step": step})
+        """The nodes for the run, of a job that continues after it."""
+        count, job = len(facts.nodes), {**self._job(facts), "step": f"muster-{spec.run_id}"}
+        run_job.write_spec(spec, job)
         if not spec.quiet:
             print(current.use(count), flush=True)
         return JobNodes(
             SchedulersJob(current.job_id, controller.name(self._env)),
             current.job_id,
             current.nodes[:count],
-            [node.nproc for node in facts.nodes],
+            job,
             facts.nodes[0].python,
             current.environment(os.environ),
-            self._config.network,
-            self._config.master_port,
-            step,
             count if self._config.nodes is None else spec.least_nodes,
         )
 
     @property
     def _gpus(self) -> int:
-        """Those of each node: what the job has, or is to have."""
+        """The GPUs of each node: those that the job has, or will request."""
         if self._current is not None:
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm)
@@ -235,21 +215,8 @@ class Slurm(Launcher):
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:
-    """What a job of the run's own runs on its first node, in the checkout."""
+    """The command that a run's own job runs on its first node, in the checkout."""
     return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
-
-
-@contextmanager
-def _environment_is(env: Mapping[str, str]) -> Iterator[None]:
-    """submitit has sbatch see the environment of this process."""
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(env)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 build = Slurm

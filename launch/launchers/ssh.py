@@ -1,9 +1,8 @@
-"""Start the workers on machines that one can log in to: bare metal, no scheduler."""
+"""Start the workers on machines with ssh, without a scheduler."""
 
-import getpass
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -45,11 +44,23 @@ class Ssh(Launcher):
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             specs, names = [everyone[index] for index in probes], survey.names_of(probes)
-            _require_what_starts_workers(names, specs, probes)
+            without = [
+                name
+                for name, spec, one in zip(names, specs, probes.values(), strict=True)
+                if spec.nproc == "gpu" and not one["gpus"]
+            ]
+            if without:
+                raise MusterError(
+                    f"{', '.join(without)}: slots=gpu, but it shows no GPU; give a number of "
+                    "workers"
+                )
             chosen = self._choose(everyone, probes)
             if self._config.preflight:
                 found = judge_nodes(survey, probes, self.name, lambda _: chosen)
-                _refuse_what_would_fail(found)
+                for line in found.warnings:
+                    print(f"note: {line}", file=sys.stderr)
+                if found.problems:
+                    raise MusterError("\n".join(found.problems))
         nodes = _facts(specs, names, probes, chosen.addresses)
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
@@ -67,30 +78,23 @@ class Ssh(Launcher):
         everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            names = survey.names_of(probes)
-        specs = [everyone[index] for index in probes]
+            names, specs = survey.names_of(probes), [everyone[index] for index in probes]
         found = _facts(specs, names, probes, [None] * len(specs))
         node_setup.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
         specs = self._specs()
         folder = self._ssh.remote_dir or str(REPOSITORY)
+        python = f"{folder}/.venv/bin/python"
         found = tuple(
-            NodeFacts(
-                spec,
-                f"node{index}",
-                f"{folder}/.venv/bin/python",
-                folder,
-                spec.nproc,
-                spec.address,
-            )
+            NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)
         )
         return Facts(found, specs[0].address or DECIDED, self._config.master_port)
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         if not facts.shared:
-            with between_attempts(()):  # a signal ends what takes long, and the run with it
+            with between_attempts(()):  # a signal ends a long step, and the run with it
                 transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
 
         argvs = []
@@ -100,10 +104,10 @@ class Ssh(Launcher):
         return AgentJob(spec, facts, plan, lambda: start_each(argvs, spec.run_dir), prefixes=True)
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:
-        """What each node says of itself; with --nodes 2:4, those that answer if they are enough.
+        """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.
 
         Raises:
-            MusterError: too few do; a line for each that does not.
+            MusterError: too few answer; a line for each that does not.
         """
         least = self._config.least_nodes
         with facts_request(self._ssh.remote_dir) as request:
@@ -118,7 +122,7 @@ class Ssh(Launcher):
     def _choose(
         self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
-        """The network that gradients take, among the nodes that answered."""
+        """The network for gradients, among the nodes that answered."""
         return network_choice.choose(
             list(probes.values()),
             [everyone[index].host for index in probes],
@@ -135,14 +139,11 @@ class Ssh(Launcher):
                 f"--nproc-per-node {config.nproc_per_node}: over ssh the hosts file gives each "
                 "node's number: node0 slots=2"
             )
-        more = {"user": self._ssh.user}
+        user, me = self._ssh.user, os.environ.get("USER")
         if _is_file(config.hosts):
-            me, path = None, Path(config.hosts)
-            with suppress(KeyError, OSError):  # a user without a name, as in some containers
-                me = getpass.getuser()
-            found = hosts.read_hosts(path, slots, me=me, **more)
+            found = hosts.read_hosts(Path(config.hosts), slots, user=user, me=me)
         else:
-            found = hosts.parse_hosts([config.hosts], slots, "--hosts", **more)
+            found = hosts.parse_hosts([config.hosts], slots, "--hosts", user=user)
         found = self._without_excluded(found)
         if config.nodes is not None and config.nodes > len(found):
             raise UsageError(
@@ -152,7 +153,7 @@ class Ssh(Launcher):
         return found[: config.nodes]
 
     def _without_excluded(self, found: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
-        """Without those of --exclude; `auto` leaves as many as are needed."""
+        """The nodes without those of --exclude; `auto` leaves as many as are needed."""
         if (text := self.settings.slurm.exclude) is None:
             return found
         out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
@@ -164,24 +165,10 @@ class Ssh(Launcher):
         return tuple(one for one in found if one.host not in out)
 
 
-def _refuse_what_would_fail(found: Examination) -> None:
-    """Print what may matter to a run, and stop at what would make it fail.
-
-    Raises:
-        MusterError: a line for everything of that kind.
-    """
-    for line in found.warnings:
-        print(f"note: {line}", file=sys.stderr)
-    if found.problems:
-        raise MusterError("\n".join(found.problems))
-
-
 def _is_file(hosts: str) -> bool:
-    """Whether a file is meant: there is one, or it could be nothing else."""
-    try:
-        return Path(hosts).is_file() or "/" in hosts or hosts.endswith((".txt", ".xml"))
-    except (OSError, ValueError):  # no name of a file at all
-        return False
+    """Whether `hosts` means a file: it exists, or the text cannot be anything else."""
+    # Path.is_file() fails where the name is too long for one
+    return os.path.isfile(hosts) or "/" in hosts or hosts.endswith((".txt", ".xml"))  # noqa: PTH113
 
 
 def _facts(
@@ -191,45 +178,14 @@ def _facts(
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
     return tuple(
-        NodeFacts(
-            spec=spec,
-            name=name,
-            python=probe["python"],
-            repository=probe["folder"],
-            nproc=_workers(spec, probe),
-            address=address,
-            shared=probe["shared"],
-        )
-        for spec, name, probe, address in zip(specs, names, probes.values(), addresses, strict=True)
+        NodeFacts(spec, name, one["python"], one["folder"], count, address, one["shared"])
+        for spec, name, one, address in zip(specs, names, probes.values(), addresses, strict=True)
+        for count in [len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc]
     )
 
 
-def _workers(spec: NodeSpec, probe: Probe) -> int:
-    return len(probe["gpus"]) if spec.nproc == "gpu" else spec.nproc
-
-
-def _require_what_starts_workers(
-    names: Sequence[str], specs: Sequence[NodeSpec], probes: Mapping[int, Probe]
-) -> None:
-    """Refuse nodes without the GPUs or the rsync that they need.
-
-    Raises:
-        MusterError: one line for each.
-    """
-    nodes = [*zip(names, specs, probes.values(), strict=True)]
-    no_gpu = [name for name, spec, one in nodes if spec.nproc == "gpu" and not one["gpus"]]
-    no_rsync = [name for name, _, one in nodes if not one["shared"] and not one["rsync"]]
-    problems = {
-        "slots=gpu, but it shows no GPU; give a number of workers": no_gpu,
-        "has no rsync; run there: sudo apt-get install rsync": no_rsync,
-    }
-    lines = [f"{', '.join(having)}: {problem}" for problem, having in problems.items() if having]
-    if lines:
-        raise MusterError("\n".join(lines))
-
-
 def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
-    """What a user's program is made of, and where nodes with a disk of their own have it."""
+    """The folders of a user's program, and their places on nodes with their own disk."""
     found = {
         run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
         run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
@@ -237,7 +193,7 @@ def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
     found = {root: place for root, place in found.items() if root.exists()}
     for root, place in found.items():
         if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
-            (REPOSITORY / place).symlink_to(root)  # a node that has this checkout finds it there
+            (REPOSITORY / place).symlink_to(root)  # a node with this checkout finds it there
     return {root: str(place) for root, place in found.items()}
 
 

@@ -3,10 +3,10 @@
     python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
     python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
-It is the leader that a run over ssh has at a terminal: here it starts its agents with srun. `new`
-refuses wrong flags and makes the run folder; `run` finds one, as does `new` in a job that Slurm has
-started again: the run goes on, with its next attempt. What comes after the run is the job's exit
-code, and whether Slurm is to start the job again.
+This is the same leader that a run over ssh has at a terminal; here it starts its agents with srun.
+`new` refuses wrong flags and makes the run folder. `run` uses an existing folder, and so does `new`
+in a job that Slurm has restarted: the run continues with its next attempt. At the run's end this
+sets the job's exit code, and decides whether Slurm is to restart the job.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.launch import Slots
-from configs.settings.program import id_of
+from configs.settings.program import with_id
 from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
@@ -28,22 +28,17 @@ from launch.slurm.controller import end_unix_s, host_names
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Allocation, Notice
 from launch.spec import LaunchSpec, size_of
-from muster.errors import MusterError, UsageError, refuse, run
-
-USAGE = "usage: python -m launch.leading.batch_job new [flags] [-- PROGRAM ...] | run RUN_DIR"
+from muster.errors import MusterError, refuse, run
 
 
 def main() -> int:
-    die_with_parent()  # Slurm's own supervisor: without it nobody could end us
+    die_with_parent()  # without Slurm's supervisor nobody could end this process
     allocation = Allocation.from_env(os.environ)
-    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on it can come
+    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(allocation, os.environ)
-    match sys.argv[1:]:
-        case ["new", *flags]:
-            return _lead(*begin(flags, allocation), allocation, notice)
-        case ["run", folder]:
-            return _lead(*_found(Path(folder), allocation), allocation, notice)
-    raise UsageError(USAGE)
+    verb, *words = sys.argv[1:]
+    found = begin(words, allocation) if verb == "new" else _found(Path(words[0]), allocation)
+    return _lead(*found, allocation, notice)
 
 
 def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, notice: Notice) -> int:
@@ -52,15 +47,12 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
         inside,
         allocation.job_id,
         host_names(allocation.nodelist, os.environ),
-        job["nproc"],
+        job,
         sys.executable,
         os.environ,
-        job["network"],
-        job["master_port"],
-        least=spec.least_nodes,
-        avoids_bad=run_job.avoids_bad(job),
+        spec.least_nodes,
     )
-    # whoever submitted the job may have been killed before it knew the number
+    # the process that submitted the job may have been killed before it knew the number
     run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
     try:
         code = lead(nodes, spec, nodes.probe())
@@ -72,7 +64,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, noti
 
 
 def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
-    """The run in this folder; in a job that Slurm has started again, its next attempt."""
+    """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if allocation.attempt:
         spec = restart.next_attempt(spec)
@@ -81,16 +73,16 @@ def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[s
 
 
 def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
-    """A new run with these settings, whose folder is made; and what else its job is to know.
+    """A new run with these settings, its folder made; and what else its job must know.
 
-    A job that Slurm has started again has its run already.
+    A job that Slurm has restarted has its run already.
 
     Raises:
         UsageError: wrong flags; every problem at once.
     """
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    program = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
+    program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, allocation))
     earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
     if earlier is not None:
@@ -99,7 +91,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     _note_few_cores(counts, allocation)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
     size = f"{size_of(counts)}-job{allocation.name}"
-    program.change(run_id=id_of(program.run, program.name, size, make=True))
+    program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(
         program.spec(make=True, snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
@@ -111,7 +103,7 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
 
 
 def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
-    """Say so where the workers of a node share fewer cores than they are."""
+    """Print a note if a node has fewer cores than workers."""
     workers = allocation.gpus_on_node if counts[0] == "gpu" else int(counts[0])
     cores = allocation.cpus_on_node
     if cores is not None and cores < workers:
@@ -123,7 +115,7 @@ def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
 
 
 def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
-    """What Slurm has decided already."""
+    """The problems of settings that Slurm has already decided."""
     launch = line.launch
     others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
     why = (

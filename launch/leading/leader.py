@@ -1,45 +1,60 @@
-"""Lead a run from its first attempt to its end, and say what it failed from."""
+"""Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
-from launch.launchers.base import Job
+from launch.launchers.base import Job, Launcher
+from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL, Outcome
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
+
+if TYPE_CHECKING:  # a run without Slurm has no need of it
+    from launch.slurm.job_nodes import JobNodes
 
 ASK_AGAIN_S = 2.0
 
 
-class Nodes(Protocol):
-    """Where the attempts of a run start: a launcher's machines, or the nodes of this job."""
+# Where the attempts of a run start: a launcher's machines, or the nodes of this job.
+Nodes: TypeAlias = "Launcher | JobNodes"
 
-    @property
-    def name(self) -> str:
-        """The launcher's, for the records."""
 
-    @property
-    def restarts_jobs(self) -> bool: ...
-    @property
-    def waits_for_nodes(self) -> bool: ...
-    def probe(self) -> Facts: ...
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]: ...
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job: ...
+def new_run(
+    line: CommandLine, launcher: Launcher, facts: Facts, *, make: bool, shared: Path | None = None
+) -> tuple[str, LaunchSpec]:
+    """What runs, in words, and the run on these nodes; with `make`, its folder is made.
+
+    `shared`: the folder whose snapshot of the project is that of several runs.
+
+    Raises:
+        UsageError: the program cannot start, or the folder is not free.
+    """
+    program: Any = line.program(Path.cwd())  # whose settings are of its own class
+    program.check(facts.nodes[0].python, facts.world_size)
+    program.run = with_id(program.run, program.name, facts.size, make=make)
+    is_sent, snapshot = not facts.shared, launcher.takes_snapshot
+    spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
+    if make:
+        settings = program.settings(line.launch, line.ssh, line.slurm)
+        run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
+    return program.title, spec
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
-    """Start the run, and start it again where it loses a worker or a node; its exit code.
+    """Start the run, and restart it after the loss of a worker or node; return its exit code.
 
     Raises:
-        MusterError: it could not be started, or not once more.
+        MusterError: it could not be started or restarted.
     """
     with run_record.ending(spec):
         try:
@@ -56,14 +71,13 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             run_record.print_next_commands(spec, f"job {job.job_id}")
             return 0
         cluster = job.cluster or launcher.name
-        # of a job that was submitted another process knows the nodes
-        nodes = () if launcher.restarts_jobs or cluster == "local" else facts.nodes
+        nodes = facts.nodes if job.is_led_here and cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
         outcome = conclude(job, facts.world_size, spec)
         if nodes and outcome.code:
-            node_history.note(spec.run_dir, cluster, nodes)
-        if not outcome.code or launcher.restarts_jobs or not restart.is_due(spec, outcome):
+            node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
+        if not outcome.code or not job.is_led_here or not restart.is_due(spec, outcome):
             return outcome.code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
@@ -73,7 +87,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
-    """Wait for the end of an attempt; where it failed, the cause is the last thing one sees."""
+    """Wait for the end of an attempt; if it failed, print the cause last."""
     code = job.wait()
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
@@ -86,17 +100,17 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
             explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
         )
     if failure is None:
-        run_record.end(spec, 0, "")
+        run_record.end(spec.run_dir, 0, "")
         return Outcome(0)
-    run_record.end(spec, failure.code, failure.text, failure.rank, failure.cause)
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been seen
+    run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
+    if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
     return Outcome(failure.code)
 
 
 def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
-    """What a scheduler's job has said of its end, where it ended; else what is found from here."""
+    """The failure that a scheduler's job has recorded, if it has ended; else the one found here."""
     if ended is None or (found is not None and found.text == ended["message"]):
         return found
     if not ended["code"]:
@@ -106,16 +120,16 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal.Signals(code - 128).name
-    run_record.end(spec, code, f"stopped by {name}")
+    run_record.end(spec.run_dir, code, f"stopped by {name}")
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 
 
 def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
-    """The nodes that answer now: some may be busy dying, or coming back.
+    """The nodes that answer now: some may be ending, or restarting.
 
     Raises:
-        MusterError: too few of them do, for as long as nodes wait for each other.
+        MusterError: too few of them answer, for as long as nodes wait for each other.
     """
     least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
     while True:

@@ -1,1 +1,1 @@
-"""What nodes are like, as they say themselves: how they are asked, and what this machine has."""
+"""The facts about nodes: how they are asked for them, and those of this machine."""

@@ -1,15 +1,15 @@
-"""Which network the nodes' gradients take, chosen from what each node says of its interfaces.
+"""Choose the network for the nodes' gradients, from each node's list of interfaces.
 
-How it works: each node begins with all addresses that no other node has, and each thing that was
-asked for leaves fewer: `--network`, then the address that a hosts file or a manifest gives, or that
-is the host itself. On what is left the nodes look for a network that all are on. An experiment
-network is to win over the one that one logs in through, so the address that ssh came by
+How it works: each node begins with all addresses that no other node has. Each request leaves fewer:
+first `--network`, then the address from a hosts file or a manifest, or the host itself if it is an
+address. Among the remaining ones the nodes look for a network that all of them are on. An
+experiment network is preferred to the login network. So the address that ssh used
 (`SSH_CONNECTION`), and all others of that interface, come last; then IPv4 comes before IPv6, and
-private addresses before public ones. Nodes that have no network in common, as with an address of
-/32 each, take the addresses that were asked for, where there is one for each.
+private addresses before public ones. If the nodes have no network in common, as with /32 addresses,
+they use the requested addresses if there is one for each.
 
-Gloo and NCCL need an address that is the node's own, so one that was given and that the node does
-not have is an error, and not a hint.
+Gloo and NCCL need an address of the node itself. So a given address that the node does not have is
+an error, not a hint.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ from muster.errors import MusterError
 
 @dataclass(frozen=True)
 class Choice:
-    """A network and each node's address on it; `others` could have been chosen as well."""
+    """A network and each node's address on it; `others` were also possible."""
 
     network: str | None  # None: the nodes are on different ones
     addresses: tuple[str, ...]
@@ -32,12 +32,9 @@ class Choice:
 
 
 def choose(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    given: Sequence[str | None],
-    network: str | None,
+    probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
-    """The addresses that the nodes reach each other at; `given` are those of a hosts file.
+    """The addresses for traffic between nodes; `given` are those of a hosts file.
 
     Raises:
         MusterError: there are none; lists what each node has.
@@ -70,7 +67,7 @@ def choose(
 
 
 def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
-    """Refuse two names of one machine: they would be taken for two nodes."""
+    """Refuse two names of one machine, which would count as two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
         every = sorted(one["address"] for one in probe["interfaces"])
@@ -84,11 +81,9 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
 
 
 def _refuse_absent(
-    probes: Sequence[Probe],
-    hosts: Sequence[str],
-    addresses: Sequence[str | None],
+    probes: Sequence[Probe], hosts: Sequence[str], addresses: Sequence[str | None]
 ) -> None:
-    """Refuse an address that was given for a node and that the node does not have."""
+    """Refuse an address that was given for a node but that the node does not have."""
     wrong = [
         f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
@@ -99,7 +94,7 @@ def _refuse_absent(
 
 
 def _own(probes: Sequence[Probe]) -> list[list[str]]:
-    """The addresses of each node that no other node has: those of container bridges are alike."""
+    """The addresses of each node that no other node has; container bridges are the same on all."""
     every = [[one["address"] for one in probe["interfaces"]] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
@@ -109,7 +104,7 @@ def _own(probes: Sequence[Probe]) -> list[list[str]]:
 
 
 def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """Every network that all nodes are on, with the first address of each node in it."""
+    """Every network that all nodes are on, with each node's first address in it."""
     found: dict[str, dict[int, str]] = {}
     for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
         for one in probe["interfaces"]:
@@ -133,7 +128,7 @@ class _Logins:
 
 
 def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
-    """The sort key of a network, given the nodes' addresses on it: the lowest is the best."""
+    """The sort key of a network, from the nodes' addresses on it: the lowest is the best."""
     own, first = set(addresses), ipaddress.ip_address(addresses[0])
     near = bool(own & logins.beside)
     return near, first.version, bool(own & logins.addresses), not first.is_private

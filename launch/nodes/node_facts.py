@@ -1,16 +1,16 @@
-"""A node's side of a survey: it answers what it is asked about itself, its folder and its network.
+"""A node's side of a survey: it answers questions about itself, its folder and its network.
 
-The text of this file is the first thing that the node's `python3` is sent, so it needs the standard
+The text of this file is the first thing sent to the node's `python3`, so it needs the standard
 library of Python 3.8 alone. Then each line of stdin is a question: the name of a function below,
-and its arguments. The process ends with its stdin, that is with the survey, however that ends.
+and its arguments. The process ends with its stdin, that is when the survey ends for any reason.
 
 srun gives the same stdin to all tasks, so all nodes are asked the same; a function finds its own
-node's arguments under `asked["node"]`. srun also mixes the tasks' output and cuts it, so an answer
+node's arguments under `asked["node"]`. srun also mixes and splits the tasks' output, so an answer
 names its node and comes in parts that are short enough to stay whole.
 
-Every pair of nodes is tried in two questions: `listen` has all of them take connections, and only
-when all have answered does `connect` send to each of the others. Each direction is tried by itself,
-as a firewall may close one of them only.
+Every pair of nodes is tested with two questions. `listen` makes all of them accept connections;
+when all have answered, `connect` sends to each of the others. Each direction is tested separately,
+since a firewall may block only one.
 """
 
 import atexit
@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -27,11 +28,11 @@ import time
 MARK = "muster:"
 PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
-# Sending the code overwrites and deletes files: it goes into folders with this file only.
+# Sending the code overwrites and deletes files, so it goes only into folders with this file.
 MARKER = ".muster-sent"
-# An environment may be there before the code; a disk's own file system has the other.
+# An environment may be in the folder before the code; a file system's root has the other.
 HARMLESS = (".venv", "lost+found")
-# IPv6 addresses that are not to be relied on.
+# Unreliable IPv6 addresses.
 PASSING = ("temporary", "deprecated", "tentative")
 VERSIONS = """
 import importlib.metadata as m, json, sys
@@ -43,10 +44,9 @@ def version(name):
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")}}))
 """
-# Enough to fill several packets of any size: where small ones pass alone, a link has a wrong MTU.
+# Several packets of any size: if only small ones pass, a link has a wrong MTU.
 DATA = b"x" * 200_000
 RECEIVED = b"!"
-servers = []  # type: ignore[var-annotated]  # a socket that nothing refers to is closed
 
 
 def main():  # type: ignore[no-untyped-def]
@@ -61,7 +61,7 @@ def main():  # type: ignore[no-untyped-def]
 def reply(asked):  # type: ignore[no-untyped-def]
     try:
         return {"value": globals()[asked["function"]](asked)}
-    except Exception as error:  # noqa: BLE001  # whatever it is, the survey shall name it
+    except Exception as error:  # noqa: BLE001  # the survey reports any error
         return {"failed": str(error) or type(error).__name__}
 
 
@@ -74,11 +74,11 @@ def send(node, answer):  # type: ignore[no-untyped-def]
 
 
 def describe(asked):  # type: ignore[no-untyped-def]
-    """Everything that checks and launchers ask for; `request` comes from `survey.facts_request`."""
+    """All facts that checks and launchers need; `request` comes from `survey.facts_request`."""
     request = asked["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
     shared = os.path.exists(request["proof"])
-    if shared and request["named"]:  # the user means that folder, even where this one is seen
+    if shared and request["named"]:  # the user means that folder, even if this one is visible
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
     python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
@@ -92,16 +92,16 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
+        "towards_srun": _address_towards(os.environ.get("SLURM_SRUN_COMM_HOST")),
         "disks": {name: _disk(path, request["here"], folder) for name, path in disks.items()},
         "gpus": _gpus(),
-        "rsync": shutil.which("rsync") is not None,
     }
 
 
 def claim(asked):  # type: ignore[no-untyped-def]
-    """Mark this node's folder as one for the checkout: make it where it is not there yet.
+    """Mark this node's folder for the checkout; create it if it does not exist.
 
-    Returns what stands against it: the names of what else it holds, or why it cannot be written.
+    Returns the reason against it: the names of other content, or why it cannot be written.
     """
     node = asked["node"]
     folder = asked["folders"][node]
@@ -120,17 +120,17 @@ def claim(asked):  # type: ignore[no-untyped-def]
 
 
 def claimed_by(asked):  # type: ignore[no-untyped-def]
-    """The nodes whose `claim` is seen in this node's folder: it is theirs as well.
+    """The nodes whose `claim` is visible in this node's folder: they share it.
 
-    Their folders' names tell nothing: machines of one image have equal folders, and nodes that
-    share a home may have it at different places.
+    The folders' paths prove nothing: machines of one image have equal paths, and nodes that share a
+    home may have it at different paths.
     """
     own = os.path.join(asked["folders"][asked["node"]], MARKER)
     return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """The names in a folder that the code was never sent to, so that it must not go there."""
+    """The names in a folder to which the code was never sent, and so must not be sent."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
@@ -149,9 +149,9 @@ def _versions(python):  # type: ignore[no-untyped-def]
 
 
 def _interfaces():  # type: ignore[no-untyped-def]
-    """Every address that others may reach, and those of 127.0.0.0/8; IPv4 comes first."""
+    """Every address that other machines may reach, and those of 127.0.0.0/8; IPv4 comes first."""
     try:
-        # since 4.14 of iproute2; psutil may not be there yet
+        # since iproute2 4.14; psutil may not be installed yet
         done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise OSError("no `ip -json address` there; install iproute2") from error
@@ -165,14 +165,24 @@ def _interfaces():  # type: ignore[no-untyped-def]
                         "name": link["ifname"],
                         "address": one["local"],
                         "netmask": str(one["prefixlen"]),
-                        "state": link["operstate"].lower(),  # unknown, of a tunnel
                     }
                 )
     return sorted(found, key=lambda one: ":" in one["address"])
 
 
+def _address_towards(host):  # type: ignore[no-untyped-def]
+    """This node's address on the way to another; None where that is nobody, or this one."""
+    if not host:
+        return None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, 9))  # sends nothing
+        address = way.getsockname()[0]
+    return None if address.startswith(("127.", "::1")) else address
+
+
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
-    """What is free where `path` is or will be; what lies in the checkout lies in the node's."""
+    """Free space at `path`, existing or not; a path in the checkout counts in the node's."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
     free = shutil.disk_usage(_existing(path)).free
@@ -205,19 +215,31 @@ def tell_time(asked):  # type: ignore[no-untyped-def]
     return time.time()
 
 
+class Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+
+class Receive(socketserver.StreamRequestHandler):
+    timeout = 30
+
+    def handle(self):  # type: ignore[no-untyped-def]
+        with contextlib.suppress(OSError):
+            if len(self.rfile.read(len(DATA))) == len(DATA):
+                self.wfile.write(RECEIVED)
+
+
 def listen(asked):  # type: ignore[no-untyped-def]
-    """Take connections at this node's address; returns the port."""
+    """Accept connections at this node's address; returns the port."""
     address = asked["addresses"][asked["node"]]
-    server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    servers.append(server)
-    server.bind((address, 0))
-    server.listen(1024)
-    threading.Thread(target=_serve, args=(server,), daemon=True).start()
-    return server.getsockname()[1]
+    Server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = Server((address, 0), Receive)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
 
 
 def connect(asked):  # type: ignore[no-untyped-def]
-    """Send to all other nodes at once; for each what went wrong, or "", and connect time (s)."""
+    """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
     found: dict = {}  # type: ignore[type-arg]
     threads = [
         threading.Thread(target=_try, args=(node, server, asked["patience_s"], found), daemon=True)
@@ -231,45 +253,17 @@ def connect(asked):  # type: ignore[no-untyped-def]
     return found
 
 
-def _serve(server):  # type: ignore[no-untyped-def]
-    while True:
-        connection, _ = server.accept()
-        threading.Thread(target=_receive, args=(connection,), daemon=True).start()
-
-
-def _receive(connection):  # type: ignore[no-untyped-def]
-    with connection:
-        connection.settimeout(30)
-        left = len(DATA)
-        try:
-            while left > 0:
-                new = connection.recv(65536)
-                if not new:
-                    return
-                left -= len(new)
-            connection.sendall(RECEIVED)
-        except OSError:
-            return
-
-
 def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
-    began = time.monotonic()
+    began, connect_s = time.monotonic(), None
     try:
-        connection = socket.create_connection(tuple(server), timeout=timeout_s)
-    except socket.timeout:
-        found[node] = ["no answer", None]
-        return
-    except OSError as error:
-        found[node] = [(error.strerror or str(error)).lower(), None]
-        return
-    connect_s = time.monotonic() - began
-    with connection:
-        try:
+        with socket.create_connection(tuple(server), timeout=timeout_s) as connection:
+            connect_s = time.monotonic() - began
             connection.sendall(DATA)
-            answered = connection.recv(1) == RECEIVED
-        except OSError:
-            answered = False
-    found[node] = ["" if answered else "stalls", connect_s]
+            trouble = "" if connection.recv(1) == RECEIVED else "stalls"
+    except OSError as error:
+        late = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
+        trouble = "stalls" if connect_s is not None else late.lower()
+    found[node] = [trouble, connect_s]
 
 
 if __name__ == "__main__":

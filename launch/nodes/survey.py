@@ -1,14 +1,14 @@
-"""Ask all nodes the same question at once, over one connection to each for all questions.
+"""Ask all nodes the same questions at once, over one connection to each.
 
-How it works: a `Transport` names the commands that start Python on the nodes, through ssh, as one
-step of srun, or here. Each gets the text of `node_facts` through stdin, and then one question after
-another: `ask` sends the name of one of its functions and its arguments, and gathers what the
-function returned on each node. Nothing is installed on a node or left there; as a probe ends when
-its stdin does, nothing goes on there when this process is gone.
+How it works: a `Transport` has the commands that start Python on the nodes, through ssh, as one
+step of srun, or here. Each process gets the text of `node_facts` through stdin, and then one
+question after another. `ask` sends the name of one of its functions and its arguments, and collects
+each node's result. Nothing is installed or left on a node. A probe ends with its stdin, so nothing
+continues there when this process is gone.
 
-Nodes come and go while they are asked. An answer counts for the latest question only: one that
-comes later than `timeout_s` would otherwise be taken for the answer to the next. A command's end is
-looked for before what it has sent is read, so that a last answer is not lost.
+Nodes may appear and disappear meanwhile. Only an answer to the latest question counts; otherwise
+one that is later than `timeout_s` would be taken for the answer to the next question. A command's
+end is checked before its output is read, so that a last answer is not lost.
 """
 
 import os
@@ -27,7 +27,7 @@ from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
 from launch.nodes.channel import Channel, talk_to
 
-# The first line is the size of the text that follows; all after that is for the probe.
+# The first line is the size of the text that follows; the rest is for the probe.
 LOAD = (
     "import sys; sys.version_info < (3, 8) and sys.exit('python3 is older than 3.8 there');"
     " stdin = sys.stdin.buffer; size = int(stdin.readline());"
@@ -35,32 +35,32 @@ LOAD = (
 )
 # The checkout's folder in the home of a node that does not see this checkout.
 FOLDER = "muster"
-# srun may wait for nodes, and ssh for names, before the first answer; and a machine may be busy.
+# srun may wait for nodes, and ssh for names, before the first answer; a machine may be busy.
 ANSWER_S = 90.0
-TICK_S = 0.001  # the clocks are compared through it
+TICK_S = 0.001  # short, since clocks are compared through it
 END_S = 3.0
 
-Probe = Mapping[str, Any]  # what a node says of itself, see `node_facts.describe`
+Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 
 
 @dataclass(frozen=True)
 class Transport:
-    """Commands that start a probe on each node: as many as nodes, or one that starts them all.
+    """Commands that start a probe on each node: one for each, or one that starts them all.
 
-    `explain` makes one line of a command that ended too early, for the node of that index, from its
-    exit code and its stderr.
+    `explain` gives one line about a command that ended too early, for the node of that index, from
+    its exit code and its stderr.
     """
 
     names: Sequence[str]  # of the nodes, in messages
     commands: Sequence[Sequence[str]]
     explain: Callable[[int, int, str], str]
-    env: Mapping[str, str] | None = None  # None: as it is here
-    renames: bool = True  # nodes that answer take their host names, where no two are the same
+    env: Mapping[str, str] | None = None  # None: the environment of this process
+    renames: bool = True  # use the host names from the answers, if they differ
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node's function returned, and when it was asked and heard, by the clock here."""
+    """The result of a node's function, and when it was asked and received, by this clock."""
 
     value: Any
     asked_unix_s: float
@@ -73,8 +73,8 @@ class Survey:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._number = 0  # of the latest question
-        self._parts: dict[int, str] = {}  # of an answer that is not complete, by node
-        self._failed: dict[int, str] = {}  # what went wrong in the latest function, by node
+        self._parts: dict[int, str] = {}  # of an incomplete answer, by node
+        self._failed: dict[int, str] = {}  # the error in the latest function, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
     def __enter__(self) -> "Survey":
@@ -88,7 +88,7 @@ class Survey:
 
     def __exit__(self, *error: object) -> None:
         for _, channel, _ in self._starts:
-            channel.close()  # whereupon its probes end
+            channel.close()  # then its probes end
         deadline = time.monotonic() + END_S
         for process, _, errors in self._starts:
             try:
@@ -105,9 +105,9 @@ class Survey:
         timeout_s: float = ANSWER_S,
         **arguments: Any,
     ) -> dict[int, Answer]:
-        """What `function(arguments)` returned, by node, on those that answered in time.
+        """The results of `function(arguments)`, by node, of those that answered in time.
 
-        `function` is one of `node_facts`. `of`: the nodes to wait for, as others have never
+        `function` is one of `node_facts`. `of`: the nodes to wait for, since others have never
         answered; None: all.
         """
         self._number += 1
@@ -136,18 +136,18 @@ class Survey:
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
-        """What each node says of itself; for each that does not answer, one line on why."""
+        """The facts of each node; for each one that does not answer, one line on why."""
         answers = self.ask(node_facts.describe, request=request)
         found = {index: answers[index].value for index in sorted(answers)}
         return found, self.silent(answers)
 
     def silent(self, answers: Mapping[int, Answer]) -> dict[int, str]:
-        """One line for each node without an answer: why there is none, and what to do."""
+        """One line for each node without an answer: the reason, and what to do."""
         nodes = range(len(self._transport.names))
         return {index: self._why_silent(index) for index in nodes if index not in answers}
 
     def names_of(self, probes: Mapping[int, Probe]) -> list[str]:
-        """What to call the nodes that answered."""
+        """The names of the nodes that answered."""
         names = [str(probe["host"]).partition(".")[0] for probe in probes.values()]
         if self._transport.renames and len(set(names)) == len(names):
             return names
@@ -170,7 +170,7 @@ class Survey:
         return f"{name}: {within}; is it overloaded, or does its login shell wait for input?"
 
     def _whole(self, part: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The answer whose last part this is."""
+        """The complete answer, if this is its last part."""
         index = int(part["node"])
         self._parts[index] = self._parts.get(index, "") + part["part"]
         if part["more"]:
@@ -183,8 +183,8 @@ def here(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
-        lines = error_text.strip().splitlines()
-        return f"node{index}: python failed: {lines[-1] if lines else 'no message'}; see above"
+        lines = error_text.strip().splitlines() or ["no message"]
+        return f"node{index}: python failed: {lines[-1]}; see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]
@@ -193,17 +193,16 @@ def here(count: int) -> Transport:
 
 @contextmanager
 def facts_request(
-    folder: str | None = None,
-    python: str | None = None,
-    disks: Mapping[str, Path] | None = None,
+    folder: str | None = None, python: str | None = None, disks: Mapping[str, Path] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The request of `node_facts.describe`: of the checkout in `folder`, and of its Python.
+    """The arguments of `node_facts.describe`: for the checkout in `folder`, and its Python.
 
-    `disks`: folders that a run writes to and reads from, by what they hold.
+    `disks`: folders that a run writes to and reads from, by their content.
 
-    A node sees this machine's files if it sees the file that is there meanwhile: a path that both
-    have says nothing, as machines of one image have the same. Where the checkout cannot be written,
-    that is a temporary file, which only this machine sees: the others get the code sent.
+    A node sees this machine's files if it sees a file that is created for the question. An equal
+    path proves nothing, since machines of one image have the same paths. If the checkout cannot be
+    written, the file is a temporary one, which only this machine sees: then the code is sent to the
+    others.
     """
     name = f".shared-{os.urandom(8).hex()}"
     proof = REPOSITORY / "logs" / name

@@ -1,4 +1,4 @@
-"""What the machine has that this runs on: free ports, interfaces, GPUs; found without torch."""
+"""Facts about this machine: free ports, interfaces, GPUs; found without torch."""
 
 import ipaddress
 import itertools
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from muster.errors import MusterError
 
-# Below the range from which the kernel gives ports to outgoing connections.
+# Below the range from which the kernel takes ports for outgoing connections.
 PORTS = range(20_000, 32_000)
 
 
 def among(ports: Sequence[int] | None) -> range:
-    """All ports from the first of `ports` to the last; `PORTS` where none are given."""
+    """All ports from the first of `ports` to the last; `PORTS` if none are given."""
     return range(ports[0], ports[1] + 1) if ports else PORTS
 
 
@@ -24,7 +24,7 @@ def free_port(start: int | None = None, ports: range = PORTS) -> int:
     Raises:
         MusterError: none is free.
     """
-    # Two launchers at the same moment should not try the same ports in the same order.
+    # Two simultaneous launchers should not try the same ports in the same order.
     first = os.getpid() * 7919 if start is None else start
     for offset in range(len(ports)):
         port = ports[(first + offset) % len(ports)]
@@ -46,10 +46,10 @@ def is_free(port: int) -> bool:
 
 
 def interface_of(address: str, network: str | None, node: str) -> str | None:
-    """The interface that has `address`; None if no interface shows it.
+    """The interface with `address`; None if no interface has it.
 
     Raises:
-        MusterError: `address` is not in the `network` that was asked for.
+        MusterError: `address` is not in the requested `network`.
     """
     own = addresses()
     if network is not None and ipaddress.ip_address(address) not in ipaddress.ip_network(network):
@@ -62,17 +62,17 @@ def interface_of(address: str, network: str | None, node: str) -> str | None:
 
 
 def interface_variables(interface: str | None, address: str) -> dict[str, str]:
-    """The variables that make gloo and nccl use the interface, and nccl IPv6 where it has to."""
+    """The variables that make gloo and nccl use the interface, and nccl IPv6 if needed."""
     if interface is None:
         return {}
-    # Without the "=" nccl would match prefixes: eth1 would be eth10 as well.
+    # Without the "=" nccl matches prefixes: eth1 would also match eth10.
     found = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
 
 
 def addresses() -> dict[str, str]:
-    """This machine's addresses that other machines may reach, each with its interface's name."""
-    import psutil  # here, since --help and --dry-run do not need it
+    """This machine's addresses that other machines may reach, with their interfaces' names."""
+    import psutil  # imported here: --help and --dry-run do not need it
 
     return {
         one.address: name
@@ -86,7 +86,7 @@ def own_address_in(network: str, node: str) -> str:
     """This machine's address in `network`.
 
     Raises:
-        MusterError: it has none there; the message lists those it has.
+        MusterError: it has none in it; the message lists those it has.
     """
     wanted = ipaddress.ip_network(network)
     found = addresses()
@@ -98,7 +98,7 @@ def own_address_in(network: str, node: str) -> str:
 
 
 def gpu_count() -> int:
-    """Those of CUDA_VISIBLE_DEVICES where it is set, else all that the driver shows."""
+    """The GPUs of CUDA_VISIBLE_DEVICES if it is set, else all that the driver shows."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]

@@ -1,1 +1,1 @@
-"""What a run's workers execute: the trainer that comes with Muster, or a program of the user's."""
+"""The program that a run's workers execute: Muster's trainer, or the user's own."""

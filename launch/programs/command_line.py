@@ -1,14 +1,13 @@
-"""A command line that starts a run: its settings, and the program after `--`."""
+"""The command line of a run: its settings, and the program after `--`."""
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.cli import dashed
 from configs.raw import Given
 from configs.settings.bench import OF_MEASUREMENT, BenchConfig
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
@@ -39,7 +38,7 @@ DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flags before the first `--`, and the program after it, of which nothing is touched.
+    """Split into the flags before the first `--` and the program after it, which is not changed.
 
     Raises:
         UsageError: there is no program after it, as when a shell's variable is empty.
@@ -56,17 +55,14 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class CommandLine:
-    """The settings of one run, and its program: no words for one of Muster's own."""
+class CommandLine(Settings):
+    """The settings of one run, and its program; empty for one of Muster's own programs."""
 
-    launch: LaunchConfig
-    ssh: SshConfig
-    slurm: SlurmConfig
     words: Sequence[str]
-    given: Sequence[Given]  # what was typed, or is in the file of --config, whatever its value
-    run: RunConfig  # of a program of Muster's own: `train`
-    own: ProgramConfig | None = None  # of the user's program
-    train: TrainConfig | None = None  # of our trainer, as is `bench`
+    given: Sequence[Given]  # typed settings, or those in the file of --config, unchecked
+    run: RunConfig  # for a program of Muster's own: `train`
+    own: ProgramConfig | None = None  # for the user's program
+    train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
 
     @classmethod
@@ -74,37 +70,30 @@ class CommandLine:
         """Read `argv`.
 
         Raises:
-            UsageError: wrong flags, or some that the program has no use for; every problem at once.
+            UsageError: wrong flags, or flags without effect on the program; every problem at once.
             SystemExit: 0, after --help.
         """
         flags, words = split(reveal(argv, os.environ))
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
-        if words:
-            made = cls(launch, ssh, slurm, words, given, run, own=more)
-        else:
-            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
+        kinds = {"own": more} if words else {"train": run, "bench": more}
+        made = cls(launch, ssh, slurm, words, given, run, **kinds)
         refuse(made.foreign())
         return made
 
-    @property
-    def settings(self) -> Settings:
-        """What a launcher is made from."""
-        return Settings(self.launch, self.ssh, self.slurm)
-
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
-        """What the workers become; `cwd`: the folder that the command was called in."""
+        """The program of the workers; `cwd`: the folder in which the command was called."""
         if self.own is not None:
             return UserProgram(self.words, self.own, self.launch, self.run, cwd)
         assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench)
 
-    @property
+    @cached_property
     def what_runs(self) -> list[str]:
-        """What makes a run another one: the program's words, or the settings of our trainer."""
+        """What identifies a run: the program's words, or the settings of our trainer."""
         if self.train is None:
             return list(self.words)
-        # where it is kept is the sweep's business
+        # its folder is chosen by the sweep
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
 
@@ -115,41 +104,37 @@ class CommandLine:
     def without_use(self, some: frozenset[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
-        One that only repeats its default, in a file, asks for nothing: a run's config.yaml has all
-        settings. Nor does a switch that is turned off.
+        A setting in a file that only repeats its default does not count: a run's config.yaml has
+        all settings. Nor does a switch that is turned off.
         """
         for one in self.given:
             asks = one.text != "false" and not (one.where and _is_default(one))
             if one.name in some and asks:
-                yield f"{_spelt(one)} {why}"
+                yield f"{one.spelt} {why}"
 
     def foreign(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
-        if not self.words:
-            why = "is for a program of your own, which follows after --: -- train.py"
-            yield from self.without_use(names(ProgramConfig), why)
-            if self.launch.program == LaunchConfig.program:
-                yield from self.without_use(
-                    names(BenchConfig), "is for --program bench_collectives"
-                )
-                return
-            # a file of settings may serve the run and its bench
-            unused = names(TrainConfig) - OF_MEASUREMENT
-            why = f"is for training, not for --program {self.launch.program}; leave it out"
-            yield from (f"{_spelt(one)} {why}" for one in self.typed(unused))
+        program = self.words[0] if self.words else self.launch.program
+        if self.words:
+            for one in self.given:
+                if one.name == "program":
+                    yield f"{one.spelt} {one.text} and {program} are two programs; give one of them"
+                elif one.name in OF_TRAINER:  # also in a file: its default is not the program's own
+                    yield (
+                        f"{one.spelt} is a setting of the trainer that comes with Muster; what "
+                        f"{program} is to be told goes after it: -- {program} ..."
+                    )
             return
-        program = self.words[0]
-        for one in self.given:
-            if one.name == "program":
-                yield f"{_spelt(one)} {one.text} and {program} are two programs; give one of them"
-            elif one.name in OF_TRAINER:  # also in a file: its default is not the program's own
-                yield (
-                    f"{_spelt(one)} is a setting of the trainer that comes with Muster; what "
-                    f"{program} is to be told goes after it: -- {program} ..."
-                )
+        why = "is for a program of your own, which follows after --: -- train.py"
+        yield from self.without_use(names(ProgramConfig), why)
+        if program == LaunchConfig.program:
+            yield from self.without_use(names(BenchConfig), "is for --program bench_collectives")
+        else:  # a file of settings may serve the run and its bench
+            for one in self.typed(names(TrainConfig) - OF_MEASUREMENT):
+                yield f"{one.spelt} is for training, not for --program {program}; leave it out"
 
 
-@cache  # of many programs the flags are the same
+@cache  # many programs have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
 ) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
@@ -157,10 +142,6 @@ def _read(
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
     settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
     return settings, tuple(cli.given(CLASSES, flags))
-
-
-def _spelt(one: Given) -> str:
-    return f"{one.where}{one.name}" if one.where else f"--{dashed(one.name)}"
 
 
 def _is_default(one: Given) -> bool:

@@ -1,12 +1,11 @@
-"""A copy of the user's project as it is when a run is submitted: later edits change nothing.
+"""Copy the user's project when a run is submitted, so that later edits do not change the run.
 
-It has what git tracks or would track: changed and new files included, ignored ones not, and of
-submodules and other clones inside the same. What git ignores (data, outputs) is linked to the
-original, so that the program finds it in its place. Each run has files of its own, of which none
-is a hard link: a program may write to them.
+It contains what git tracks or would track: also changed and new files, but not ignored ones; the
+same for submodules and other clones inside. Ignored files (data, outputs) are links to the
+originals, so that the program finds them in their places. Each run has its own files, without hard
+links, since a program may write to them.
 """
 
-import fnmatch
 import os
 import shutil
 import subprocess
@@ -15,36 +14,38 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from muster import run_files
 from muster.errors import UsageError
 from muster.writing import read_json, write_json, writing
 
-# What git does not track: more than this is data, which belongs elsewhere.
+# The limit for files that git does not track: more is data, which belongs elsewhere.
 MOST_BYTES = 200_000_000
 MOST_NAMED = 10
-# Folders of a project without git that are no part of it.
+# Folders that are not part of a project without git.
 LEFT_OUT = frozenset((".git", "__pycache__", ".venv", "venv", "node_modules", ".pytest_cache"))
-# A diff that `git apply` takes, whatever the user's own settings of git are.
+# A diff that `git apply` accepts, whatever the user's git settings are.
 PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was copied, and of what."""
+    """What was copied, and from which project."""
 
     root: Path
     files: int
     total_bytes: int
 
     def __str__(self) -> str:
-        return f"snapshot: {self.files} files, {_size(self.total_bytes)}"
+        return f"snapshot: {self.files} files, {decimal(self.total_bytes)}"
 
 
 def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot:
-    """Copy `project` into the run folder, and write down of which commit, with which changes.
+    """Copy `project` into the run folder, and record its commit and its changes.
 
     Raises:
-        UsageError: runs are kept in the project's own folder; too much of the project is not
+        UsageError: runs are stored in the project's own folder; too much of the project is not
             tracked by git; or a file cannot be read.
         CannotWrite: the disk is full.
     """
@@ -54,11 +55,13 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
             f"--logs-dir {logs} is the project itself, which is copied for each run; give a folder "
             f"of its own, such as {logs / 'logs'}, or --no-snapshot"
         )
-    if project.is_relative_to(logs):  # what is around the project is no part of it
+    if project.is_relative_to(logs):  # a folder around the project is not part of it
         logs = run_dir
     repositories = list(_repositories(project))
     sources = [path for one in repositories for path in _files(one, logs)]
-    sources += [path for one in repositories for path in _matching(project, one, patterns)]
+    if patterns:
+        ignored = ("--others", "--ignored", "--exclude-standard", "--", *patterns)
+        sources += [path for one in repositories for path in _listed(one, *ignored)]
     copied, links = {}, []
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -72,7 +75,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
         for one in repositories:
             for path in _listed(one, "--others", "--ignored", "--exclude-standard", "--directory"):
                 _link_ignored(path, root / path.relative_to(project), logs)
-        for source, target in links:  # last: they may lead to any of the others
+        for source, target in links:  # last, since they may lead to any of the others
             _copy_link(source, target, project, root)
         diff = _git(project, "diff", "HEAD", "--binary", *PLAIN_DIFF)
         run_files.SNAPSHOT_DIFF.path(run_dir).write_bytes(diff)
@@ -83,7 +86,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
 
 
 def files_of(project: Path) -> list[Path]:
-    """What git tracks or would track of a project, and of the repositories inside it; each once.
+    """The files that git tracks or would track, also of the repositories inside; each once.
 
     Raises:
         UsageError: too much of it is not tracked by git.
@@ -93,32 +96,23 @@ def files_of(project: Path) -> list[Path]:
 
 
 def new_files(run_dir: Path) -> list[str]:
-    """A line that names the files which the program has made inside the snapshot, if any."""
-    found = made_there(run_dir)
+    """A line that names the files which the program has made in the snapshot, if any."""
+    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
+    root = run_files.SNAPSHOT.path(run_dir)
+    if record is None:
+        return []
+    paths = (path for path in _walked(root, run_dir) if not path.is_symlink())
+    found = sorted({str(path.relative_to(root)) for path in paths} - {*record["files"]})
     if not found:
         return []
     more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    # a name that is not UTF-8 cannot be printed as it is
+    # a name that is not UTF-8 cannot be printed unchanged
     names = ", ".join(os.fsencode(one).decode(errors="replace") for one in found[:MOST_NAMED])
-    return [f"made in {run_files.SNAPSHOT.path(run_dir)}: {names}{more}"]
-
-
-def made_there(run_dir: Path) -> list[str]:
-    """The files that the program has made inside the snapshot, by name."""
-    record = read_json(run_files.SNAPSHOT_RECORD.path(run_dir))
-    if record is None:
-        return []
-    found = []
-    for folder, folders, files in os.walk(run_files.SNAPSHOT.path(run_dir)):
-        folders[:] = [one for one in folders if one not in LEFT_OUT]
-        paths = (Path(folder, name) for name in files)
-        found += [str(path.relative_to(run_files.SNAPSHOT.path(run_dir))) for path in paths
-                  if not path.is_symlink()]  # fmt: skip
-    return sorted(set(found) - set(record["files"]))
+    return [f"made in {root}: {names}{more}"]
 
 
 def _logs_of(run_dir: Path) -> Path:
-    """The folder of all runs; those of a sweep have folders of their own in it."""
+    """The folder of all runs, which also holds the sweeps."""
     sweep = run_dir.parent.parent
     is_of_sweep = sweep.parent.name == run_files.SWEEPS and (sweep / run_files.SWEEP).exists()
     return sweep.parent.parent if is_of_sweep else run_dir.parent
@@ -133,7 +127,7 @@ def _repositories(folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path, logs: Path) -> Iterator[Path]:
-    """What git tracks or would track; where it knows nothing of the folder, all that is there."""
+    """The files that git tracks or would track; all files if the folder is not in git."""
     tracked = _listed(folder, "--cached")
     others = _listed(folder, "--others", "--exclude-standard")
     advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
@@ -144,14 +138,14 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
     total, largest = 0, (0, folder)
     for path in known:
         if logs in path.parents or not _is_copied(path):
-            continue  # the project's own runs, a socket, or what is gone by now
+            continue  # the project's own runs, a socket, or a file removed meanwhile
         with suppress(FileNotFoundError):
             size = path.lstat().st_size
             total, largest = total + size, max(largest, (size, path))
         if total > MOST_BYTES:
             raise UsageError(
-                f"{folder} has more than {_size(MOST_BYTES)} that git does not track, such as "
-                f"{largest[1].relative_to(folder)} with {_size(largest[0])}: {advice}"
+                f"{folder} has more than {decimal(MOST_BYTES)} that git does not track, such as "
+                f"{largest[1].relative_to(folder)} with {decimal(largest[0])}: {advice}"
             )
         yield path
 
@@ -164,22 +158,12 @@ def _walked(folder: Path, logs: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         paths = [Path(parent, name) for name in folders if name not in LEFT_OUT]
         folders[:] = [one.name for one in paths if one != logs]
-        yield from (one for one in paths if one.is_symlink())  # which are not walked through
+        yield from (one for one in paths if one.is_symlink())  # os.walk does not enter these
         yield from (Path(parent, name) for name in files)
 
 
-def _matching(project: Path, folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Ignored files that were asked for."""
-    paths = _listed(folder, "--others", "--ignored", "--exclude-standard") if patterns else []
-    return [
-        path
-        for path in filter(Path.is_file, paths)
-        if any(fnmatch.fnmatch(str(path.relative_to(project)), one) for one in patterns)
-    ]
-
-
 def _copy(source: Path, target: Path) -> int | None:
-    """How much was copied; None if the file was removed since it was listed."""
+    """The number of copied bytes; None if the file was removed since it was listed."""
     try:
         shutil.copy2(source, target)
     except OSError as error:
@@ -195,7 +179,7 @@ def _copy(source: Path, target: Path) -> int | None:
 
 
 def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
-    """A link leads to the same thing in the copy; where the copy has no such, to the original."""
+    """Copy a link so that it leads to the copy of its target; without one, to the original."""
     end = Path(os.path.realpath(source))
     inside = end.is_relative_to(project.resolve())
     copy = root / end.relative_to(project.resolve()) if inside else end
@@ -206,7 +190,7 @@ def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
 
 
 def _link_ignored(source: Path, target: Path, logs: Path) -> None:
-    """A link to what git ignores: a folder as a whole, where nothing of it was copied."""
+    """Link to a file that git ignores, or to a whole folder if nothing of it was copied."""
     if source == logs or source.name in LEFT_OUT or not source.exists():
         return
     if source in logs.parents or (target.is_dir() and not target.is_symlink()):
@@ -218,23 +202,15 @@ def _link_ignored(source: Path, target: Path, logs: Path) -> None:
 
 
 def _listed(folder: Path, *kinds: str) -> list[Path]:
-    """The files that git lists, each once: one with a conflict is in its index three times."""
+    """The files that git lists, each once: a file with a conflict is in its index three times."""
     names = _git(folder, "ls-files", "-z", *kinds).split(b"\0")
     return [folder / os.fsdecode(name) for name in dict.fromkeys(names) if name]
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    """What git answers; nothing where it does not know the folder, or is not here."""
+    """git's output; empty if it does not know the folder, or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False)
     except OSError:
         return b""
     return b"" if done.returncode else done.stdout
-
-
-def _size(count: int) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count = round(count / 1000)
-    return f"{count} GB"

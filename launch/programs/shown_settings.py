@@ -7,7 +7,7 @@ from muster import errors, json_output
 from muster.command import LOGIN, own_arguments
 
 CLASSES = (*OF_LAUNCH, ProgramConfig)
-HIDDEN = ("env", "json")  # a secret may be in it; what is asked here
+HIDDEN = ("env", "json")  # a secret may be in it; the flag of this command
 
 
 def main() -> int:

@@ -1,19 +1,21 @@
-"""A program of the user's, of which nothing is known but its command line."""
+"""A user's program, of which only the command line is known."""
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from configs import cli
 from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig, RunConfig
+from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
 from launch.programs.project_snapshot import take
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
@@ -21,18 +23,12 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
-# What is wrong with the script on stdin, after the number of the line, or 0.
-COMPILE = """
-import sys
-try:
-    compile(sys.stdin.buffer.read(), "script", "exec", dont_inherit=True)
-except (SyntaxError, ValueError) as error:
-    print(getattr(error, "lineno", 0) or 0, getattr(error, "msg", error))
-"""
+PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
+COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
 class UserProgram:
-    """A script, `-m module`, a function, or any other command, with arguments nobody touches."""
+    """A script, `-m module`, a function, or any other command, with unchanged arguments."""
 
     def __init__(
         self,
@@ -46,6 +42,7 @@ class UserProgram:
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._python = config.python or own_python(cwd, launch.workers, os.environ)
+        self._wrap = tuple(shlex.split(config.wrap or ""))
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
             run,
@@ -54,53 +51,39 @@ class UserProgram:
         )
 
     def check(self, python: str, world_size: int | None = None) -> None:
-        """Refuse what cannot start, as far as that is seen from here; `python`: the nodes' own.
+        """Refuse a program that cannot start, as far as is known here; `python`: the nodes' own.
 
-        Any number of workers suits it, as far as is known.
+        Any number of workers is accepted.
 
         Raises:
-            UsageError: the program is not there, or its Python lacks what starts it.
+            UsageError: the program does not exist, or its Python lacks the package that starts it.
         """
         python = self._python or python
         refuse(
             [
                 *_problems(self._words, self._cwd, python),
                 *python_problems(python, self._launch.workers),
-                *starter_of(self._launch.workers).problems(self._planned()),
+                *starter_of(self._launch.workers).problems(
+                    replace(of_words(self._words, self._cwd), wrap=self._wrap)
+                ),
             ]
         )
 
-    def _planned(self) -> Program:
-        """What is known of the program before there is a run folder."""
-        wrap = tuple(shlex.split(self._config.wrap or ""))
-        return replace(of_words(self._words, self._cwd), wrap=wrap)
-
-    def change(self, **settings: Any) -> None:
-        """Give the run other settings, such as its id."""
-        self.run = replace(self.run, **settings)
-
     def spec(
-        self,
-        *,
-        make: bool,
-        snapshot: bool = False,
-        is_sent: bool = False,
-        earlier: Path | None = None,
+        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
         """The run, which has its id; its folder is filled with `make`.
 
         `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
-        nodes have disks of their own. `earlier`: the folder of the same job's first run, whose
-        snapshot a requeued job goes on with.
+        nodes have disks of their own. `shared`: the folder with the snapshot, of several runs.
         """
         run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
         root = cwd = self._cwd
         if make and snapshot and self._config.snapshot:
             project = project_of(cwd)
-            root = SNAPSHOT.path(earlier) if earlier is not None else run_dir
-            if not root.is_dir() or earlier is None:
-                taken = take(project, run_dir, self._config.patterns)
-                root = taken.root
+            root = SNAPSHOT.path(shared or run_dir)
+            if shared is None or not root.is_dir():
+                taken = take(project, shared or run_dir, self._config.patterns)
                 if not run.quiet:
                     print(taken, file=sys.stderr)
             root = sent_to(run.run_id) if is_sent else root
@@ -109,11 +92,10 @@ class UserProgram:
         if words[0] == "--function":
             words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
-        wrap = shlex.split(self._config.wrap or "")
         program = replace(
             of_words(words, cwd),
             python=self._config.python if is_sent else self._python,
-            wrap=tuple(_filled(word, places) for word in wrap),
+            wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
@@ -123,39 +105,28 @@ class UserProgram:
         )
 
     def settings(self, *launch: Any) -> str:
-        """The settings of the launch, and where the run has its checkpoints.
-
-        The program is in launch.json.
-        """
-        folder = self.run.checkpoint_dir
-        return cli.to_yaml(*launch) + (
-            f"checkpoint_dir: {json.dumps(str(folder))}\n" if folder else ""
-        )
+        """Those of the run and its launch; the program is in launch.json."""
+        return cli.to_yaml(self.run, *launch)
 
 
 def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
-    """Where a snapshot is put on nodes with a disk of their own, below their checkout."""
+    """The place of a snapshot on nodes with their own disk, below their checkout."""
     return Path("logs", f".{what}-{run_id}")
 
 
 def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) -> Sequence[str]:
-    """The program that calls what is in `folder`; with `make`, that is the run's from here on."""
+    """The program that calls the function in `folder`; with `make`, the run gets a copy of it."""
     place = FUNCTION.path(run_dir)
     if make and folder != place:
-        shutil.copytree(folder, place)  # what is only its owner's stays so
+        shutil.copytree(folder, place)  # file modes are copied, so private files stay private
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
-def _filled(word: str, places: Mapping[str, str]) -> str:
-    for name, place in places.items():
-        word = word.replace(f"{{{name}}}", place)
-    return word
-
-
 def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
-    """The Python of the environment that is active, or lies in the project; None: Muster's own.
+    """The Python of the active environment, or of one in the project; None: Muster's own.
 
-    One without what starts the workers, as conda's base often is, is passed over with a note.
+    A Python without the package that starts the workers, as conda's base often is, is skipped with
+    a note.
     """
     active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
     for folder in filter(None, active):
@@ -176,7 +147,7 @@ def of_words(words: Sequence[str], cwd: Path) -> Program:
 
 
 def name_of(words: Sequence[str]) -> str:
-    """The program in a run's name: `train`, of `train.py --lr 1e-3`."""
+    """The program's name in a run's name: `train` for `train.py --lr 1e-3`."""
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
         words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
@@ -185,8 +156,8 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
-    """What would keep the program from starting, as far as that is seen from here."""
-    is_here = Path(python).exists()  # else the nodes have another Python, which says so there
+    """Reasons why the program cannot start, as far as they are visible here."""
+    is_here = Path(python).exists()  # else the nodes have another Python, checked there
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
     elif words[0] == "-m" and is_here and not _has(python, words[1].partition(".")[0], cwd):
@@ -197,7 +168,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
             "another Python with python="
         )
     elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0], python)
+        yield from _script_problems(cwd / words[0], words[0], python if is_here else None)
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found) is None:
@@ -205,7 +176,7 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
 
 
 def python_problems(python: str, workers: str) -> Iterator[str]:
-    """Whether `python` has what starts the workers; one that is not here is asked on its node."""
+    """A line if `python` lacks what starts the workers; the nodes' own is asked there."""
     needed = starter_of(workers).needs
     if needed is not None and Path(python).exists() and not _has(python, needed):
         yield (
@@ -214,26 +185,27 @@ def python_problems(python: str, workers: str) -> Iterator[str]:
         )
 
 
+@cache
 def _has(python: str, package: str, cwd: Path | None = None) -> bool:
-    """Whether that Python finds a package, also in the folder `cwd`; it is not imported for it."""
+    """Whether that Python finds a package, also in the folder `cwd`; nothing is imported."""
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
     asked = [python, "-Ic" if cwd is None else "-c", code]
     return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
 
 
-def _script_problems(path: Path, name: str, python: str) -> Iterator[str]:
-    """`python` is to judge the syntax, which is another one in each version."""
+@cache  # a sweep has one script
+def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
+    """Check the syntax with `python`, since it differs between versions."""
     try:
         text = path.read_bytes()
     except OSError as error:
-        yield f"{name}: {error.strerror}; looked in {path.parent}"
-        return
-    if not Path(python).exists():
-        return
-    asked = [python, "-Ic", COMPILE]
+        return [f"{name}: {error.strerror}; looked in {path.parent}"]
+    if python is None:
+        return []
+    asked = [python, "-Ic", COMPILE, name]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
-    for line in done.stdout.splitlines()[-1:]:  # a Python may say more at its start
-        number, _, problem = line.decode(errors="replace").partition(" ")
-        if number.isdigit() and problem:
-            where = f":{number}" if number != "0" else ""
-            yield f"{name}{where}: {problem}: it does not compile"
+    said = done.stderr.decode(errors="replace").strip()
+    found = re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE)
+    line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
+    where = f"{name}:{line[1]}" if line else name
+    return [f"{where}: {found[1]}: it does not compile"] if found else []

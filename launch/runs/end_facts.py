@@ -1,26 +1,24 @@
-"""What is known of a run that has ended: what its workers and agents have left.
+"""The facts about a run that has ended, from the records of its workers and agents.
 
-Agents also wrote down where ranks were when a collective timed out, in a hang, and before the end.
+Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
 from muster.worker import lost_peer
 from muster.writing import read_json
 
-# "exit": a program of the user's ended itself with this exit code. The others are
-OWN_CAUSES = ("refused", "crash", "exit")  # echoes: a lost peer, a signal of the agent
-# What torch.distributed raises; `RuntimeError` is gloo's.
+# "exit": a user's program ended itself with an exit code. Other causes are
+OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal of the agent
+# Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
-Cause = tuple[int, str, tuple[str, ...]]  # exit code, the sentence, what else to print
 
 
 class Facts:
-    """What is known of a run that has ended."""
+    """The facts about a run that has ended."""
 
     def __init__(
         self, run_dir: Path, world_size: int | None, code: int, trouble: str | None
@@ -31,15 +29,19 @@ class Facts:
         if world_size is None:
             world_size = max([*self.exits, *offsets], default=-1) + 1
         self.world_size = world_size
-        # by one clock, that of node 0: the others' may be seconds off
+        # by one clock, that of node 0: others may differ by seconds
         self.ordered = sorted(
             self.exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
         )
         self.own = [record for record in self.ordered if record["cause"] in OWN_CAUSES]
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))
-        self.ended = _ended(self.agents)  # which of them were alive until their agents ended them
-        # where a worker sends its stderr is the first file that it makes
+        self.node = {rank: one["host"] for rank, one in self.exits.items()}
+        self.node |= {int(rank): one["node"] for one in self.agents for rank in one["ranks"]}
+        # the workers that were alive until their agents ended them: how they ended
+        ended = (how for one in self.agents for how in one.get("ended", {}).items())
+        self.ended = {int(rank): how for rank, how in ended}
+        # a worker's stderr is the first file that it makes
         errors = {one: ERRORS.path(run_dir, rank=one) for one in self.silent}
         self.begun = {
             rank: path for rank, path in errors.items() if rank not in self.ended and path.exists()
@@ -52,7 +54,7 @@ class Facts:
 
     @property
     def first_echo(self) -> dict[str, Any]:
-        """What the first worker said that is not done; of one at least."""
+        """The first record of a worker that did not end well; there must be one."""
         return next((one for one in self.ordered if one["cause"] != "done"), self.ordered[0])
 
 
@@ -62,7 +64,7 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
 
 
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
-    """`record`, with the consequence of a lost rank told from a crash, whatever program it was."""
+    """`record`; a crash because of a lost rank becomes a consequence, for any program."""
     kind = str(record["message"]).partition(":")[0]
     if (
         record["cause"] == "crash"
@@ -74,21 +76,12 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
-    """How each node's part ended, for those whose agent could still say so."""
+    """How each node's part ended, for nodes whose agent could record it."""
     return _records(AGENT_END.find(run_dir))
 
 
-def _ended(agents: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """The workers that were alive until their agents ended them: how, and on which node."""
-    return {
-        int(rank): {**how, "node": one["node"]}
-        for one in agents
-        for rank, how in one.get("ended", {}).items()
-    }
-
-
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
-    """The nodes that began, but did not say how they ended."""
+    """The nodes that began, but did not record how they ended."""
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
@@ -102,38 +95,5 @@ def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
-    """What was seen for one of the reasons "timeout", "hang" and "end"; empty where nothing was."""
+    """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none."""
     return read_json(STACKS.path(run_dir, name=name)) or {}
-
-
-def hang_cause(run_dir: Path) -> Cause | None:
-    """The run made no progress, and its user wants that to end it, or to begin anew."""
-    seen = stacks_seen(run_dir, "hang")
-    if seen.get("on_hang", "warn") == "warn":
-        return None
-    code = NO_RETRY if seen["on_hang"] == "stop" else 1
-    return code, f"error: {seen['text']}", tuple(seen["sentences"][1:])
-
-
-def timeout_cause(run_dir: Path, waited: Sequence[str]) -> Cause | None:
-    """Whom ranks waited for whose collective timed out; `waited` is how these ended.
-
-    All of them may have been ended before that was written down, for one that lost them failed
-    first; then what they said as they were looked at counts.
-    """
-    seen = stacks_seen(run_dir, "timeout")
-    waited = waited or [
-        f"rank {one['rank']}: {one['gave_up']['message']}"
-        for one in seen.get("reports", ())
-        if one.get("gave_up")
-    ]
-    if not waited or not seen:
-        return None
-    first, *more = seen["sentences"]
-    table = f"what each rank did: muster jobs stacks {run_dir.name}"
-    return 1, f"error: {first}", (waited[0][:300], *more, table)
-
-
-def seen_at_the_end(run_dir: Path) -> list[str]:
-    """What workers did that had to be ended."""
-    return list(stacks_seen(run_dir, "end").get("sentences", ()))

@@ -1,38 +1,38 @@
-"""Which rank failed first, and why: the cause alone, not the echoes of its neighbours.
+"""Find which rank failed first, and why: only the cause, not the consequences on other ranks.
 
-When one rank fails, the others lose it, and the scheduler or the leader ends what is left. So a
-failed run leaves many records, of which one is the cause:
+When one rank fails, the others lose it, and the scheduler or the leader ends the rest. So a failed
+run leaves many records, of which one is the cause:
 
-    exits/rank_*.json      how a worker says that it ended; missing if it was killed
-    agents/node_*.json     how an agent says that its node's part ended
+    exits/rank_*.json      how a worker ended, by its own record; missing if it was killed
+    agents/node_*.json     how a node's part ended, by its agent's record
     workers/rank_*.err     the last output, where a crash in C++ is found
     inspection             what agents saw of ranks that waited or hung, before they were ended
 
-`Facts` reads these once. `RULES` are asked in order, and the first that applies gives the answer.
-The order goes from what can only be a cause (all stopped as asked; a hang was seen; a traceback of
-a rank's own) to what may be a consequence (a node is lost; a rank died without a record; a rank
-only lost another). The comment of each rule says why it comes before the next.
+`Facts` reads these once. `RULES` are tried in order, and the first that applies gives the answer.
+First come rules for what can only be a cause (all stopped as requested; a hang was seen; a rank's
+own traceback). Last come rules for what may be a consequence (a node is lost; a rank died without a
+record; a rank only lost another). The comment of each rule says why it comes before the next.
 """
 
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.runs import end_facts, last_output
-from launch.runs.end_facts import Facts
-from muster.errors import STOPPED
+from launch.runs import last_output
+from launch.runs.end_facts import Facts, stacks_seen
+from muster.errors import NO_RETRY, STOPPED
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
 from muster.worker.lost_peer import TIMED_OUT
 
 KILLED = 128 + 9
 KILL = " was killed by "
 OUT_OF_MEMORY = "out_of_memory"
-# In a line that is not of a traceback's frames; of torch, Python, the kernel and Slurm. With a
-# question mark it is a guess of ours.
+# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm. With a
+# question mark it is our own guess.
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
@@ -43,9 +43,9 @@ class Failure:
     """The exit code of a failed run, and what to print about it."""
 
     code: int
-    text: str  # the cause, in the words it was given: what one should see last
-    context: tuple[str, ...] = ()  # lines to go before it
-    rank: int | None = None  # the one that failed first, where it is one
+    text: str  # the cause, in the original words: printed last
+    context: tuple[str, ...] = ()  # lines to print before it
+    rank: int | None = None  # the rank that failed first, if it was a rank
     cause: str = ""  # in one word: of `RULES`, or `OUT_OF_MEMORY`
 
 
@@ -54,7 +54,7 @@ def explain(
 ) -> Failure | None:
     """Why a run whose processes have all ended failed; None if every rank is done.
 
-    `code` and `trouble` are what the launching side has to say of it.
+    `code` and `trouble` come from the launching side.
     """
     facts = Facts(run_dir, world_size, code, trouble)
     if len(facts.done) == facts.world_size and not code:
@@ -69,14 +69,17 @@ def stopped_in_order(facts: Facts) -> Failure | None:
     stopped = [one["message"] for one in facts.exits.values() if one["cause"] == "stopped"]
     if not stopped or len(stopped) != facts.world_size:
         return None
-    if facts.code == 1 and facts.trouble is not None:  # which is why they were told to stop
+    if facts.code == 1 and facts.trouble is not None:  # this is why they were told to stop
         return Failure(facts.code, _lines(facts.trouble), (stopped[0],))
     return Failure(STOPPED, stopped[0])
 
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
-    hang = end_facts.hang_cause(facts.run_dir)
-    return Failure(*hang) if hang else None
+    seen = stacks_seen(facts.run_dir, "hang")
+    if seen.get("on_hang", "warn") == "warn":
+        return None
+    code = NO_RETRY if seen["on_hang"] == "stop" else 1
+    return Failure(code, f"error: {seen['text']}", tuple(seen["sentences"][1:]))
 
 
 def stopped_by_signal(facts: Facts) -> Failure | None:
@@ -96,20 +99,26 @@ def failed_by_itself(facts: Facts) -> Failure | None:
         where = f"{who}: " if first["cause"] == "exit" else ""
         return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
     clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
-    alone = facts.world_size == 1 or alike
-    how = (
-        f"failed at {clock}"
-        if alone
-        else f"failed first, at {clock}; the others stopped because of it"
-    )
-    context = f"error: {who} {how}:"
-    return Failure(first["code"], first["traceback"].rstrip(), (*also, context), first["rank"])
+    how = f"failed first, at {clock}; the others stopped because of it"
+    if facts.world_size == 1 or alike:
+        how = f"failed at {clock}"
+    context = (*also, f"error: {who} {how}:")
+    return Failure(first["code"], first["traceback"].rstrip(), context, first["rank"])
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
-    waited = [f"rank {one['rank']}: {one['message']}" for one in facts.ordered if _timed_out(one)]
-    late = end_facts.timeout_cause(facts.run_dir, waited)
-    return Failure(*late) if late else None
+    seen = stacks_seen(facts.run_dir, "timeout")
+    reports = [one for one in seen.get("reports", ()) if one.get("gave_up")]
+    # All that waited may have been ended before they wrote that down, for one that lost them failed
+    # first; then what they said as they were looked at counts.
+    waited = [one for one in facts.ordered if _timed_out(one)]
+    waited = waited or [{"rank": one["rank"], **one["gave_up"]} for one in reports]
+    if not waited or not seen:
+        return None
+    first, *more = seen["sentences"]
+    how = f"rank {waited[0]['rank']}: {waited[0]['message']}"[:300]
+    table = f"what each rank did: muster jobs stacks {facts.run_dir.name}"
+    return Failure(1, f"error: {first}", (how, *more, table))
 
 
 def agent_refused(facts: Facts) -> Failure | None:
@@ -125,12 +134,12 @@ def command_killed(facts: Facts) -> Failure | None:
     killed = [one for one in facts.agents if one["cause"] == "command" and KILL in one["message"]]
     if not killed:
         return None
-    agent, echoes = killed[0], sorted(facts.exits)
+    agent = killed[0]
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
-    context = [f"{_ranks(echoes)} stopped because of it"] if echoes else []
+    context = [*_because_of_it(facts.exits)]
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
-    for rank in agent["ranks"]:  # where it was, in its own words
+    for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(_text(ERRORS.path(facts.run_dir, rank=rank))):
             context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
@@ -141,7 +150,7 @@ def command_killed(facts: Facts) -> Failure | None:
 def node_lost(facts: Facts) -> Failure | None:
     if not facts.lost or any(one["cause"] == "command" for one in facts.agents):
         return None
-    # which connection was cut, its launcher knows better than the agent that lost it
+    # the launcher knows which connection was cut better than the agent that lost it
     knows_better = facts.trouble is not None and facts.lost[0].endswith("lost its launcher")
     return _node_lost(str(facts.trouble) if knows_better else facts.lost[0], facts.silent)
 
@@ -153,45 +162,47 @@ def node_signalled(facts: Facts) -> Failure | None:
 
 
 def aborted_at_exit(facts: Facts) -> Failure | None:
-    outputs = {rank: ERRORS.path(facts.run_dir, rank=rank) for rank in facts.done}
-    aborted = {rank: path for rank, path in outputs.items() if last_output.crash_of(_text(path))}
-    others = [rank for rank in sorted(facts.exits) if rank not in facts.done]
-    return _killed(aborted, others, facts.agents) if aborted else None
+    aborted = {
+        rank: path
+        for rank in facts.done
+        if last_output.crash_of(_text(path := ERRORS.path(facts.run_dir, rank=rank)))
+    }
+    return _killed(facts, aborted, set(facts.exits) - set(facts.done))
 
 
 def ended_without_a_word(facts: Facts) -> Failure | None:
-    return _killed(facts.begun, sorted(facts.exits), facts.agents) if facts.begun else None
+    return _killed(facts, facts.begun, facts.exits)
 
 
 def waited_for_in_vain(facts: Facts) -> Failure | None:
     waited = [one for one in facts.ordered if one["cause"] == "lost_peer" and _timed_out(one)]
-    mute = {rank: how for rank, how in facts.ended.items() if rank not in facts.exits}
-    # One that SIGTERM could end was busy elsewhere; one that it could not is the surer sign.
-    late = mute or {
-        one["rank"]: {"node": one["host"], "state": "was busy elsewhere"}
-        for one in facts.ordered
-        if one["cause"] == "signal"
+    mute = {
+        rank: (how["state"] or "hung")
+        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        for rank, how in facts.ended.items()
+        if rank not in facts.exits
     }
+    # A process that SIGTERM ended was busy elsewhere; one that survived it is a clearer sign.
+    signalled = [one["rank"] for one in facts.ordered if one["cause"] == "signal"]
+    late = mute or dict.fromkeys(signalled, "was busy elsewhere")
     if not waited or not late:
         return None
     whom = "; ".join(
-        f"rank {rank} on {how['node']} {how['state'] or 'hung'}"
-        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
-        for rank, how in sorted(late.items())
+        f"rank {rank} on {facts.node.get(rank)} {state}" for rank, state in sorted(late.items())
     )
     waiting = _ranks(one["rank"] for one in waited)
     them = "it" if len(late) == 1 else "them"
     text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
-    words = f"{waiting}: {waited[0]['message']}"
-    return Failure(1, text, (words, *end_facts.seen_at_the_end(facts.run_dir)))
+    seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
+    return Failure(1, text, (f"{waiting}: {waited[0]['message']}", *seen))
 
 
 def never_started(facts: Facts) -> Failure | None:
-    """Workers that failed before they had a file of their own: their agent's log has why."""
+    """Workers that failed before they had files of their own: their agent's log has the reason."""
     never = [rank for rank in facts.silent if rank not in facts.ended]
     if not never:
         return None
-    # the agent that was the first to fall silent is the one that was not stopped by us
+    # the agent that fell silent first is the one that was not stopped by others
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     if found := last_output.of_logs(logs):
@@ -215,15 +226,15 @@ def stopped_in_part(facts: Facts) -> Failure | None:
 
 
 def left_early(facts: Facts) -> Failure | None:
-    """Ranks have ended well, and others failed in a collective that needed them."""
+    """Some ranks ended well, and others failed in a collective that needed them."""
     first = facts.first_echo
     if first["cause"] != "lost_peer" or not facts.done:
         return None
     hosts = ", ".join(sorted({facts.exits[rank]["host"] for rank in facts.done}))
-    left = (
-        f"{_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a collective"
+    text = (
+        f"error: {_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a "
+        "collective; all have to leave the loop at the same step"
     )
-    text = f"error: {left}; all have to leave the loop at the same step"
     return Failure(1, text, (_lines(first["message"]),))
 
 
@@ -232,27 +243,27 @@ def first_echo(facts: Facts) -> Failure:
     return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
 
 
-# The first that holds is the cause, here with its word in exit.json; each says why it goes before
-# those below it.
+# The first rule that applies gives the cause, here with its word in exit.json. Each comment says
+# why the rule comes before those below it.
 RULES: dict[Callable[[Facts], Failure | None], str] = {
-    stopped_in_order: "stopped",  # every worker has said so itself: nothing else needs a cause
-    ended_for_a_hang: "hang",  # all that followed, tracebacks too, came of ending it
+    stopped_in_order: "stopped",  # every worker has recorded it itself: no other cause is needed
+    ended_for_a_hang: "hang",  # all that follows, tracebacks too, is its consequence
     stopped_by_signal: "signal",  # tracebacks of programs that are told to end are no failures
-    failed_by_itself: "program",  # the rest is what others saw of it, or said when they lost it
+    failed_by_itself: "program",  # the rest is what others saw of it, or reported when they lost it
     collective_timed_out: "timeout",  # agents looked while ranks waited: the end is a consequence
-    agent_refused: "refused",  # nothing was started there, for which the other nodes were ended
+    agent_refused: "refused",  # nothing started on that node, so the other nodes were ended
     node_gone: "node_lost",  # a scheduler ends all others before they can notice
     command_killed: "killed",  # its agent has seen it; other agents only lost that one
-    node_lost: "node_lost",  # no agent saw a command end: the one that all have lost is the cause
-    node_signalled: "node_lost",  # those without a word were ended with their agent, as the others
-    aborted_at_exit: "killed",  # as Python ended, after they had said that they are done
-    ended_without_a_word: "killed",  # a rank that died, before one that merely was late
-    waited_for_in_vain: "timeout",  # ended by its agent, so it lived: it hung, if others timed out
-    never_started: "not_started",  # silent for no other reason
-    failed_though_done: "job",  # no worker is at fault: what the launching side knows is left
-    stopped_in_part: "signal",  # some ranks have heeded it, and the others lost them
-    left_early: "left_early",  # those that are done left the others waiting
-    first_echo: "peer_lost",  # nobody says more than that it lost another
+    node_lost: "node_lost",  # no agent saw a command end: the cause is the node that all lost
+    node_signalled: "node_lost",  # workers without a record were ended with their agent
+    aborted_at_exit: "killed",  # when Python ended, after they had recorded that they are done
+    ended_without_a_word: "killed",  # a rank that died, before one that was only late
+    waited_for_in_vain: "timeout",  # ended by its agent, so it lived: it hung if others timed out
+    never_started: "not_started",  # there is no other reason for its silence
+    failed_though_done: "job",  # no worker failed: only the launching side's information is left
+    stopped_in_part: "signal",  # some ranks have obeyed it, and the others lost them
+    left_early: "left_early",  # the ranks that are done left the others waiting
+    first_echo: "peer_lost",  # no record says more than that a rank lost another
 }
 
 
@@ -261,7 +272,7 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
 
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
-    """Somebody had the run end; what programs say of that is no failure, but worth a look."""
+    """Somebody ended the run; errors of programs after that are no failure, but worth a look."""
     name = signal.Signals(agent["code"] - 128).name
     asked = agent["message"].endswith(f"was sent {name}")
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
@@ -270,7 +281,7 @@ def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Fail
 
 
 def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
-    """On which nodes the kernel says that memory ran out; nothing where it does not."""
+    """The nodes on which memory ran out, by the kernel; "" if there are none."""
     nodes = [one["node"] for one in agents if one.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
@@ -284,21 +295,24 @@ def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     return Failure(1, _lines(message), context)
 
 
-def _killed(
-    outputs: Mapping[int, Path], echoes: Sequence[int], agents: Sequence[Mapping[str, Any]]
-) -> Failure:
-    also = (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
-    node = {rank: one["node"] for one in agents for rank in one["ranks"]}
+def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) -> Failure | None:
+    if not outputs:
+        return None
+    also, node = _because_of_it(echoes), facts.node
     for rank, path in outputs.items():
-        if crash := last_output.crash_of(_text(path)):  # an error in C++ that nobody caught, say
+        if crash := last_output.crash_of(_text(path)):  # for example an uncaught exception in C++
             on = f" on {node[rank]}" if rank in node else ""
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)
     files = ", ".join(map(str, outputs.values()))
-    why = _starved(agents) or "killed? out of memory?"
+    why = _starved(facts.agents) or "killed? out of memory?"
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
     text = f"{_ranks(outputs)} ended without a message ({why}){' on ' * bool(nodes)}{nodes}"
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
+
+
+def _because_of_it(echoes: Collection[int]) -> tuple[str, ...]:
+    return (f"{_ranks(echoes)} stopped because of it",) if echoes else ()
 
 
 def _ranks(ranks: Iterable[int]) -> str:

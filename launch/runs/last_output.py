@@ -1,4 +1,4 @@
-"""What was printed last: by a worker that died of a signal, or before any worker had begun."""
+"""Find the last output of a worker that died of a signal, or before any worker had begun."""
 
 import itertools
 import re
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-FATAL = "Fatal Python error:"  # what faulthandler prints first
-WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of a C++ exception that nobody caught
+FATAL = "Fatal Python error:"  # faulthandler prints it first
+WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
-# How torchrun, and preload.py alike, log the first worker that has failed.
+# The log line of torchrun, and of preload.py, for the first worker that has failed.
 EXIT_CODE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
-LOG_LINES = 25  # a whole traceback, usually
-# torchrun logs notes of its own, and after a worker has failed a long report that hides why.
+LOG_LINES = 25  # usually a whole traceback
+# torchrun logs notes, and after a failure a long report that hides the reason.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
 TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
-# no part of the program: what it runs in, and what runs beside it
+# not part of the program: what runs it, and what runs beside it
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
 BESIDE = "muster/worker/inspection.py"
 
 
 @dataclass(frozen=True)
 class Crash:
-    """How a worker died, by what it printed."""
+    """How a worker died, from its output."""
 
     code: int  # 128 + the number of the signal
     why: str  # `Aborted: Received data size doesn't match expected size ...`
@@ -31,7 +31,7 @@ class Crash:
 
 
 def crash_of(text: str) -> Crash | None:
-    """How a worker died, by its stderr; None if faulthandler has printed nothing there."""
+    """How a worker died, from its stderr; None if faulthandler has printed nothing in it."""
     if FATAL not in text:
         return None
     dump = text[text.index(FATAL) :].rstrip()
@@ -47,12 +47,12 @@ def crash_of(text: str) -> Crash | None:
 
 
 def exit_codes_of(log: str) -> dict[int, int]:
-    """Exit codes of workers by local rank, -9 after SIGKILL, of which their starter's log tells."""
+    """Exit codes of workers by local rank, -9 after SIGKILL, from the log of their starter."""
     return {int(local_rank): int(code) for code, local_rank in EXIT_CODE.findall(log)}
 
 
 def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
-    """The end of the first log that says anything; torchrun's words only if nobody else's."""
+    """The end of the first log with any text; torchrun's words only if there are no others."""
     texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
     for words in (_before_report, str.splitlines):
         for log, text in texts.items():
@@ -62,6 +62,6 @@ def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
 
 
 def _before_report(log: str) -> list[str]:
-    """What the workers said into their agent's log, without torchrun's own words."""
+    """The workers' lines in their agent's log, without torchrun's own lines."""
     lines = itertools.takewhile(lambda line: not TORCHRUN_REPORT.match(line), log.splitlines())
     return [line for line in lines if not TORCHRUN_NOTE.match(line)]

@@ -1,14 +1,13 @@
-"""What others append to files of a run, as it comes: workers their output, people their requests.
+"""Read what others append to files of a run: workers their output, users their requests.
 
-How requests work: who asks makes an empty file for the answer and appends a line to requests.jsonl,
-which the leader of the run reads twice a second. The answer is appended to the first file. Both
-files are opened again for each look, so that a file server's cache is not in between, and neither
-is ever replaced. Nothing that is read is run: a request names one of a few things, in JSON.
+How requests work: the asking process makes an empty file for the answer and appends a line to
+requests.jsonl, which the run's leader reads twice a second. The answer is appended to the first
+file. Both files are opened again for each look, because of file servers' caches, and neither is
+ever replaced. Nothing in them is executed: a request names one of a few questions, in JSON.
 """
 
 import json
 import math
-import os
 import re
 import select
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launch.runs.run_record import changed_at_ns
 from muster import json_lines, json_output
 from muster.errors import silence
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
@@ -27,7 +27,7 @@ from muster.worker.lost_peer import CONSEQUENCE
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
-PIPE_BYTES = 4_096  # so much a pipe takes at once, where it takes anything (PIPE_BUF)
+PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_BUF)
 LIST_S = 1.0
 LOOK_S = 0.5  # between two looks for requests
 LINE_BYTES = 65_536  # a longer line is shown in pieces
@@ -37,26 +37,26 @@ CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE.encode()), re.MULT
 
 @dataclass
 class _File:
-    """What is known of one file: one worker's output, or the requests."""
+    """The state of one file: one worker's output, or the requests."""
 
     path: Path
     rank: int = 0
     stream: str = "stdout"  # or "stderr"
     inode: int = 0
     offset: int = 0
-    begun: bytes = b""  # of a line whose end has not come yet; of a progress bar, as last drawn
-    shown: bytes | None = None  # the bar in that line as it was last shown, and when
+    begun: bytes = b""  # of an unfinished line; of a progress bar as last drawn
+    shown: bytes | None = None  # the bar in that line as last shown
     shown_at: float = -math.inf
 
 
 class Follower:
     """Copies new bytes of workers' files to this process's stdout and stderr.
 
-    Without `prefixes` only rank 0 is shown, as it is; with them every rank, line by line, each
-    after `node.rank| `. Of a progress bar, which draws itself anew in one line, that is a line
-    every few seconds. Files and ranks may come into being at any time, and anew. That a worker
-    ended because another one had is shown only with `consequences`: who waits for the run sees the
-    cause. `as_json`: each line becomes a document.
+    Without `prefixes` only rank 0 is shown, unchanged; with them every rank, line by line, each
+    after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
+    Files and ranks may appear at any time, and be replaced. With `consequences` also the end of a
+    worker because of another one is shown; without it, the reader of the run sees the cause only.
+    `as_json`: each line becomes a document.
     """
 
     def __init__(
@@ -68,58 +68,46 @@ class Follower:
         consequences: bool = False,
         as_json: bool = False,
     ) -> None:
-        self._workers = OUTPUT.path(run_dir, rank=0).parent
+        self._run_dir = run_dir
         self._prefixes, self._consequences = prefixes, consequences
         self._as_json = as_json
         self._only = only if only is not None or prefixes else 0
-        self._files: dict[str, _File] = {}
-        self._changed_ns = 0  # when the folder last was
+        self._files: dict[tuple[bool, int], _File] = {}  # of each rank, of stderr the last
+        self._changed_ns = 0  # when the folder last changed
         self._listed = 0.0
-        self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for its reader
+        self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for a slow reader
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
-        self.tail = b""  # the end of what was shown, without prefixes
+        self.tail = b""  # the end of the output shown, without prefixes
 
     def poll(self, *, last: bool = False) -> None:
-        """Show what came since the last time; with `last` all of it, also lines without an end.
+        """Show what is new since the last call; with `last` all of it, also unfinished lines.
 
-        Else it does not wait for a reader, such as a terminal that is stopped: what that does not
-        take yet stays in the files.
+        Without `last` it does not wait for a reader, such as a stopped terminal: data that it does
+        not accept yet stays in the files.
 
         Raises:
-            BrokenPipeError: whoever read what is shown has gone.
+            BrokenPipeError: the reader of the output has gone.
         """
         if not self._write_waiting(wait=last):
             return
         self._list(anew=last)
-        for file in sorted(
-            self._files.values(), key=lambda one: (one.stream == "stderr", one.rank)
-        ):
-            self._show(file, last=last)
+        for key in sorted(self._files):
+            self._show(self._files[key], last=last)
 
     def _list(self, *, anew: bool) -> None:
-        """Find files that have come into being."""
-        try:
-            changed_ns = self._workers.stat().st_mtime_ns
-        except OSError:
-            return
-        now = time.monotonic()
+        """Find new files."""
+        changed_ns, now = changed_at_ns(OUTPUT.path(self._run_dir, rank=0).parent), time.monotonic()
         if not anew and changed_ns == self._changed_ns and now - self._listed < LIST_S:
             return
         self._changed_ns, self._listed = changed_ns, now
-        try:
-            entries = list(os.scandir(self._workers))
-        except OSError:  # put aside as we look
-            return
-        for entry in entries:
-            if entry.name in self._files:
-                continue
-            for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
-                fields = kind.match(f"{self._workers.name}/{entry.name}")
-                if fields and self._only in (None, int(fields["rank"])):
-                    self._files[entry.name] = _File(Path(entry.path), int(fields["rank"]), stream)
+        for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
+            for rank, path in kind.by_number(self._run_dir).items():
+                if self._only in (None, rank):
+                    key = (stream == "stderr", rank)
+                    self._files.setdefault(key, _File(path, rank, stream))
 
     def _show(self, file: _File, *, last: bool) -> None:
-        """Show what is new in a file; with `last` to its end, also where that ends no line."""
+        """Show new data of a file; with `last` to its end, even without an end of line."""
         stream = getattr(sys, file.stream).buffer
         while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             self.tail = (self.tail + new)[-TAIL_BYTES:]
@@ -131,7 +119,7 @@ class Follower:
             _write(stream, self._prefixed(file, b"\n"))
 
     def _write_waiting(self, *, wait: bool) -> bool:
-        """Write as much as readers take, or, with `wait`, all; whether that was all."""
+        """Write as much as readers accept, or all with `wait`; return whether that was all."""
         while self._waiting:
             stream, text = self._waiting[0]
             if not wait and not _is_ready(stream):
@@ -162,18 +150,18 @@ class Follower:
 
 
 class RequestFile:
-    """The requests of one run, as the one that leads it sees them; those before are not its."""
+    """The requests of one run for its present leader; earlier requests do not count."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir, self._looked = run_dir, 0.0
         self._file = _File(REQUESTS.path(run_dir))
-        with suppress(OSError):  # it is there from the start: file servers remember that it is not
+        with suppress(OSError):  # made at the start: file servers cache its absence
             self._file.path.parent.mkdir(parents=True, exist_ok=True)
             self._file.path.touch()
             self._file.offset = self._file.path.stat().st_size
 
     def new(self) -> list[dict[str, Any]]:
-        """Those that have come since."""
+        """The requests since the last call."""
         now = time.monotonic()
         if now - self._looked < LOOK_S:
             return []
@@ -183,14 +171,14 @@ class RequestFile:
         return [one for one, name in ids if isinstance(name, str) and name.isalnum()]
 
     def answer(self, request: str, **message: Any) -> None:
-        """Append a line to the answer; whoever asked may have gone."""
+        """Append a line to the answer; the asking process may have gone."""
         with suppress(OSError), ANSWER.path(self._run_dir, name=request).open("r+b") as file:
             file.seek(0, 2)
             file.write(json.dumps(message).encode() + b"\n")
 
 
 def _lines(file: _File, new: bytes) -> Iterator[bytes]:
-    """What is to be shown of `new`, without the ends of lines."""
+    """The lines of `new` to be shown, without line ends."""
     *lines, begun = (file.begun + new).split(b"\n")
     for line in lines:
         bar = _drawn_last(line)
@@ -210,7 +198,7 @@ def _lines(file: _File, new: bytes) -> Iterator[bytes]:
 
 
 def _drawn_last(line: bytes) -> bytes | None:
-    """Of a line that was drawn several times, one over the other, the last that is not blank."""
+    """The last version that is not blank of a line that was drawn several times."""
     if b"\r" not in line:
         return None
     drawn = line.rstrip(b"\r ")
@@ -218,10 +206,10 @@ def _drawn_last(line: bytes) -> bytes | None:
 
 
 def _unread_bytes(file: _File) -> int:
-    """How much was added to a file; a new one of that name is read from its beginning."""
+    """The bytes added to a file; a new file of that name is read from its beginning."""
     try:
         state = file.path.stat()
-    except OSError:  # put aside as we look, or a file server that is away
+    except OSError:  # moved in the meantime, or the file server does not answer
         return 0
     if state.st_ino != file.inode or state.st_size < file.offset:
         file.inode, file.offset, file.begun, file.shown = state.st_ino, 0, b"", None
@@ -240,10 +228,10 @@ def _read(file: _File) -> bytes:
 
 
 def _is_ready(stream: BinaryIO) -> bool:
-    """Whether it takes something without waiting."""
+    """Whether it accepts data without waiting."""
     try:
         return bool(select.select([], [stream], [], 0)[1])
-    except (OSError, ValueError):  # no file, but something of a test's; or closed
+    except (OSError, ValueError):  # a stream of a test without a descriptor; or closed
         return True
 
 
@@ -259,7 +247,7 @@ def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
 
 
 def _flushed(stream: BinaryIO) -> bool:
-    """Whether all has been written; not so where somebody else has set `stream` not to wait."""
+    """Whether everything was written; false if other code has made `stream` non-blocking."""
     try:
         stream.flush()
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Which nodes failures blamed, in one file of this user's: `--exclude auto` avoids the bad ones.
+"""Record which nodes caused failures, in one file of this user: `--exclude auto` avoids them.
 
-A node is blamed where it was lost, or where a rank's error says that its hardware failed; never for
-what a program did on it. One that was the cause twice in seven days is bad. A node is known by its
-name in Slurm or in the list of hosts, and by its cluster: the name of Slurm's, or `ssh`.
+A node is blamed if it was lost, or if a rank's error says that its hardware failed; never for what
+a program did on it. A node that was the cause twice in seven days is bad. A node is identified by
+its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name, or `ssh`.
 """
 
 import os
@@ -24,16 +24,16 @@ KEYS = {"time_unix_s", "cluster", "node", "run_id", "message"}  # of a failure
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 
 
-def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
-    """Write down the node that the end of the run blames, if it does; these were its nodes."""
+def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | None) -> None:
+    """Write down the node that the end of the run blames, if it does; these were its nodes.
+
+    `lost`: the one that its leader, or another node, had lost first.
+    """
     end = run_record.read_end(run_dir) or {}
     text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
-    at_fault = ""
-    if end.get("cause") == "node_lost":
-        found = [(text.find(f"{one.name} "), one.name) for one in nodes]
-        at_fault = min([pair for pair in found if pair[0] >= 0], default=(0, ""))[1]
-    elif HARDWARE.search(text):
-        at_fault = of_ranks.get(end.get("rank", -1), "")
+    at_fault = lost if end.get("cause") == "node_lost" else None
+    if at_fault is None and HARDWARE.search(text):
+        at_fault = of_ranks.get(end.get("rank", -1))
     for one in nodes:
         if one.name == at_fault:
             last = text.strip().splitlines()[-1].removeprefix("error: ")
@@ -42,8 +42,8 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts]) -> None:
 
 
 def failures() -> list[dict[str, Any]]:
-    """Those of the last seven days, the last one at the end."""
-    with suppress(RuntimeError):  # nobody's home
+    """The failures of the last seven days, the latest last."""
+    with suppress(RuntimeError):  # a user without a home
         found = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - LATELY_S
         known = [one for one in found["failures"] if one.keys() >= KEYS]
@@ -52,7 +52,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 def bad(cluster: str) -> dict[str, str]:
-    """The cluster's nodes that were the cause too often, and what they did last."""
+    """The cluster's bad nodes, and the last failure of each."""
     of_cluster = [one for one in failures() if one["cluster"] == cluster]
     names = [one["node"] for one in of_cluster]
     return {
@@ -64,20 +64,20 @@ def bad(cluster: str) -> dict[str, str]:
 
 
 def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
-    """A line for each bad node among those that a run starts on."""
+    """A line for each bad node among those on which a run starts."""
     known = bad(cluster)
     hosts = [one.spec.host for one in nodes if one.spec.host in known]
     return [f"{host} was {known[host]}; --exclude {AUTO} avoids it" for host in hosts]
 
 
 def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
-    """Those of the hosts that are bad, if so many are left without them; else none."""
+    """The bad ones among the hosts, if at least `least` hosts remain without them; else none."""
     found = {host for host in hosts if host in bad(cluster)}
     return found if len(hosts) - len(found) >= least else set()
 
 
 def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
-    """What --exclude says, with the bad nodes in place of `auto`."""
+    """The value of --exclude, with the bad nodes in place of `auto`."""
     names = [] if text is None else text.split(",")
     if AUTO not in names:
         return text

@@ -1,9 +1,9 @@
-"""Whether a run that has failed starts again, and as what: the same for every launcher.
+"""Decide whether a failed run restarts, and how: the same for every launcher.
 
-An attempt is worth another if a worker or a node was lost, and not if somebody stopped the run or
-gave it wrong settings. After three attempts in a row that got no further than those before, the run
-is given up. All workers start anew, with a fresh port, on the nodes that answer then: torchrun's
-own restarts keep a store whose addresses are stale.
+A new attempt is made if a worker or a node was lost, but not if somebody stopped the run or its
+settings are wrong. After three attempts in a row without progress over the earlier ones, the run is
+given up. All workers restart, with a new port, on the nodes that answer then: torchrun's own
+restarts use a store with old addresses.
 """
 
 import signal
@@ -11,8 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from launch.spec import LaunchSpec
 from muster import json_lines, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
@@ -20,16 +18,18 @@ from muster.orderly_stop import NOTICE, STOP_SIGNALS
 from muster.writing import read_json
 
 MOST_IDLE = 3
-# Done, refused, stopped cleanly, given up, or ended by somebody who wanted just that.
+# Of a flag that is given twice the last one counts.
+RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
+# Done, refused, stopped cleanly, given up, or ended on request.
 FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
     128 + number for number in STOP_SIGNALS
 )
-# Of a job that somebody here ended; 137 is that of one which lost a worker.
+# Of a job that somebody ended; 137 is that of a job which lost a worker.
 BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
 
 
 class GivenUp(MusterError):
-    """Further attempts are of no use."""
+    """More attempts are of no use."""
 
     exit_code = NO_RETRY
 
@@ -39,7 +39,7 @@ class Outcome:
     """How one attempt ended."""
 
     code: int
-    by_signal: bool = False  # to the launcher: somebody wants it to be over
+    by_signal: bool = False  # the launcher received it: somebody wants the run to end
 
     @property
     def is_worth_another(self) -> bool:
@@ -47,16 +47,16 @@ class Outcome:
 
 
 def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
-    """Whether the run starts again after the attempt of `spec` that ended so.
+    """Whether the run restarts after the attempt of `spec` that ended so.
 
     Raises:
-        GivenUp: it would, but it no longer gets any further.
+        GivenUp: it would restart, but makes no progress any more.
     """
     if spec.attempt >= spec.max_restarts or not outcome.is_worth_another:
         return False
     folders = [*run_files.attempt_folders(spec.run_dir).values(), spec.run_dir]
     if not any(run_files.METRICS.find(folder) for folder in folders):
-        return True  # a program that leaves no records: how far it came is not known
+        return True  # a program without records: its progress is unknown
     steps = [last_step(folder) for folder in folders]
     best = max([0, *steps[:-MOST_IDLE]])
     if len(steps) >= MOST_IDLE and max(steps[-MOST_IDLE:]) <= best:
@@ -68,7 +68,7 @@ def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
 
 
 def next_attempt(spec: LaunchSpec) -> LaunchSpec:
-    """The next attempt, for which the folder is made ready: it goes on from the last checkpoint.
+    """The next attempt, from the last checkpoint; this prepares its folder.
 
     Our own trainer then starts without torchrun, which would import torch once more on each node.
     """
@@ -82,7 +82,7 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
 
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
-    """What is said of an attempt that starts."""
+    """The line printed when an attempt starts."""
     how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
     return f"restart {spec.attempt} of {spec.max_restarts}: {num_nodes} nodes {how}"
 
@@ -95,33 +95,26 @@ def last_step(run_dir: Path) -> int:
 
 
 def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
-    """`spec`, to go on from its newest checkpoint, if its program knows how to be told.
+    """`spec` with the flags to continue from its newest checkpoint, if its program has such flags.
 
-    Without one it stays: the run goes on from what it was to go on from itself, if from anything,
-    and not from what another run has left in the same folder.
+    Without a checkpoint it is unchanged: the run starts as its first attempt did, and not from what
+    another run has left in the same folder.
     """
-    if not spec.program.takes_resume:
+    named = spec.env.get("MUSTER_CHECKPOINTS")
+    folder = Path(named) if named else run_files.CHECKPOINTS.path(run_dir)
+    if not spec.program.takes_resume or not has_checkpoint(folder, [spec.run_id]):
         return spec
-    module, flags = spec.program.argv[:2], spec.program.argv[2:]
-    (train,) = cli.parse([TrainConfig], flags, prog="", description="")
-    folder = train.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-    if not has_checkpoint(folder, [spec.run_id]):
-        return spec
-    train = replace(
-        train, resume="auto", reset_optimizer=False, reset_lr_scheduler=False, reset_data=False
-    )
-    return replace(spec, program=replace(spec.program, argv=(*module, *cli.to_argv(train))))
+    argv = dict.fromkeys((*spec.program.argv, *RESUMED))
+    return replace(spec, program=replace(spec.program, argv=tuple(argv)))
 
 
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
-    """Whether one of these runs has written a checkpoint into `folder` to its end."""
-    for manifest in folder.glob("step_*/manifest.json"):
-        state = read_json(manifest.with_name("state.json")) or {}  # it may be just being removed
-        if state.get("run_id") in run_ids:
-            return True
-    return False
+    """Whether one of these runs has completed a checkpoint in `folder`."""
+    whole = (path.with_name("state.json") for path in folder.glob("step_*/manifest.json"))
+    # one may be just being removed
+    return any((read_json(path) or {}).get("run_id") in run_ids for path in whole)
 
 
 def stopped_for_notice(run_dir: Path) -> bool:
-    """Whether the workers stopped, in order, since their time was up."""
+    """Whether the workers stopped cleanly because their time was over."""
     return (read_json(run_files.STOPPED.path(run_dir)) or {}).get("why") == NOTICE

@@ -1,7 +1,7 @@
-"""What a run folder says of its run: how it was started, as what job, and how it ended.
+"""The records in a run folder: how the run was started, as which job, and how it ended.
 
-`launch.json` is what was planned, `job.json` who leads it now, `exit.json` that it is over. Where
-this user's runs are, of whatever project, is said by links in one folder, for `launch/jobs.py`.
+`launch.json` has the plan, `job.json` the present leader, `exit.json` the end. Links in one folder
+lead to all runs of this user, of any project, for `launch/jobs.py`.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
-    """Before anything starts: the settings that repeat the run, who leads it, what runs where."""
+    """Record before the start: settings that repeat the run, its leader, and every command."""
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
@@ -49,9 +49,10 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
 
 
 def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None = None) -> None:
-    """Say who leads the run; a process is known by its pid together with when it began.
+    """Record the run's leader; a process is identified by its pid and its start time.
 
-    A job is known by its number and its cluster's name: one home may serve several clusters.
+    A job is identified by its number and its cluster's name, since one home may serve several
+    clusters.
     """
     job = {
         "launcher": launcher,
@@ -65,47 +66,34 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def end(
-    spec: LaunchSpec, code: int, message: str, rank: int | None = None, cause: str = ""
-) -> None:
-    """Say that the run is over; where not even that can be written, on stderr.
+def end(run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = "") -> None:
+    """Record that the run is over; if that cannot be written, print it on stderr.
 
-    `rank`: the one that failed first. `cause`: of `failure.RULES`, or what its code says.
+    `rank`: the one that failed first. `cause`: of `failure.RULES`, or the exit code's word.
     """
+    record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
+    record["cause"] = cause or name_of(code)
     try:
-        write_end(spec.run_dir, code, message, rank, cause)
-    except CannotWrite as error:
+        write_last(run_files.EXIT.path(run_dir), record)
+    except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
         print(f"error: {error}", file=sys.stderr)
 
 
 @contextmanager
 def ending(spec: LaunchSpec) -> Iterator[None]:
-    """What keeps the run from being led to its end is written down as its end."""
+    """A context: an error that keeps the run from being led to its end is recorded as its end."""
     try:
         yield
     except MusterError as error:
-        end(spec, error.exit_code, str(error))
+        end(spec.run_dir, error.exit_code, str(error))
         raise
     except OSError as error:
-        end(spec, MusterError.exit_code, explained(error))
+        end(spec.run_dir, MusterError.exit_code, explained(error))
         raise
-
-
-def write_end(
-    run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = ""
-) -> None:
-    """Say that the run in `run_dir` is over.
-
-    Raises:
-        CannotWrite: the disk is full, to the last byte that was reserved for it.
-    """
-    end = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
-    end["cause"] = cause or name_of(code)
-    write_last(run_files.EXIT.path(run_dir), end)
 
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
-    """How to go on with a run that was left to itself."""
+    """Print how to follow a run that continues by itself."""
     print(f"{where}; run folder: {spec.run_dir}")
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
@@ -113,29 +101,30 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
-    """How the run ended; None if it has not, or nobody was left to say so."""
+    """How the run ended; None if it has not, or no process was left to record it."""
     return read_json(run_files.EXIT.path(run_dir), "code", "message")
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
-    """Who leads the run."""
+    """The leader of the run."""
     return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
 
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:
-    """Whether so many workers have said that they ended well; it says nothing of None."""
+    """Whether `world_size` workers have recorded that they ended well; false for None."""
     ends = [read_json(path) or {} for path in run_files.RANK_END.find(run_dir)]
     return [one.get("cause") for one in ends].count("done") == world_size
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:
-    """What changes when agents come and go, or a job ends: then it is time to ask about it."""
+    """Values that change when agents start or end, or a job ends: then ask again about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
-    return tuple(_changed_ns(place) for place in places)
+    return tuple(map(changed_at_ns, places))
 
 
-def _changed_ns(place: Path) -> int:
+def changed_at_ns(place: Path) -> int:
+    """When it last was; 0 where there is none."""
     try:
         return place.stat().st_mtime_ns
     except OSError:
@@ -143,7 +132,7 @@ def _changed_ns(place: Path) -> int:
 
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
-    """The node of each rank, as far as agents have said."""
+    """The node of each rank, as far as agents have recorded it."""
     found = {}
     for path in run_files.AGENT.find(run_dir):
         record = read_json(path) or {}
@@ -152,14 +141,14 @@ def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:
-    """Fork; true in the child, whose output goes to the run folder and which has no terminal.
+    """Fork; true in the child, whose output goes to the run folder, and which has no terminal.
 
-    The parent says how to find the run again, once the child leads it.
+    The parent prints how to find the run, as soon as the child leads it.
     """
     led, leads = os.pipe()
     if os.fork():
         os.close(leads)
-        os.read(led, 1)  # nothing comes: it ends when the child has said that it leads
+        os.read(led, 1)  # no data comes: the pipe closes when the child leads the run
         print_next_commands(spec, "in the background")
         return False
     job = read_job(spec.run_dir) or {}
@@ -171,7 +160,7 @@ def go_on_in_background(spec: LaunchSpec) -> bool:
 
 
 def leave_terminal(log: Path) -> None:
-    """Have this process, which leads no session yet, go on without one; it prints to `log`."""
+    """Detach this process from its terminal, in a new session; it prints to `log`."""
     json_output.end()
     os.setsid()
     os.chdir("/")
@@ -182,15 +171,15 @@ def leave_terminal(log: Path) -> None:
 
 
 def process_start(pid: int) -> dict[str, Any]:
-    """When process `pid` began, as JSON, so that a later one of that number is not taken for it.
+    """The start of process `pid`, as JSON, so that a later process with that number differs.
 
-    Its wall time of starting is computed from the machine's, which moves whenever the clock is set;
-    the kernel's own count since the machine started does not.
+    The wall time of its start depends on the machine's clock and moves when that is set. The
+    kernel's own count since boot does not.
 
     Raises:
         psutil.Error: there is no such process.
     """
-    import psutil  # here, since --help and --dry-run do not need it
+    import psutil  # imported here: --help and --dry-run do not need it
 
     found: dict[str, Any] = {"started_unix_s": psutil.Process(pid).create_time()}
     try:
@@ -198,12 +187,12 @@ def process_start(pid: int) -> dict[str, Any]:
         found["start_ticks"] = int(stat.rpartition(")")[2].split()[19])  # behind its name: 22nd
         found["boot_id"] = BOOT.read_text(encoding="utf-8").strip()
     except OSError:
-        pass  # macOS, whose kernel keeps the wall time, and does not move it
+        pass  # macOS: its kernel stores the wall time, and does not change it
     return found
 
 
 def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
-    """Whether process `pid` is the one of which `record` has what `process_start` said.
+    """Whether process `pid` is the one in `record`, by its `process_start`.
 
     Raises:
         psutil.Error: there is no such process.
@@ -215,7 +204,7 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
 
 
 def remember(run_dir: Path, env: Mapping[str, str] = os.environ) -> None:
-    """Remember a run folder; where that cannot be written, the run is found by its folder alone."""
+    """Remember a run folder; if that cannot be written, the run is found only by its folder."""
     digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
     with suppress(OSError, RuntimeError):
         _links(env).mkdir(parents=True, exist_ok=True)
@@ -223,9 +212,9 @@ def remember(run_dir: Path, env: Mapping[str, str] = os.environ) -> None:
 
 
 def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
-    """The run folders that are there now.
+    """The existing run folders.
 
-    A link to another stays: its disk may be away, or be another machine's that shares this home.
+    A link to a missing one stays: its disk may not be mounted, or may be another machine's.
     """
     with suppress(OSError, RuntimeError):
         links = [link for link in _links(env).iterdir() if link.is_symlink()]
@@ -234,5 +223,5 @@ def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def _links(env: Mapping[str, str]) -> Path:
-    """Raises RuntimeError where the user has no home, as in some containers."""
+    """Raises RuntimeError if the user has no home, as in some containers."""
     return run_files.state_folder(env) / "runs"

@@ -1,7 +1,7 @@
-"""What a run is doing, found from its folder, its processes and its scheduler, and how to end it.
+"""Find what a run is doing, from its folder, its processes and its scheduler; and end it.
 
-It works after the launching terminal is gone. Each launcher says who knows of its runs: without a
-scheduler that is the process which leads the run.
+It works after the launching terminal is gone. Each launcher names a watcher of its runs: without a
+scheduler, it asks the process that leads the run.
 """
 
 import signal
@@ -20,12 +20,12 @@ from muster.orderly_stop import STOP_SIGNALS
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
 STOPPED_BY_SIGNAL = tuple(128 + number for number in STOP_SIGNALS)
-PATIENCE_S = 90.0  # workers have a minute to stop in order
+PATIENCE_S = 90.0  # workers have a minute to stop cleanly
 
 
 @dataclass(frozen=True)
 class State:
-    """One word for it, whether it is over, and more words where there are any."""
+    """A word for it, whether it is over, and more text if there is any."""
 
     word: str
     over: bool
@@ -37,9 +37,9 @@ Record = Mapping[str, Any]
 
 
 class LeaderWatcher:
-    """Knows what runs are doing that end with the process which leads them.
+    """Watches runs that end with the process that leads them.
 
-    `job` and `end` are what their folders say.
+    `job` and `end` are the records in their folders.
     """
 
     running = "running"  # the word for a run whose leader lives
@@ -55,10 +55,10 @@ class LeaderWatcher:
         return State("lost", True, "its launcher was killed; its workers ended with it")
 
     def look_at(self, jobs: Sequence[Record]) -> None:
-        """Ask about all of these jobs at once; a process costs nothing to ask about."""
+        """Ask about all of these jobs at once; for a process there is nothing to ask."""
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Have a run end, which it does a while later.
+        """Request the end of a run; it ends some time later.
 
         Raises:
             MusterError: that cannot be done from here.
@@ -71,33 +71,17 @@ class LeaderWatcher:
         leader.send_signal(signal.SIGTERM)
 
 
-class NoWatcher(LeaderWatcher):
-    """Of runs whose launcher this checkout does not have: another one has started them."""
+class Watchers(dict[str, LeaderWatcher]):
+    """The watcher of each launcher; one who asks often keeps them.
 
-    def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
-        if end is not None:
-            return ended(end)
-        return State("unknown", False, f"there is no launcher {job['launcher']!r} here")
+    Of one that only another checkout has, the process that leads its runs is known.
+    """
 
-    def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        raise MusterError(
-            f"{run_dir.name} was started by launcher {job['launcher']!r}, which this checkout does "
-            "not have; cancel it from the one that has it"
-        )
-
-
-class Watchers:
-    """The watcher of each launcher; one who asks often keeps them."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, LeaderWatcher] = {}
-
-    def __getitem__(self, launcher: str) -> LeaderWatcher:
-        if launcher not in self._of:
-            is_here = launcher in plugins.names("launch.launchers")
-            kind = plugins.load("launch.launchers", launcher).watcher if is_here else NoWatcher
-            self._of[launcher] = kind()
-        return self._of[launcher]
+    def __missing__(self, launcher: str) -> LeaderWatcher:
+        is_here = launcher in plugins.names("launch.launchers")
+        kind = plugins.load("launch.launchers", launcher).watcher if is_here else LeaderWatcher
+        self[launcher] = kind()
+        return self[launcher]
 
 
 def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
@@ -115,19 +99,20 @@ def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
 def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     """The state of the run in `run_dir`."""
     end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+    watchers = Watchers() if watchers is None else watchers
     if job is not None and (end is None or end["code"] != 0):
-        return (watchers or Watchers())[job["launcher"]].state(run_dir, job, end)
+        return watchers[job["launcher"]].state(run_dir, job, end)
     return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
 
 
 def is_led(run_dir: Path) -> bool:
-    """Whether the process that leads the run lives, and is here: it may start the run again."""
+    """Whether the run's leader lives on this machine; it may restart the run."""
     job = run_record.read_job(run_dir)
     return job is not None and _leader(job) is not None
 
 
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
-    """End the run and stay until it has ended; one that is over is left as it is.
+    """End the run and wait until it has ended; one that is over is not changed.
 
     Raises:
         MusterError: it is led from another machine or cluster, or does not end.
@@ -147,10 +132,8 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
             )
         time.sleep(0.2)
     if run_record.read_end(run_dir) is None:  # a job that never began to run
-        run_record.write_end(run_dir, CANCELLED, "cancelled before it began")
-    end = run_record.read_end(run_dir)
-    assert end is not None
-    say(f"{run_dir.name}: {ended(end).word}")
+        run_record.end(run_dir, CANCELLED, "cancelled before it began")
+    say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
 def ended(end: Record) -> State:
@@ -159,9 +142,9 @@ def ended(end: Record) -> State:
         return State("done", True)
     if end["code"] == STOPPED:
         return State("stopped", True, str(end["message"]))
-    words = str(end["message"]).strip().splitlines()
+    words = str(end.get("message", "")).strip().rpartition("\n")[2]
     word = "stopped" if end["code"] in STOPPED_BY_SIGNAL else "failed"
-    return State(word, True, f"exit code {end['code']}: {words[-1] if words else ''}")
+    return State(word, True, f"exit code {end['code']}: {words}")
 
 
 def _leader(job: Record) -> Any:

@@ -1,4 +1,4 @@
-"""Wait for the end of a run that another process leads, or a scheduler; it goes on without us."""
+"""Wait for a run that another process or a scheduler leads; it continues without this process."""
 
 import re
 import sys
@@ -17,10 +17,10 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds(text: str) -> float:
-    """What `--for` was given.
+    """The seconds in the value of `--for`.
 
     Raises:
-        UsageError: it is no time.
+        UsageError: it is not a time.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
     if found is None:
@@ -29,10 +29,10 @@ def seconds(text: str) -> float:
 
 
 def wait(run_dir: Path, patience_s: float | None) -> int:
-    """Stay until the run has ended, and end with its exit code, or until the time is over.
+    """Wait until the run has ended, or the time is over; return its exit code.
 
     Raises:
-        KeyboardInterrupt: after saying that the run goes on.
+        KeyboardInterrupt: after a line that the run continues.
     """
     deadline = None if patience_s is None else time.monotonic() + patience_s
     happenings, watchers, before = Happenings(run_dir, begun=True), Watchers(), None
@@ -54,7 +54,7 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         raise
     code = end["code"] if end is not None else int(state.word not in ("done", "completed"))
     happenings.tell(last=True)
-    if end is None:  # nobody was left to write it down
+    if end is None:  # no process was left to record it
         message = f"{state.word}; {state.detail}"
         ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
         json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
@@ -63,9 +63,9 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
 
 
 def _has_ended(run_dir: Path, state: State, end: Any, before: Any) -> bool:
-    """Not between two attempts, when the first has said how it ended, but its leader goes on.
+    """Whether the run is over. Between two attempts it is not, since its leader continues.
 
-    Of one that is led elsewhere, what says so has to stand for two looks.
+    If it is led elsewhere, two looks in a row must show its end.
     """
     if not state.over or (end is not None and end["code"] == 0):
         return state.over

@@ -1,1 +1,1 @@
-"""Within a Slurm job, and what is asked of Slurm outside of one."""
+"""Work within a Slurm job, and Slurm's commands outside of one."""

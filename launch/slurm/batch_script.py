@@ -1,4 +1,4 @@
-"""The batch script of a job, which asks for what its run needs, in sbatch's own options."""
+"""The batch script of a job, which requests what its run needs, in sbatch's own options."""
 
 import os
 import shlex
@@ -17,15 +17,15 @@ DEFAULT_TIME = "60"
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 NOTICE_S = 90  # before the time limit
-# A line of each script: what Slurm tells the batch shell must not end it before its leader hears.
+# In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
 UNHEARD = "trap '' USR1 USR2"
-CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # of which one says how many there are
+CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # one of these sets the number of cores
 
 Options = dict[str, str | int | bool]
 
 
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
-    """sbatch's, by their names; the user's own come last."""
+    """sbatch's options by their names; the user's own come last."""
     own = {
         name: getattr(config, name)
         for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
@@ -34,7 +34,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
     }  # fmt: skip
     cores = config.cpus_per_task or _cores(config, env, facts)
     limit_s = 60 * minutes(config.time or DEFAULT_TIME)
-    # not so early that the leader of a short job is told before it can hear it
+    # not so early that the leader of a short job cannot receive it yet
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
         "job_name": f"muster-{run_id}",
@@ -42,7 +42,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
         "ntasks_per_node": 1,
         "signal": f"B:USR2@{notice_s}",  # to the leader
         "time": config.time or DEFAULT_TIME,
-        "requeue": True,  # after a node failure, or when its time is up
+        "requeue": True,  # after a node failure, or when its time is over
         "chdir": str(REPOSITORY),
         **({"cpus_per_task": cores} if cores else {}),
         **own,
@@ -51,10 +51,10 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
 
 
 def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | None:
-    """One for each worker of a node, or with GPUs what the nodes have for each of these.
+    """A core for each worker of a node; with GPUs, the nodes' cores for each of these.
 
-    None where that is for others to say: other options, or the cluster's own DefCpuPerGPU. Without
-    either Slurm gives a task one core, whatever GPUs it has.
+    None if other options, or the cluster's own DefCpuPerGPU, set the number. Without either, Slurm
+    gives a task one core, whatever GPUs it has.
     """
     if CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES):
         return None
@@ -66,7 +66,7 @@ def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | N
 
 
 def gpus_asked(config: SlurmConfig) -> int:
-    """Those of a node, in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu."""
+    """The GPUs of a node in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu."""
     gres = [one for one in (config.gres or "").split(",") if one.startswith("gpu")]
     asked = config.gpus_per_node.split(",") if config.gpus_per_node else gres
     counts = [one.rpartition(":")[2] for one in asked]
@@ -74,11 +74,11 @@ def gpus_asked(config: SlurmConfig) -> int:
 
 
 def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> None:
-    """Let Slurm itself look at the job, before anything is made.
+    """Let Slurm itself check the job, before anything is made.
 
     Raises:
-        UsageError: it would not take it; in its own words.
-        MusterError: it is not there, or does not answer.
+        UsageError: it would refuse the job; with its own message.
+        MusterError: it is not installed, or does not answer.
     """
     given = _flags(options(config, env, "test", facts), str)
     asked = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
@@ -97,17 +97,17 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
 
 
 def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
-    """What Slurm takes, unless it is set up to refuse it, and lets wait for ever."""
+    """Requests that Slurm accepts, unless it is set up to refuse them, but that wait for ever."""
     wanted = config.partition or env.get("SBATCH_PARTITION") or ""
     for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
-        name, limit = line.split()  # a line for each state; the default one's ends with a star
+        name, limit = line.split()  # a line for each state; the default's ends with a star
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
         if is_wanted and config.time and minutes(config.time) > minutes(limit):
             yield f"--time {config.time}, but partition {name.rstrip('*')} allows {limit}"
 
 
 def text(given: Options, command: str) -> str:
-    """The batch script with these options of sbatch, as submitit writes it."""
+    """The batch script with these options of sbatch, in submitit's form."""
     lines = [f"#SBATCH {flag}" for flag in _flags(given, shlex.quote)]
     return "\n".join(["#!/bin/bash", *lines, "", command])
 
@@ -120,17 +120,16 @@ def _flags(given: Options, quoted: Callable[[str], str]) -> list[str]:
 
 
 def environment(slurm: SlurmConfig) -> dict[str, str]:
-    """What Slurm's commands see: not a job that we are in, nor defaults for what flags say."""
+    """The environment of Slurm's commands: without a surrounding job, and defaults of our flags."""
     flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
     env = scrubbed(os.environ, flags | slurm.more.keys())
     cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
-    return (
-        {**env, "SLURM_CLUSTERS": cluster} if cluster else env
-    )  # for all of them, not sbatch alone
+    # for all of them, not sbatch alone
+    return {**env, "SLURM_CLUSTERS": cluster} if cluster else env
 
 
 def minutes(text: str) -> float:
-    """A time as sbatch takes and sinfo shows it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    """A time in sbatch's and sinfo's forms: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
     if text in ENDLESS:
         return float("inf")
     days, dash, rest = text.rpartition("-")
@@ -145,20 +144,17 @@ def minutes(text: str) -> float:
 
 
 def python() -> str:
-    """What runs there, without an activated shell: $MUSTER_PYTHON, else the checkout's own.
+    """The Python for jobs, which have no activated shell: $MUSTER_PYTHON, else the checkout's own.
 
     Raises:
         MusterError: there is neither.
     """
-    chosen = os.environ.get("MUSTER_PYTHON")
-    if chosen is not None:
-        found = shutil.which(chosen)
-        if found is None:
-            raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")
+    own, chosen = str(REPOSITORY / ".venv" / "bin" / "python"), os.environ.get("MUSTER_PYTHON")
+    if found := shutil.which(own if chosen is None else chosen):
         return str(Path(found).absolute())
-    own = REPOSITORY / ".venv" / "bin" / "python"
-    if not own.exists():
-        raise MusterError(
-            f"no Python at {own}; make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
-        )
-    return str(own)
+    make = f"make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
+    raise MusterError(
+        f"no Python at {own}; {make}"
+        if chosen is None
+        else f"MUSTER_PYTHON is {chosen!r}, but there is no such program"
+    )

@@ -1,46 +1,44 @@
-"""What Slurm's commands are asked, and what they say of the cluster and of jobs.
+"""Call Slurm's commands, and read what they report of the cluster and of jobs.
 
-A controller that does not answer says nothing of a job. Nothing here needs accounting (sacct),
+A controller that does not answer says nothing about a job. Nothing here needs accounting (sacct),
 which many small clusters do not run.
 """
 
 import itertools
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
-SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that is asked to do something
-# A scheduler's variables confuse what is submitted from inside one of its jobs.
+SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that was asked to do something
+# A scheduler's variables confuse commands that are run inside one of its jobs.
 FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
-# Its user's own, which no job sets: where Slurm is, who one is there, and what srun asks for.
+# The user's own, which no job sets: where Slurm is, the user's identity, and srun's options.
 OWN = frozenset(
     "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
     " SLURM_RESERVATION SLURM_CONSTRAINT".split()
 )
-# What our scripts and flags decide; the variables of sbatch would win over them.
+# Decided by our scripts and flags; sbatch's variables would override them.
 DECIDED = frozenset(
     "ARRAY_INX ERROR EXPORT IGNORE_PBS INPUT JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE SIGNAL"
     " WAIT".split()
 )
-# sbatch's variable for an option, where it is not the option's own name.
+# sbatch's variable for an option, if it does not have the option's name.
 VARIABLES = {"array": "ARRAY_INX", "mem": "MEM_PER_NODE", "time": "TIMELIMIT"}
 OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
     " REVOKED".split()
 )
-GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in what Slurm says of a node
+GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
-# Ours, beside Slurm's own: it has no record of the job any more, or nothing can be found out.
+# Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
-# Of squeue, in any width. A part of an array has a number of its own, beside its name in it.
+# For squeue, in any width. A part of an array has its own number beside its name in the array.
 FORMAT = "JobID:.|,JobArrayID:.|,State:.|,StartTime:.|,EndTime:.|,Reason:."
 
 
@@ -49,10 +47,10 @@ class Silent(MusterError):
 
 
 def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
-    """`env` without what a job we are in says of itself: it must not rule the next one.
+    """`env` without the variables of a surrounding job, which must not affect the next job.
 
-    What a user sets for sbatch stays, but for what is decided here and for `options` (such as
-    `gpus_per_node`) that were given: there it would win over them.
+    A user's settings for sbatch stay, except for what is decided here and for `options` (such as
+    `gpus_per_node`) that were given: the variables would override them.
     """
     names = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
     decided = {f"SBATCH_{name}" for name in (*DECIDED, *names)}
@@ -90,17 +88,17 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
 
 
 def last_line(text: str) -> str:
-    """What a command of Slurm said last, which is why it failed."""
+    """The last line of a Slurm command's output, which has the reason of a failure."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no message"
 
 
 def name(env: Mapping[str, str]) -> str:
-    """The cluster's own name, to tell its job 12 from another cluster's.
+    """The cluster's own name, to distinguish its job 12 from another cluster's.
 
     Raises:
         Silent: Slurm does not answer.
-        MusterError: it is not there.
+        MusterError: it is not installed.
     """
     asked = ask(["scontrol", "show", "config"], env)
     found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
@@ -113,7 +111,7 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     """The nodes of a list such as `node[0-3]`, in Slurm's order.
 
     Raises:
-        MusterError: Slurm does not say.
+        MusterError: Slurm gives no answer.
     """
     asked = ask(["scontrol", "show", "hostnames", nodelist], env)
     names = asked.stdout.split()
@@ -122,29 +120,17 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     return names
 
 
-def node_addresses(names: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """By host name, the addresses by which Slurm itself reaches these nodes, where it says so."""
-    found: dict[str, str] = {}
-    with suppress(MusterError):  # no scontrol in a container, say
-        shown = ask(["scontrol", "show", "node", "--oneliner", ",".join(names)], env)
-        for line in shown.stdout.splitlines():
-            pairs = dict(word.partition("=")[::2] for word in line.split())
-            with suppress(OSError, KeyError):
-                found[pairs["NodeHostName"]] = socket.gethostbyname(pairs["NodeAddr"])
-    return found
-
-
 def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
-    """What the nodes of a partition, "" for the default one, have for each of their GPUs.
+    """The cores of a partition's nodes for each of their GPUs; "" is the default partition.
 
-    None where they have no GPUs, where the cluster itself gives some cores with a GPU, or where
-    Slurm does not say.
+    None if they have no GPUs, if the cluster itself sets a number of cores per GPU, or if Slurm
+    gives no answer.
     """
     cores, partitions = [], set()
     try:
         nodes = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G"], env).stdout
         for name, cpus, gres in (line.split(maxsplit=2) for line in nodes.splitlines()):
-            plain = name.rstrip("*")  # that of the default one ends with it
+            plain = name.rstrip("*")  # the default one's ends with it
             gpus = sum(map(int, GPUS.findall(gres)))
             if gpus and (plain in partition.split(",") if partition else name != plain):
                 cores.append(int(cpus) // gpus)
@@ -164,8 +150,8 @@ class JobState:
 
     name: str
     reason: str = ""  # why it waits, or why nothing is known
-    start: str = ""  # of one that waits: when it is expected to begin, as Slurm writes times
-    end: str = ""  # when its time is up
+    start: str = ""  # expected start of a waiting job, in Slurm's format
+    end: str = ""  # when its time is over
 
     @property
     def is_over(self) -> bool:
@@ -173,7 +159,7 @@ class JobState:
 
 
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
-    """What Slurm says of a job; `UNKNOWN` where it does not answer."""
+    """The state of a job from Slurm; `UNKNOWN` if it does not answer."""
     try:
         return job_states([job_id], env)[job_id]
     except MusterError as error:
@@ -181,7 +167,7 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
 
 
 def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobState]:
-    """What Slurm says of all of these jobs, asked at once; of those that it has no record of, too.
+    """The states of these jobs from one question to Slurm, including those it has no record of.
 
     Raises:
         Silent: it does not answer.
@@ -190,12 +176,12 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
     wanted = ["--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
     argv = ["squeue", "--noheader", "--array", *wanted]  # a line for each part of an array
     asked = ask(argv, env)
-    if asked.returncode and "Invalid job id" not in asked.stderr:  # of a single one
+    if asked.returncode and "Invalid job id" not in asked.stderr:  # if a single one was asked for
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
     for line in asked.stdout.splitlines():
         number, name, state, start, end, reason = line.split("|", 5)
-        why = reason.strip().replace(" ", "_")  # as scontrol writes it
+        why = reason.strip().replace(" ", "_")  # in scontrol's form
         why = "" if why == "None" else why
         for job_id in {number, name} & found.keys():
             found[job_id] = JobState(state, why, start, end)
@@ -203,7 +189,7 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
 
 
 def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
-    """When the time of a job is up; None where Slurm does not say."""
+    """When the time of a job is over; None if Slurm gives no answer."""
     try:
         return datetime.fromisoformat(job_state(job_id, env).end).timestamp()
     except ValueError:  # "N/A", or a site's own SLURM_TIME_FORMAT
@@ -211,7 +197,7 @@ def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
 
 
 def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Have Slurm do something to a job; one that is over is left as it is.
+    """Make Slurm act on a job; a job that is over is not changed.
 
     Raises:
         Silent: it does not answer.
@@ -228,10 +214,10 @@ def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Do something, again and again for two minutes while Slurm does not answer.
+    """Call `act`, and repeat it for two minutes while Slurm does not answer.
 
     Raises:
-        Silent: it still does not.
+        Silent: it still does not answer.
     """
     deadline = time.monotonic() + SILENCE_S
     for tried in itertools.count():

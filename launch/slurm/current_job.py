@@ -1,6 +1,6 @@
-"""The job that this process is in, as far as a run can have its nodes.
+"""The job that this process is in, if a run can use its nodes.
 
-Slurm's variables tell a process its job; whether that job still has its nodes, only Slurm knows: a
+Slurm's variables tell a process its job. Whether that job still has its nodes, only Slurm knows: a
 shell of salloc stays when its time is over.
 """
 
@@ -14,14 +14,14 @@ from launch.slurm import controller
 from launch.slurm.controller import WAITING, job_state, scrubbed
 from muster.errors import MusterError
 
-# With these `srun` finds the job; all others would change the steps that it starts there.
+# `srun` needs these to find the job; all others would change the steps that it starts.
 FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURMD_NODENAME")
 QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
 
 
 @dataclass(frozen=True)
 class CurrentJob:
-    """A job that runs, and that this process is part of."""
+    """A running job that includes this process."""
 
     job_id: str
     nodes: tuple[str, ...]  # in Slurm's order
@@ -29,13 +29,13 @@ class CurrentJob:
     components: int = 1  # more than one in a heterogeneous job
 
     def use(self, nodes: int) -> str:
-        """What is said of a run that has so many of its nodes."""
+        """A line about a run that has so many of its nodes."""
         names = ", ".join(self.nodes[:nodes])
         share = "its" if nodes == len(self.nodes) else f"{nodes} of its {len(self.nodes)}"
         return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
 
     def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
-        """What this job cannot give a run, or has been given already; a line each."""
+        """What this job cannot provide for a run, or was given at its submission; a line each."""
         here = f"this is inside job {self.job_id}"
         given = [name for name, value in vars(slurm).items() if value and name != "wait"]
         if given:
@@ -55,17 +55,17 @@ class CurrentJob:
             )
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """What srun sees: the job, and nothing of a step in it.
+        """srun's environment: the job's variables, and nothing of a step in it.
 
-        What a step says of itself, or the job's owner has asked for other steps, is left out: one
-        that repeats the memory or the GPUs of the step which this is in would wait for its end.
+        The variables of a step, or the owner's settings for other steps, are left out. A step that
+        requests the memory or the GPUs of this process's step again would wait for its end.
         """
         ours = {name: env[name] for name in FOR_SRUN if name in env}
         return {**scrubbed(env), **ours}
 
 
 def current_job(env: Mapping[str, str]) -> CurrentJob | None:
-    """The job of this process; None where it is in none, or in one that is over.
+    """The job of this process; None if there is none, or it is over.
 
     Raises:
         MusterError: Slurm does not answer, or the job has no nodes yet.

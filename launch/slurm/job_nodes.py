@@ -5,7 +5,8 @@ that somebody holds it may be elsewhere, such as on a login node, and the job go
 
 Nothing is said through srun, whose own answer to a signal is to kill: each agent reads, in a file
 of the run folder, at which port its leader listens and by which secret it knows it, and connects.
-That it is reached at the address that srun itself is reached at, Slurm tells it.
+That it is reached at the address that srun itself is reached at, Slurm tells it. By which
+address agents reach each other is known from these connections.
 """
 
 import socket
@@ -16,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Slots
 from launch.agent.agent_job import AgentJob, SchedulersJob
 from launch.agent.membership.coordinator import TELL_S
-from launch.agent.membership.door import Door, Who, listen
+from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
-from launch.nodes.channel import AgentProcess, Channel, Heartbeat
+from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.this_machine import among
 from launch.runs import node_history
-from launch.slurm import node_health
+from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
@@ -35,77 +36,70 @@ from muster import run_files
 from muster.errors import MusterError
 from muster.writing import write_json, writing
 
-SRUN_ENDS_S = 2.0  # for srun to end after its tasks
+SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
 TICK_S = 0.05
 OPTIONS = (
     "--ntasks-per-node=1",
-    "--overlap",  # another step, such as the shell that this is called in, may have the cores
+    "--overlap",  # another step, such as the shell that called this, may have the cores
     "--unbuffered",
-    # An agent or a node that is gone ends no other: what comes of it is the leader's to say.
+    # A lost agent or node must not end the others: the leader decides that.
     *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
 )
 
 
 @dataclass
 class JobNodes:
-    """Of one run, in the order that Slurm has them; its attempts start through this."""
+    """The nodes of one run, in Slurm's order; its attempts are started here."""
 
     inside: SchedulersJob
     slurm_id: str  # the number by which Slurm's commands find the job's nodes
     hosts: Sequence[str]
-    counts: Sequence[Slots]  # of workers
+    job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
-    env: Mapping[str, str]  # that srun sees
-    network: str | None = None
-    master_port: int | None = None
-    step: str = "muster"  # the name of its steps
-    least: int = 1  # nodes with which it goes on
-    avoids_bad: bool = False  # by --exclude auto
+    env: Mapping[str, str]  # srun's environment
+    least: int = 1  # fewest nodes for the run to continue
     _has_started: bool = False
 
     name = "slurm"
-    restarts_jobs = False
-    waits_for_nodes = False  # one that a job has lost does not come back to it
+    waits_for_nodes = False  # a job does not get a lost node back
 
     def probe(self) -> Facts:
-        """The nodes; where some may be gone, since an attempt has failed, those that answer.
+        """The nodes; after a failed attempt those that answer, since some may be gone.
 
         Raises:
-            MusterError: too few do.
+            MusterError: too few answer.
         """
-        answer = dict.fromkeys(self.hosts, True)
+        without: dict[str, str] = {}  # why, by host
         if self._has_started:
             answer = node_health.answers(self.hosts, self.env)
-        if sum(answer.values()) < self.least:
-            raise MusterError(
-                f"{sum(answer.values())} nodes answer, of at least {self.least}: no restart"
-            )
-        for host in (host for host, is_here in answer.items() if not is_here):
-            print(f"note: going on without it: {host} does not answer", file=sys.stderr)
-        if self._has_started and self.avoids_bad:
-            here = [host for host in self.hosts if answer[host]]
-            for host in node_history.avoided(here, self.inside.cluster or self.name, self.least):
-                print(f"note: going on without it: --exclude auto avoids {host}", file=sys.stderr)
-                answer[host] = False
+            without = {host: f"{host} does not answer" for host in self.hosts if not answer[host]}
+        here = [host for host in self.hosts if host not in without]
+        if len(here) < self.least:
+            raise MusterError(f"{len(here)} nodes answer, of at least {self.least}: no restart")
+        if self._has_started and run_job.avoids_bad(self.job):
+            avoided = node_history.avoided(here, self.inside.cluster or self.name, self.least)
+            without |= {host: f"--exclude auto avoids {host}" for host in avoided}
+        for why in without.values():
+            print(f"note: going on without it: {why}", file=sys.stderr)
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
-            for host, count in zip(self.hosts, self.counts, strict=True)
-            if answer[host]
+            for host, count in zip(self.hosts, self.job["nproc"], strict=True)
+            if host not in without
         )
-        return Facts(nodes, DECIDED, self.master_port, self.network)
+        return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """None: what the nodes run is known when their agents have come."""
+        """Empty: the processes are known when the agents have connected."""
         return []
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand] = ()) -> AgentJob:
-        """Have an agent on each of these nodes, led by this process.
+        """Start an agent on each of these nodes, led by this process.
 
         Raises:
-            MusterError: one does not start, or shows no GPU where there should be some.
+            MusterError: one does not start, or has no GPU but should.
         """
         self._has_started = True
-        with between_attempts(()):  # a signal ends what has not begun yet, and the run with it
+        with between_attempts(()):  # a signal ends an unfinished start, and the run with it
             agents, who = self._start_agents(spec, facts)
         try:
             facts = _known(facts, who)
@@ -122,32 +116,32 @@ class JobNodes:
             )
         except BaseException:
             for agent in agents:
-                agent.channel.close()  # which ends it
+                agent.channel.close()  # this ends it
             raise
 
     def srun(self, hosts: Sequence[str], meeting: Path) -> list[str]:
         """The command line that starts an agent on each of `hosts`; they read `meeting`."""
-        # srun of Slurm 22.05 and 23.02 does not take this from the job. Where it is not set
+        # srun of Slurm 22.05 and 23.02 does not take this from the job. If it is not set
         # (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
         cores = self.env.get("SLURM_CPUS_PER_TASK")
         return [
             *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
             *((f"--cpus-per-task={cores}",) if cores else ()),
-            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.step}"),
+            *(f"--nodelist={','.join(hosts)}", f"--job-name={self.job.get('step', 'muster')}"),
             *(self.python, RUN_MODULE, "launch.slurm.task", str(meeting)),
         ]
 
     def _start_agents(self, spec: LaunchSpec, facts: Facts) -> tuple[list[AgentProcess], list[Who]]:
-        """An agent on each node, in their order; and who each says that it is.
+        """An agent on each node, in order; and each agent's own description.
 
         Raises:
-            MusterError: one of them does not come; nothing of the step is left.
+            MusterError: one of them does not connect; nothing of the step is left.
         """
         hosts, token = [node.name for node in facts.nodes], token_hex(16)
         door = Door(_server(spec), token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
-        about = {"port": door.port, "token": token, "network": self.network}
+        about = {"port": door.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
@@ -161,12 +155,13 @@ class JobNodes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process to answer
+                start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
         try:
             came = _gather(hosts, spec, door, lambda: _failure(srun, log))
-            agents = [AgentProcess(channel, srun, token) for channel, _ in came]
-            return agents, [who for _, who in came]
+            first = replace(came[0][1], address=came[0][1].address or _met_at(came))
+            agents = [AgentProcess(link.keep(), srun, token) for link, _ in came]
+            return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
@@ -176,7 +171,7 @@ class JobNodes:
 
 
 def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
-    """With what the agents have said: where the first is met, and how many GPUs each has.
+    """`facts` with the agents' descriptions: the first one's address, and the number of GPUs.
 
     Raises:
         MusterError: a node has none.
@@ -193,22 +188,34 @@ def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
     return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
 
 
+def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
+    """Where the first of these agents can be reached by the others, not what its name resolves to.
+
+    Where this process is on its node, that is where the second one has found this process; else it
+    is from where the first one came.
+    """
+    first, second = came[0][0], came[min(1, len(came) - 1)][0]
+    is_here = first.peer_address == first.own_address
+    found = second.own_address if is_here else first.peer_address
+    return found.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
+
+
 def _gather(
     hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
-) -> list[tuple[Channel, Who]]:
-    """The agents of these hosts, when all have come by the door.
+) -> list[tuple[Link, Who]]:
+    """The agents of these hosts, when all have connected.
 
     Raises:
-        MusterError: one did not start, or has not come for as long as nodes wait.
+        MusterError: one did not start, or has not connected within the time to wait.
     """
     heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
-    came: dict[int, tuple[Channel, Who]] = {}
+    came: dict[int, tuple[Link, Who]] = {}
     try:
         while True:
             for link, who in door.admitted():
                 if not 0 <= who.index < len(hosts) or who.index in came:
                     raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-                came[who.index] = (link.keep(), who)
+                came[who.index] = (link, who)
                 heartbeat.add(link.channel)
             missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
             if not missing:
@@ -225,16 +232,12 @@ def _gather(
                 is_announced = True
                 print(f"waiting for {missing}", flush=True)
             time.sleep(TICK_S)
-    except BaseException:
-        for channel, _ in came.values():
-            channel.close()
-        raise
     finally:
         heartbeat.stop()
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
-    """Why an agent will not come any more: in its own words, or else in srun's."""
+    """Why an agent will not connect any more: from its own output, or else srun's."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     failed = [line for line in lines if line.startswith("srun: error: ")]
     if not failed and srun.poll() is None:
@@ -245,7 +248,7 @@ def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
 
 
 def _server(spec: LaunchSpec) -> socket.socket:
-    """Of all addresses of this machine: by which of them Slurm reaches it is Slurm's to know.
+    """A server at all addresses of this machine, since only Slurm knows which one it uses.
 
     Raises:
         MusterError: no port of --port-range is free.

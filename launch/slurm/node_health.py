@@ -1,24 +1,24 @@
-"""Which nodes of a job answer: a step of nothing takes place on each of them.
+"""Find which nodes of a job answer: run an empty step on each of them.
 
-Each is asked by a step of its own, all at the same time. Those that do not answer are asked again,
-together with one that has answered: it does so again as soon as the controller does, so that a busy
-controller is not taken for nodes that are gone.
+Each node is tested by a step of its own, all at the same time. Those that do not answer are tested
+again, together with one that has answered. That one answers again as soon as the controller does,
+so a busy controller is not mistaken for lost nodes.
 """
 
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-# Where all is well a step takes a fraction of a second; a node that is gone never answers.
+# A healthy step takes a fraction of a second; a node that is gone never answers.
 PATIENCE_S = 10.0  # after others have answered
-CONTROLLER_S = 60.0  # while nobody has
+CONTROLLER_S = 60.0  # while no node has answered
 RETRY_S = 2.0
 TICK_S = 0.05
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 
 def answers(names: Sequence[str], env: Mapping[str, str]) -> dict[str, bool]:
-    """For each of these nodes of the job whose variables are in `env`, whether it answers."""
+    """For each of these nodes of the job in `env`, whether it answers."""
     reached: set[str] = set()
     deadline = time.monotonic() + CONTROLLER_S
     while missing := [name for name in names if name not in reached]:
@@ -32,7 +32,7 @@ def answers(names: Sequence[str], env: Mapping[str, str]) -> dict[str, bool]:
 
 
 def _reached(names: Sequence[str], env: Mapping[str, str]) -> set[str]:
-    """The nodes that a step of their own has reached."""
+    """The nodes that their own step has reached."""
     asked = {
         name: subprocess.Popen(
             [*STEP, f"--nodelist={name}", "true"],
@@ -55,6 +55,6 @@ def _reached(names: Sequence[str], env: Mapping[str, str]) -> set[str]:
                 ended[name], heard_s = code, time.monotonic()
     for step in asked.values():
         if step.poll() is None:
-            step.kill()  # its end would wait for the node that is gone, too
+            step.kill()  # its end would also wait for the lost node
             step.wait()
     return {name for name, code in ended.items() if code == 0}

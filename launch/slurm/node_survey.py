@@ -1,17 +1,15 @@
-"""Nodes that Slurm gives are asked through one step of srun, and have the addresses it knows."""
+"""Ask nodes of Slurm through one step of srun, and use the addresses that Slurm knows."""
 
-import os
 from collections.abc import Mapping
 
 from configs.settings.launch import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport
-from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 
-NODE_VARIABLE = "SLURM_NODEID"  # in which srun tells a task its node
-PATIENCE_S = 60  # of srun, for nodes that are busy
+NODE_VARIABLE = "SLURM_NODEID"  # in it srun tells a task its node
+PATIENCE_S = 60  # of srun, for busy nodes
 NOT_FOR_SRUN = frozenset(
     "array chdir error export open_mode output parsable requeue no_requeue signal wrap"
     " slurm time wait".split()
@@ -19,7 +17,7 @@ NOT_FOR_SRUN = frozenset(
 
 
 def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
-    """One step: in the job that this process is in, if it is in one, else in one of its own."""
+    """One step: in this process's job if there is one, else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
     own = [f"--immediate={PATIENCE_S}", "--time=2", "--job-name=muster-doctor"]
     own += [
@@ -42,13 +40,7 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
 
 
 def choose(probes: Mapping[int, Probe], network: str | None) -> Choice:
-    """The network that gradients take: by Slurm's own addresses where `network` does not say."""
+    """The network that gradients take: where `network` does not say, the one that srun came by."""
     each = list(probes.values())
     hosts = [str(one["host"]).partition(".")[0] for one in each]
-    given = controller.node_addresses(hosts, os.environ)
-    # Slurm may reach a node at an address that the node does not know itself.
-    known = [
-        given[host] if given.get(host) in [one["address"] for one in probe["interfaces"]] else None
-        for host, probe in zip(hosts, each, strict=True)
-    ]
-    return network_choice.choose(each, hosts, known, network)
+    return network_choice.choose(each, hosts, [one["towards_srun"] for one in each], network)

@@ -1,10 +1,10 @@
-"""The job of a run: what it is to lead, what Slurm says of it, and whether it starts again.
+"""The job of a run: what it is to lead, what Slurm reports of it, and whether it restarts.
 
-Nothing that a user typed goes through the options or the environment of sbatch and srun, where a
-comma or a quote would change its meaning: it is read from a file of the run folder.
+User input never goes through the options or the environment of sbatch and srun, where a comma or a
+quote would change its meaning. It is read from a file of the run folder.
 
-The leader alone has Slurm start the job again. Where a node is lost Slurm does so itself, as the
-job was submitted with --requeue; also where that is the node of the leader.
+Only the leader makes Slurm restart the job. If a node is lost, even the leader's, Slurm itself does
+so, since the job was submitted with --requeue.
 """
 
 import json
@@ -30,8 +30,8 @@ from muster.writing import read_json, write_json
 
 MOST = "MUSTER_MAX_REQUEUES"
 DEFAULT_MOST = "3"
-# sbatch's --signal comes two minutes before the end, or up to three: a job that has no longer may
-# have been told before this process could hear it.
+# sbatch's --signal comes two to three minutes before the end. A job with less time may have got it
+# before this process could receive it.
 SHORT_S = 180.0
 
 
@@ -40,7 +40,7 @@ class Allocation:
     """A job, as its batch script and each of its tasks see it."""
 
     job_id: str
-    name: str  # of the job among all: 123, or 123_4 for part of an array
+    name: str  # of the whole job: 123, or 123_4 for part of an array
     attempt: int  # how often it was requeued
     num_nodes: int
     nodelist: str
@@ -75,7 +75,7 @@ class Allocation:
 
 
 class Notice:
-    """Whether the time of the job is nearly up: Slurm has said so, or half of a short one is."""
+    """Whether the job's time is nearly over: Slurm has said so, or half of a short job is over."""
 
     def __init__(self, ends_unix_s: float | None) -> None:
         for number in NOTICE_SIGNALS:
@@ -92,10 +92,10 @@ class Notice:
 
 
 def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
-    """Write down what a job is to lead; `job` has what it needs beside the spec.
+    """Record what a job is to lead; `job` has what it needs beside the spec.
 
     That is `nproc` (workers of each node), `network`, `master_port`, and in a job that is not the
-    run's own `step`, the name of its steps there.
+    run's own `step`, the name of the run's steps in it.
     """
     plain = spec.to_json()
     if secrets := plain.pop("secrets"):
@@ -122,7 +122,7 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
 
 
 def step_of(run_dir: Path) -> str | None:
-    """The name of the run's steps, where its job is not its own."""
+    """The name of the run's steps, if its job is not its own."""
     step: str | None = (read_json(run_files.SLURM.path(run_dir)) or {}).get("step")
     return step
 
@@ -131,7 +131,7 @@ def most(env: Mapping[str, str]) -> int:
     """How often a job may be requeued.
 
     Raises:
-        UsageError: what is set for that is no number.
+        UsageError: the variable for it is not a number.
     """
     text = env.get(MOST, DEFAULT_MOST)
     if not text.isdecimal():
@@ -140,29 +140,26 @@ def most(env: Mapping[str, str]) -> int:
 
 
 def refuse_too_many(allocation: Allocation, env: Mapping[str, str]) -> None:
-    """A job that Slurm starts again and again (bad nodes, preemption) must end at some time.
+    """Refuse a job that Slurm restarts again and again (bad nodes, preemption).
 
     Raises:
-        MusterError: this one has to.
+        MusterError: this job was restarted too often.
     """
     if allocation.attempt > most(env):
         raise MusterError(f"requeued {allocation.attempt} times; {MOST} allows {most(env)}")
 
 
 def avoids_bad(job: Mapping[str, Any]) -> bool:
-    """Whether --exclude said so."""
+    """Whether --exclude auto was given."""
     return node_history.AUTO in (job.get("exclude") or "").split(",")
 
 
 def where_due(
-    run_dir: Path,
-    code: int,
-    hosts: Sequence[str],
-    allocation: Allocation,
-    job: Mapping[str, Any],
+    run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation, job: Mapping[str, Any]
 ) -> None:
-    """Have the job started again after its run has ended with `code`, if that is of use: its time
-    was up and the workers have stopped in order, or a node is gone.
+    """Requeue the job after its run has ended with `code`, if that is useful.
+
+    It is useful if its time was over and the workers have stopped cleanly, or if a node is gone.
     """
     if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", allocation, job)
@@ -173,7 +170,7 @@ def where_due(
 
 
 def _requeue(why: str, allocation: Allocation, job: Mapping[str, Any]) -> None:
-    """Unless it has been requeued often enough, or is cancelled."""
+    """Requeue, unless the job was requeued often enough, or is cancelled."""
     if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
     if allocation.attempt >= most(os.environ):
@@ -184,7 +181,7 @@ def _requeue(why: str, allocation: Allocation, job: Mapping[str, Any]) -> None:
         return
     _say(f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint")
     again = ["scontrol", "requeue"]
-    if avoids_bad(job):  # Slurm takes other nodes for a waiting job alone, and by then ends us
+    if avoids_bad(job):  # Slurm changes nodes of waiting jobs only, and by then this has ended
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         patiently(lambda: act_on(allocation.name, again, os.environ), _say)
@@ -202,9 +199,9 @@ def _say(text: str) -> None:
 
 
 def run_of_job(logs_root: Path, allocation: Allocation) -> Path | None:
-    """The folder of the run that this job has begun, before Slurm started it again.
+    """The folder of the run that this job began before Slurm restarted it.
 
-    A cluster may count its jobs from 1 again: the last one of that number is meant.
+    A cluster may number its jobs from 1 again: the latest run with the number counts.
     """
     found, wanted = {}, ["slurm", allocation.name, allocation.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):

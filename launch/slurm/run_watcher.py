@@ -1,4 +1,4 @@
-"""What the runs of Slurm's jobs are doing: Slurm says so, their folders, or who submits them."""
+"""Find what the runs of Slurm's jobs are doing, from Slurm, their folders or their submitters."""
 
 import os
 import time
@@ -9,14 +9,7 @@ from pathlib import Path
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
 from launch.slurm import run_job
-from launch.slurm.controller import (
-    FORGOTTEN,
-    UNKNOWN,
-    WAITING,
-    JobState,
-    act_on,
-    patiently,
-)
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, WAITING, JobState, act_on, patiently
 from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 
@@ -25,7 +18,7 @@ NO_TIME = ("", "N/A", "Unknown")
 
 
 class SlurmRunWatcher(LeaderWatcher):
-    """Of runs that are jobs of Slurm; until they are, a process submits them."""
+    """Watches runs that are jobs of Slurm; until they are, a process submits them."""
 
     running = "submitting"
 
@@ -39,7 +32,7 @@ class SlurmRunWatcher(LeaderWatcher):
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
-        # one that has ended otherwise is perhaps requeued
+        # a job that has ended otherwise is perhaps requeued
         return ended(end) if end is not None and (end["code"] == 0 or state.over) else state
 
     def look_at(self, jobs: Sequence[Record]) -> None:
@@ -48,7 +41,7 @@ class SlurmRunWatcher(LeaderWatcher):
             self._jobs.look_at(sorted(numbers))
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Once it has its number, which a controller may take its time to give."""
+        """Cancel it once it has its number, for which a controller may need some time."""
         deadline = time.monotonic() + PATIENCE_S
         while job["job_id"] == run_record.NOT_YET:
             if time.monotonic() > deadline:
@@ -61,7 +54,7 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(0.2)
             job = run_record.read_job(run_dir) or job
 
-        if run_job.step_of(run_dir) is not None:  # its job is not the run's to end
+        if run_job.step_of(run_dir) is not None:  # its job must not end with the run
             self._leaders.stop(run_dir, job, say)
             return
 
@@ -73,7 +66,7 @@ class SlurmRunWatcher(LeaderWatcher):
         patiently(scancel, say)
 
     def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
-        """Of a run in a job that is not its own, which goes on after it."""
+        """The state of a run in a job that is not its own, which continues after it."""
         led = self._leaders.state(run_dir, job, end)
         if led.word == "elsewhere" and (state := self._of_job(run_dir, job)).over:
             return replace(state, word="lost")  # its leader has ended with the job
@@ -96,10 +89,10 @@ class SlurmRunWatcher(LeaderWatcher):
         return State(state.name.lower(), state.is_over, detail, _notes(state))
 
     def _elsewhere(self, job: Record) -> str | None:
-        """Where the job is, if not on the cluster that answers here: its number is another's here.
+        """Where the job is, if not on this cluster, where its number would be another job's.
 
         Raises:
-            MusterError: Slurm does not answer, or is not here.
+            MusterError: Slurm does not answer, or is not installed.
         """
         theirs = job.get("cluster")
         ours = self._jobs.cluster() if theirs is not None else None
@@ -116,7 +109,7 @@ def _notes(state: JobState) -> tuple[str, ...]:
     if state.name not in WAITING:
         return ()
     why = f"{state.reason or 'None'}: {REASONS}"
-    is_held = "Held" in state.reason  # until somebody releases it, whatever its time says
+    is_held = "Held" in state.reason  # until somebody releases it, whatever its expected start
     if is_held or state.start in NO_TIME:
         return (why,)
     return why, f"expected start: {state.start}, as far as Slurm knows"

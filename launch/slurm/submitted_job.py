@@ -1,10 +1,10 @@
-"""A job in Slurm's hands, as the command that submitted it sees it, and as often as it may ask.
+"""A submitted job, as the command that submitted it sees it; limits how often Slurm is asked.
 
 How often Slurm is asked (`Watcher`): callers may look as often as they like. One question is about
-all jobs, and the next one comes 5 s later; 1 s after a change of a job's own files. A controller
-that did not answer is left alone for 10 s, and until then the state is UNKNOWN, which is never
-taken for the end of a job. FORGOTTEN means that it answered, and has no such job: jobs
-leave its memory some minutes after their end (MinJobAge).
+all jobs, and the next one comes 5 s later, or 1 s after a change of a job's own files. A controller
+that did not answer is not asked for 10 s. Until then the state is UNKNOWN, which never counts as
+the end of a job. FORGOTTEN means that it answered, and has no such job: it forgets jobs some
+minutes after their end (MinJobAge).
 """
 
 import os
@@ -24,22 +24,22 @@ from muster.orderly_stop import NOTICE_SIGNALS
 
 POLL_S = 1.0
 PAUSE_S = 5.0  # between two questions: sites limit how often one may ask
-SOON_S = 1.0  # where a job's files have changed
-SILENCE_S = 10.0  # after one that was not answered
+SOON_S = 1.0  # after a change of a job's files
+SILENCE_S = 10.0  # after a question without an answer
 
 
 def become(argv: Sequence[str]) -> NoReturn:
-    """What submitit runs on the job's first node: this process becomes the run's leader.
+    """submitit runs this on the job's first node: this process becomes the run's leader.
 
-    submitit itself would answer a notice, and turn every failure into exit code 1.
+    submitit itself would handle the time limit's notice, and turn every failure into exit code 1.
     """
-    for number in NOTICE_SIGNALS:  # until the leader hears them
+    for number in NOTICE_SIGNALS:  # until the leader handles them
         signal.signal(number, signal.SIG_IGN)
     os.execvp(argv[0], list(argv))
 
 
 class Watcher:
-    """Looks at jobs, as often as one likes; Slurm is asked no more often than it should be."""
+    """Looks at jobs at any time, but asks Slurm only as often as allowed."""
 
     def __init__(self, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._env = env
@@ -47,7 +47,7 @@ class Watcher:
         self._cluster: str | None = None
         self._states: dict[str, JobState] = {}
         self._signs: dict[str, object] = {}
-        self._next_s = float("-inf")  # when Slurm may be asked again of what is known
+        self._next_s = float("-inf")  # when Slurm may be asked again about known jobs
         self._silence, self._silent_until_s = JobState(UNKNOWN), float("-inf")
 
     def cluster(self) -> str:
@@ -68,7 +68,7 @@ class Watcher:
         return self._cluster
 
     def look_at(self, job_ids: Iterable[str]) -> None:
-        """Have the states of all these jobs, by one question, at most 5 s old."""
+        """Get the states of all these jobs with one question; they are at most 5 s old."""
         known, now = self._states, self._clock()
         wanted = [one for one in job_ids if one not in known or not known[one].is_over]
         is_due = now >= self._next_s or not known.keys() >= {*wanted}
@@ -84,14 +84,14 @@ class Watcher:
     def state(self, job_id: str, sign: object = None) -> JobState:
         """A job's state, at most 5 s old.
 
-        `sign` is what else one sees of the job, such as its files: where that has changed, the
-        state is perhaps another, and at most 1 s old.
+        `sign` is anything else that shows a change of the job, such as its files: if it has
+        changed, the state is at most 1 s old.
         """
         if sign != self._signs.get(job_id):
             self._signs[job_id] = sign
             self._next_s = min(self._next_s, self._clock() + SOON_S)
         self.look_at({**self._states, job_id: None})
-        return self._states.get(job_id, self._silence)  # it answers nobody, whichever it is
+        return self._states.get(job_id, self._silence)  # no answer about any job
 
     def _note(self, error: MusterError) -> None:
         self._silence = JobState(UNKNOWN, str(error))
@@ -99,10 +99,12 @@ class Watcher:
 
 
 class SlurmJob:
-    """A job in Slurm's hands."""
+    """A job that was submitted to Slurm."""
 
+    is_led_here = False  # but in the job
     shown = b""
     trouble: str | None = None
+    lost_node: str | None = None  # which the leader in the job knows
     signals: Sequence[int] = ()
 
     def __init__(
@@ -116,10 +118,10 @@ class SlurmJob:
         self._follower = Follower(spec.run_dir, prefixes=True)
 
     def wait(self) -> int:
-        """0 if the job succeeded, else its exit code; what workers print is shown meanwhile.
+        """Return 0 if the job succeeded, else its exit code; print the workers' output meanwhile.
 
         Raises:
-            KeyboardInterrupt: after saying that the job goes on without being watched.
+            KeyboardInterrupt: after a line that the job continues without being watched.
         """
         try:
             state = self._watch()
@@ -128,16 +130,15 @@ class SlurmJob:
             print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
             raise
         ended = run_record.read_end(self._spec.run_dir)
-        if ended is None and state.name == FORGOTTEN:
+        if ended is not None:
+            return int(ended["code"])
+        self.trouble = f"Slurm says {state.name} of job {self.job_id}"
+        if state.name == FORGOTTEN:
             self.trouble = f"Slurm forgot job {self.job_id}, and no record says how it ended"
-            return 1
-        if ended is None:
-            self.trouble = f"Slurm says {state.name} of job {self.job_id}"
-            return 0 if state.name == "COMPLETED" else 1
-        return int(ended["code"])
+        return 0 if state.name == "COMPLETED" else 1
 
     def _watch(self) -> JobState:
-        """The state in which the job ended; while Slurm does not answer, it has not."""
+        """The state in which the job ended; while Slurm does not answer, it has not ended."""
         shown = ""
         while True:
             state = self._watcher.state(self.job_id, run_record.signs(self._spec.run_dir))

@@ -1,1 +1,1 @@
-"""Machines that one logs in to: the hosts file, how ssh reaches them, and what is sent there."""
+"""Machines reached by ssh: the hosts file, the connections, and what is sent to the machines."""

@@ -1,9 +1,9 @@
-"""A node's login is what ssh takes for a user, a host and a port, and for nothing else.
+"""Check that a node's login is a user, a host and a port for ssh, and nothing else.
 
 A hosts file may come from anywhere, and its words become arguments of ssh and rsync. So a word is
-taken only if it can be nothing else: a name that begins with '-' would be an option, a space or a
-quote would end a word of the remote shell, and a number such as 4 or 10.0.0.010 is another machine
-to the resolver than to the reader.
+accepted only if it cannot mean anything else. A name that begins with '-' would be an option, and a
+space or a quote would end a word of the remote shell. A number such as 4 or 10.0.0.010 is another
+machine for the resolver than for the reader.
 """
 
 import ipaddress
@@ -14,8 +14,8 @@ from launch.spec import NodeSpec
 from muster.errors import refuse
 
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,252}")
-MOST_NODES, MOST_PROBLEMS = 4096, 50  # of a file of the wrong kind the first are enough
-Found = Sequence[tuple[str, NodeSpec]]  # where each node was given, and the node
+MOST_NODES, MOST_PROBLEMS = 4096, 50  # of a file of the wrong kind, the first are enough
+Found = Sequence[tuple[str, NodeSpec]]  # each node, and where it was given
 
 
 def quoted(text: str) -> str:
@@ -24,10 +24,10 @@ def quoted(text: str) -> str:
 
 
 def word(what: str, text: str) -> str:
-    """`text`, if it can be the user or host that it is to be.
+    """`text`, if it is a valid user or host.
 
     Raises:
-        ValueError: with what is wrong, and what to do.
+        ValueError: what is wrong, and what to do.
     """
     if what == "host" and ":" in text:
         return str(_ip(text))
@@ -39,10 +39,10 @@ def word(what: str, text: str) -> str:
 
 
 def port(text: str) -> int:
-    """The number of a port.
+    """`text` as the number of a port.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise ValueError(f"port {quoted(text)} is not a number from 1 to 65535; write host:22")
@@ -50,10 +50,10 @@ def port(text: str) -> int:
 
 
 def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address at which other machines may reach one.
+    """An address at which other machines may reach a node.
 
     Raises:
-        ValueError: it is none, or only of the machine itself.
+        ValueError: it is not one, or only reaches the machine itself.
     """
     found = _ip(text)
     if found.is_loopback or found.is_unspecified or found.is_multicast or found.is_link_local:
@@ -63,7 +63,7 @@ def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        if "%" not in text:  # a zone is of one machine
+        if "%" not in text:  # a zone is valid on one machine only
             return ipaddress.ip_address(text)
     except ValueError:
         pass
@@ -71,7 +71,7 @@ def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def checked(found: Found, problems: Sequence[str], none: str) -> tuple[NodeSpec, ...]:
-    """The nodes, if nothing is wrong, and none of them was given twice; `none`: there are none.
+    """The nodes, if nothing is wrong and none was given twice; `none` is the error for no nodes.
 
     Raises:
         UsageError: a line for each problem.

@@ -1,4 +1,4 @@
-"""Read hosts as people write them; the nodes keep the order, and the first has rank 0."""
+"""Read hosts as people write them; the nodes stay in order, and the first has rank 0."""
 
 import itertools
 import re
@@ -18,7 +18,7 @@ Slots = int | Literal["gpu"]
 OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"
-LONGEST = 400  # of what means one node, with its ranges
+LONGEST = 400  # length of the text for one node, with its ranges
 IPV6 = re.compile(r"(?:[^@]*@)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\](?::.*)?")
 RANGE = re.compile(r"[0-9]{1,6}(-[0-9]{1,6}(/[0-9]{1,6})?)?")
 
@@ -28,12 +28,12 @@ def read_hosts(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a hosts file, or of a CloudLab manifest.
 
-    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IP]`, where host and port may have
-    ranges and several hosts stand between commas; `#` begins a comment. IPv6 with a port is
-    `[fd00::1]:22`. `user` logs in where a line names nobody; `me` is a member in a manifest.
+    A line is `[user@]host[:port] [slots=N|slots=gpu] [address=IP]`. Host and port may have ranges,
+    and several hosts may stand between commas; `#` begins a comment. IPv6 with a port is
+    `[fd00::1]:22`. `user` is the login if a line has none; `me` is a member in a manifest.
 
     Raises:
-        UsageError: the file cannot be read, or something in it is wrong; one line for each.
+        UsageError: the file cannot be read, or something in it is wrong; one line for each problem.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -52,7 +52,7 @@ def parse_hosts(
     """The nodes named on a command line, as in `node[0-3],user@other:2222`.
 
     Raises:
-        UsageError: something in `words` is wrong; one line for each.
+        UsageError: something in `words` is wrong; one line for each problem.
     """
     none = f"{where}: no hosts; write them as in user@node[0-3]:22,user@other"
     like = NodeSpec("", default_slots, user)
@@ -60,7 +60,7 @@ def parse_hosts(
 
 
 def _read(lines: dict[str, str], like: NodeSpec, none: str) -> tuple[NodeSpec, ...]:
-    """The nodes of all lines; what they leave open is as in `like`."""
+    """The nodes of all lines; `like` has the defaults."""
     found: list[tuple[str, NodeSpec]] = []
     problems = []
     for where, line in lines.items():
@@ -83,16 +83,11 @@ def _nodes(words: Sequence[str], like: NodeSpec) -> list[NodeSpec]:
 
 
 def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
-    given: set[str] = set()
     for option in words:
         name, equals, value = option.partition("=")
-        if not equals:
-            raise ValueError(f"{quoted(option)} is no option; {EXAMPLE}, one entry per line")
-        if name not in OPTIONS:
-            raise ValueError(f"unknown option {quoted(name)}; known: {', '.join(OPTIONS)}")
-        if name in given:
-            raise ValueError(f"{name} is given twice; give it once")
-        given.add(name)
+        if not equals or name not in OPTIONS:
+            known = " and ".join(OPTIONS)
+            raise ValueError(f"{quoted(option)} is no option, as {known} are; {EXAMPLE}")
         if name == "address":
             like = replace(like, address=str(address(value)))
         elif value == "gpu" or re.fullmatch(r"[1-9][0-9]{0,3}", value):
@@ -103,16 +98,16 @@ def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
 
 
 def _terms(hosts: str) -> list[str]:
-    """`hosts` cut at each comma outside brackets; ClusterShell's NodeSet would lose the order."""
+    """`hosts` split at each comma outside brackets; ClusterShell's NodeSet would lose the order."""
     commas = [found.start() for found in re.finditer(r"\[[^\]]*|,", hosts) if found[0] == ","]
     return [hosts[a + 1 : b] for a, b in itertools.pairwise([-1, *commas, len(hosts)])]
 
 
 def _logins(term: str) -> list[str]:
-    """Every login that a term means: each range is replaced by each of its numbers, in order."""
+    """Every login that a term stands for: each range is expanded to its numbers, in order."""
     if IPV6.fullmatch(term):
         return [term]
-    literals_and_ranges = re.split(r"\[([^\[\]]*)\]", term)  # in turns
+    literals_and_ranges = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
     if any("[" in literal or "]" in literal for literal in literals_and_ranges[::2]):
         raise ValueError(f"brackets do not match in {quoted(term)}; {RANGES}")
     if len(term) > LONGEST:
@@ -121,7 +116,7 @@ def _logins(term: str) -> list[str]:
         [one] if at % 2 == 0 else [*itertools.chain(*(_numbers(i, term) for i in one.split(",")))]
         for at, one in enumerate(literals_and_ranges)
     ]
-    # one more than there may be, before a list of any length is made
+    # one more than allowed, so that no longer list is built
     found = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
     if len(found) > MOST_NODES:
         raise ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
@@ -142,9 +137,9 @@ def _node(login: str, like: NodeSpec) -> NodeSpec:
 
 
 def _numbers(item: str, term: str) -> Iterator[str]:
-    """The numbers of a range, at most one more than there may be nodes."""
+    """The numbers of a range, at most one more than nodes are allowed."""
     try:
         numbers = RangeSet(item if RANGE.fullmatch(item) else "").striter()
         return itertools.islice(numbers, MOST_NODES + 1)
-    except RangeSetParseError:  # no range, or ends that are padded to different lengths
+    except RangeSetParseError:  # not a range, or its ends are padded to different lengths
         raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None

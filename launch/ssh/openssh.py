@@ -1,10 +1,10 @@
-"""Run commands on other machines through OpenSSH itself, so that the user's own settings hold.
+"""Run commands on other machines through OpenSSH itself, so that the user's settings apply.
 
-How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS come
-before ~/.ssh/config, which decides on everything else: names, users, keys, agents and jump hosts.
-`ssh -G` is asked once for each host what that file says, since one setting of it is kept. Host
+How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS
+override ~/.ssh/config, which decides everything else: names, users, keys, agents and jump hosts.
+`ssh -G` reports that file's settings once for each host, since one setting must be respected. Host
 keys are always checked: by `yes`, or by the user's own `accept-new`, never by `no`. A ControlPath
-of the user's is left alone. Nothing is ever asked. sshd gives WORDS to a shell, so they are one
+of the user is left alone. ssh never asks anything. sshd gives WORDS to a shell, so they are one
 string that is quoted word by word.
 """
 
@@ -21,11 +21,11 @@ from launch.spec import NodeSpec
 from launch.ssh import connect
 
 AT_ONCE = 16
-FAILED = 255  # ssh's own exit code where it does not get through
-# Of every connection: what is forwarded, and how long one waits.
+FAILED = 255  # ssh's own exit code if it cannot connect
+# For every connection: what is forwarded, and timeouts.
 OF_ALL = {
     "ConnectTimeout": "10",
-    "ServerAliveInterval": "5",  # a link that is down is noticed after 15 s
+    "ServerAliveInterval": "5",  # a broken link is noticed after 15 s
     "ServerAliveCountMax": "3",
     "ForwardAgent": "no",
     "ForwardX11": "no",
@@ -35,8 +35,8 @@ OF_ALL = {
 OPTIONS = {
     **OF_ALL,
     "BatchMode": "yes",  # a question that nobody sees would look like a hang
-    # A master that the user has opened is used, but none is opened in its place: it would end with
-    # the run, and with it the user's other logins.
+    # A master that the user has opened is used, but no new one is opened: it would end with the
+    # run, and with it the user's other logins.
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
@@ -45,7 +45,7 @@ CHANGED = (
     "its host key is not the one that is known: if the machine was installed anew, remove the old "
     "key with ssh-keygen -R {host}, else beware"
 )
-# What OpenSSH says, what it means, and what to do.
+# OpenSSH's messages, their meaning, and what to do.
 EXPLAINED = (
     ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
@@ -74,7 +74,7 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
         last = error_text.strip().splitlines()[-1:] or ["no message"]
         return f"{name}: its Python could not report on the node: {last[0]}"
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # `ssh -G` runs for each
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # each node needs one `ssh -G`
         commands = list(pool.map(start, range(len(nodes))))
     return Transport([node.name for node in nodes], commands, explain_end)
 
@@ -85,9 +85,9 @@ def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int =
 
 
 def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
-    """ssh with all its options, without the host: rsync needs this part alone.
+    """ssh with all its options, without the host: rsync needs only this part.
 
-    A user's own ControlPath is heeded: a connection that is open there may save a second factor.
+    A user's own ControlPath is used: an open connection may save a second factor.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     port = ["-p", str(node.port)] if node.port else []
@@ -99,7 +99,7 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
 
 
 def typed(node: NodeSpec) -> str:
-    """What a user types to log in, without a file of settings."""
+    """What a user types to log in, without a configuration file."""
     user = f"{node.user}@" if node.user else ""
     return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
 
@@ -123,8 +123,33 @@ def run(
     )
 
 
+def rsync(
+    client: Sequence[str],
+    options: Sequence[str],
+    source: str,
+    target: str,
+    *,
+    stdin: bytes = b"",
+    timeout_s: float | None = None,
+) -> tuple[int, str]:
+    """Copy through ssh; rsync's exit code, and what it says of errors.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout_s`.
+    """
+    argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shlex.join(client)]
+    done = subprocess.run(
+        [*argv, *options, "--", source, target],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
 def explain(node: NodeSpec, error_text: str) -> str:
-    """One line on why ssh did not get through, and what to do; `error_text` is ssh's stderr."""
+    """One line on why ssh could not connect, and what to do; `error_text` is ssh's stderr."""
     for words, means in EXPLAINED:
         if words in error_text:
             port = f"-p {node.port} " if node.port else ""
@@ -135,9 +160,9 @@ def explain(node: NodeSpec, error_text: str) -> str:
 
 @functools.cache
 def host_key_check(host: str, *options: str, unknown: str) -> dict[str, str]:
-    """The option by which an `unknown` host key is refused or asked for, never just accepted.
+    """The option that makes ssh refuse or ask about an `unknown` host key, but never accept it.
 
-    The user's own configuration may say accept-new.
+    Only the user's own configuration may say accept-new.
     """
     asked = subprocess.run(
         ["ssh", *options, "-G", "--", host], capture_output=True, text=True, check=False

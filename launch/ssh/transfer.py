@@ -1,8 +1,8 @@
-"""Send this checkout to nodes that do not see it: all but what .gitignore names.
+"""Send this checkout to nodes that do not see it: all files that .gitignore does not exclude.
 
-Files are overwritten and deleted there, so it goes into a folder only that was new or empty when
-it came there first (see `node_facts.claim`). Nodes may share a home with each other and not with
-this machine: a folder that several of them see is written once.
+Files are overwritten and deleted there. So the folder must have been new or empty at the first copy
+(see `node_facts.claim`). Nodes may share a home with each other but not with this machine: a folder
+that several of them see is written once.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from launch.spec import NodeFacts
 from launch.ssh import openssh
 from muster.errors import MusterError
 
-# Of the checkout. Only modules are deleted there: one that is gone here would still be imported.
+# Only modules are deleted there: a removed one would still be imported.
 RULES = [
     *("--exclude=__pycache__", "--exclude=/.git", "--filter=:- .gitignore", "--delete"),
     *(f"--filter=risk /{name}/***" for name in node_facts.PACKAGES),
@@ -38,14 +38,14 @@ SHOWN = 4  # names of files in the way
 def send_checkout(
     found: Sequence[NodeFacts], config: SshConfig, more: Mapping[Path, str] | None = None
 ) -> list[NodeFacts]:
-    """Bring the checkout of every node that has one of its own up to date, all at once.
+    """Update the checkout of every node that has its own, all at once.
 
-    `more`: folders here, and where each goes below the checkout there. Returns the first node of
-    each folder that was written.
+    `more`: local folders, and their places below the checkout there. Returns the first node of each
+    folder that was written.
 
     Raises:
-        MusterError: a folder holds what is not ours, and nothing was sent anywhere; or rsync
-            failed. One line for every node.
+        MusterError: a folder holds other files, and nothing was sent anywhere; or rsync failed. One
+            line for every node.
     """
     apart = [node for node in found if not node.shared]
     if not apart:
@@ -56,7 +56,7 @@ def send_checkout(
         firsts = _claimed(apart, survey)
         try:
             sent = list(pool.map(lambda at: _send(apart[at], config, more or {}), firsts))
-        except BaseException:  # a signal: else the pool would wait for all that is being sent
+        except BaseException:  # a signal; otherwise the pool would wait until everything is sent
             end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
             end.start()
             while end.is_alive():
@@ -67,34 +67,11 @@ def send_checkout(
     return [apart[index] for index in firsts]
 
 
-def rsync(
-    node: NodeFacts,
-    config: SshConfig,
-    options: Sequence[str],
-    folder: str,
-    source: Path,
-) -> "subprocess.CompletedProcess[str]":
-    """Copy what is in `source` here into `folder` on `node`, with rsync through ssh."""
-    shell = shlex.join(openssh.client(node.spec, config))
-    host = node.spec.host
-    target = f"{f'[{host}]' if ':' in host else host}:{folder}/"
-    argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shell, *options]
-    return subprocess.run(
-        [*argv, "--", f"{source}/", target],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
-    """The index of the first node of each folder, all of which are ours to write from here on.
+    """The first node of each folder; from here on we may write all of these folders.
 
     Raises:
-        MusterError: some folders are not; a line for each.
+        MusterError: some folders are not ours; a line for each.
     """
     folders = {str(index): node.repository for index, node in enumerate(nodes)}
     tokens = {index: f"-{secrets.token_hex(8)}" for index in folders}
@@ -115,7 +92,7 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
 
 
 def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
-    """Why the code does not go into a node's folder, and what to do."""
+    """Why the code is not sent into a node's folder, and what to do."""
     folder = node.repository
     if "failed" in reply:
         return f"{node.name}: cannot write into {folder}: {reply['failed']}"
@@ -131,20 +108,25 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
 
 
 def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str | None:
-    """Copy the files; returns what went wrong."""
-    folder = node.repository
+    """Copy the files; return the error, or None."""
+    host = node.spec.host
+    place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
+    ways = [(RULES, REPOSITORY, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
+    client = openssh.client(node.spec, config)
     try:
-        sent = rsync(node, config, RULES, folder, REPOSITORY)
-        for source, place in more.items():
-            if sent.returncode == 0:
-                sent = rsync(node, config, [], f"{folder}/{place}", source)
+        for options, source, target in ways:
+            code, error_text = openssh.rsync(
+                client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S
+            )
+            if code:
+                break
+        else:
+            return None
     except subprocess.TimeoutExpired:
         return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
-    if sent.returncode == 0:
-        return None
-    if "rsync: not found" in sent.stderr or "rsync: command not found" in sent.stderr:
+    if "rsync: not found" in error_text or "rsync: command not found" in error_text:
         return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
-    lines = [line for line in sent.stderr.splitlines() if line.strip()]
+    lines = [line for line in error_text.splitlines() if line.strip()]
     return f"{node.name}: sending the code failed: {lines[0] if lines else 'no message'}"
 
 

@@ -1,1 +1,1 @@
-"""What starts the workers of a node; a file's name is the value of `--workers`."""
+"""Ways to start the workers of a node; a file's name is a value of `--workers`."""

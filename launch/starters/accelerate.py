@@ -1,4 +1,4 @@
-"""The `accelerate launch` command of one node, for those who want its settings in the workers."""
+"""The `accelerate launch` command of one node, for users who want its settings in the workers."""
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import Starter, command
@@ -6,12 +6,12 @@ from muster.errors import UsageError
 
 
 class Accelerate(Starter):
-    """`accelerate launch`; underneath it is torchrun with a static rendezvous."""
+    """`accelerate launch`, which uses torchrun with a static rendezvous."""
 
     needs = "accelerate"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-        """As in the contract; all nodes have equally many workers.
+        """See the contract; all nodes need equally many workers.
 
         Raises:
             UsageError: the nodes have different numbers of workers.
@@ -32,7 +32,7 @@ class Accelerate(Starter):
             *("--main_process_port", str(facts.master_port or DECIDED)),
             *("--rdzv_backend", "static"),
             "--same_network",
-            *("--mixed_precision", "no"),  # the worker sets what --precision says
+            *("--mixed_precision", "no"),  # the worker applies --precision itself
             *("--dynamo_backend", "no"),
             *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
             *node.worker(spec.program),

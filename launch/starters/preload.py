@@ -14,7 +14,7 @@ class Preload(Starter):
     """Like torchrun, one process that stays; rank 0 serves the store."""
 
     def problems(self, program: Program) -> Iterator[str]:
-        """As in the contract: nothing is imported for what is started by another command."""
+        """See the contract: nothing can be imported for a program that another command starts."""
         if program.wrap:
             yield (
                 f"--workers preload forks the workers, and --wrap {program.wrap[0]} starts each by "
@@ -27,17 +27,16 @@ class Preload(Starter):
             )
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-        """As in the contract.
+        """See the contract.
 
         Raises:
-            UsageError: the program is no Python, or has a command in front of it.
+            UsageError: the program is not Python, or another command starts it.
         """
         refuse(self.problems(spec.program))
-        counts = [int(one.nproc) for one in facts.nodes]
         words = (
             f"{facts.nodes[node_rank].repository}/{PRELOAD}",
-            *("--nproc", str(counts[node_rank])),
-            *("--first-rank", str(sum(counts[:node_rank]))),
+            *("--nproc", str(facts.counts[node_rank])),
+            *("--first-rank", str(sum(facts.counts[:node_rank]))),
             *("--modules", spec.preload or "torch"),
             *("--", *spec.program.argv),
         )

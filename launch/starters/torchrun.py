@@ -1,13 +1,13 @@
-"""The torchrun command of one node: the only Python file that knows torchrun's flags."""
+"""The torchrun command of one node: the only Python file with torchrun's flags."""
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import Starter, command
 
 
 class Torchrun(Starter):
-    """torchrun's agent, with a static rendezvous: addresses and node ranks are the plan's.
+    """torchrun's agent, with a static rendezvous: addresses and node ranks come from the plan.
 
-    (c10d numbers nodes by arrival, and decides by hostname which of them serves the store.)
+    (c10d numbers nodes by arrival, and chooses by hostname which of them serves the store.)
     """
 
     counts_gpus = True
@@ -22,7 +22,7 @@ class Torchrun(Starter):
             *("--node-rank", str(node_rank)),
             *("--master-addr", facts.master_addr),
             *("--master-port", str(facts.master_port or DECIDED)),
-            *("--rdzv-id", spec.run_id),  # reaches the workers as TORCHELASTIC_RUN_ID
+            *("--rdzv-id", spec.run_id),  # the workers get it as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
             *node.worker(spec.program),
         )

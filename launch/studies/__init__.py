@@ -1,1 +1,1 @@
-"""A study runs every cell of a grid, each once or a few times, and keeps what came of it."""
+"""A study runs every cell of a grid, each once or several times, and records the results."""

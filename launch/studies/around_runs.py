@@ -1,153 +1,123 @@
-"""A study: its runs on testbeds of their rates, collectives before, and a report after them."""
+"""A study: its runs on testbeds with their link rates, collectives before, a report after them."""
 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from configs import cli
 from configs.plugins import REPOSITORY
 from launch.spec import RUN_MODULE
-from launch.studies import cell_process
-from launch.studies.cell_process import STOPS, run_all
-from launch.studies.cell_runs import SUBMIT, work_of
+from launch.studies.cell_process import Work, run_all
+from launch.studies.cell_runs import STOPS, SUBMIT, last_line, text_of, work_of
 from launch.studies.cells import Sweep
-from launch.studies.progress_record import Note, Notes
+from launch.virtual_cluster import lifecycle, ssh_daemons
 from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
-# Another program, until it is ended; by itself it ends after half a day.
+# Another program that takes cores until it is ended; by itself it ends after half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 
 
-def run(
-    study: Sweep,
-    notes: Notes,
-    folder: Path,
-    more: Sequence[str],
-    tell: Callable[[Note], None],
-) -> int | None:
+def run(study: Sweep, more: Sequence[str]) -> int | None:
     """Run what is not done yet; the signal that ended it, if any.
 
     Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
-    study's collectives are measured first. `more` are flags for every run; `tell` is called with
-    what has changed.
+    study's collectives are measured first. `more` are flags for every run.
     """
-    left = [cell for cell in study.cells if notes.of(cell.id).state != "done"]
+    left = [cell for cell in study.cells if cell.state != "done"]
     for rate in dict.fromkeys(cell.rate for cell in left):
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in group)
-        with rated_cluster(rate, nodes) as env:
-            if study.collectives and nodes > 1:
-                flags = [*_place(env, nodes), *more]
-                if collectives(study, rate, nodes, folder, flags, env) in STOPS:
-                    return signal.SIGTERM
+        with rated_cluster(rate, nodes) as hosts:
+            if stopped_by := collectives(study, rate, nodes, [*_place(hosts), *more]):
+                return stopped_by
             for cell in group:
-                note, of = notes.of(cell.id), cell.nodes or 1
-                flags = _place(env, of)
-                work = work_of(study, cell, note, folder, lambda _: flags, env=env)  # noqa: B023
-                with _busy(cell.busy, of):
-                    codes, stopped_by = run_all([work], 1, tell)
-                if stopped_by is not None or codes.get(cell.id) in STOPS:
+                own = hosts[: cell.nodes]
+                with _busy(own[len(own) - cell.busy :]):
+                    stopped_by = run_all([work_of(study, cell, _place(own))])
+                if stopped_by is not None or cell.state == "stopped":
                     return stopped_by or signal.SIGTERM
     return None
 
 
-def collectives(
-    study: Sweep,
-    rate: str | None,
-    nodes: int,
-    folder: Path,
-    more: Sequence[str],
-    env: Mapping[str, str],
-) -> int:
-    """Measure the study's collectives on `nodes` nodes, unless that is done; its exit code.
+def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str]) -> int | None:
+    """Measure the study's collectives on `nodes` nodes, unless that is done; what has stopped it.
 
     A failure is printed, and the study goes on without predictions.
     """
-    name = rate or "network"
-    if COLLECTIVES.path(folder / FOLDER / name).exists():
-        return 0
-    bench = ["--program=bench_collectives", f"--operations={','.join(study.collectives)}"]
-    place = [f"--logs-dir={folder / FOLDER}", f"--run-id={name}", "--overwrite", "--quiet"]
+    name, folder = rate or "network", study.folder / FOLDER
+    if not study.collectives or nodes == 1 or COLLECTIVES.path(folder / name).exists():
+        return None
+    wanted = ",".join(study.collectives)
+    bench = ["--program=bench_collectives", f"--operations={wanted}", f"--nodes={nodes}"]
+    place = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
-    words = [sys.executable, SUBMIT, f"--nodes={nodes}", *bench, *place, *cli.for_bench(more)]
-    log = folder / "logs" / f"collectives-{name}.log"
-    code = cell_process.run(words, env, log)
+    log = study.folder / "logs" / f"collectives-{name}.log"
+    code, why = _run(log, SUBMIT, *bench, *place, *cli.for_bench(more))
     if code:
-        why = cell_process.last_message(log) or f"exit code {code}"
-        print(f"collectives: not measured: {why}; see {log}", file=sys.stderr)
-    return code
-
-
-def predictions(folder: Path) -> None:
-    """What steps must cost, beside what they did; from collectives of one network."""
-    found = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
-    if len(found) != 1:
-        return
-    done = _run_module(["train.cost", str(folder), f"--collectives={found[0]}"])
-    if done.returncode:
-        print(f"no prediction: {cell_process.last_line(done.stderr)}", file=sys.stderr)
+        print(f"collectives: not measured: {why or code}; see {log}", file=sys.stderr)
+    return signal.SIGTERM if code in STOPS else None
 
 
 def report(folder: Path) -> None:
-    """The report of what is done; where it fails, the study does not."""
-    done = _run_module(["train.report", str(folder)])
-    print(cell_process.last_line(done.stderr if done.returncode else done.stdout))
+    """The report of what is done, where steps are compared with what they must cost.
+
+    That is known from collectives of one network. Where one of these fails, the study does not.
+    """
+    found, log = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}")), folder / "logs"
+    if len(found) == 1:
+        flag = f"--collectives={found[0]}"
+        code, why = _run(log / "cost.log", RUN_MODULE, "train.cost", str(folder), flag)
+        if code:
+            print(f"no prediction: {why}", file=sys.stderr)
+    print(_run(log / "report.log", RUN_MODULE, "train.report", str(folder))[1])
 
 
-def _run_module(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, RUN_MODULE, *words],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
+    """Run a script of the checkout, with its output in `log`; its exit code and its last words."""
+    codes = list[int]()
+    command = [sys.executable, str(REPOSITORY / script), *words]
+    stopped_by = run_all([Work(log, lambda _: command, lambda code, _: codes.append(code))])
+    return -signal.SIGTERM if stopped_by else codes[0], last_line(text_of(log))
 
 
 @contextmanager
-def rated_cluster(rate: str | None, nodes: int) -> Iterator[Mapping[str, str]]:
-    """The variables of a testbed with links of one rate; without a rate there is none.
+def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
+    """The hosts of a testbed with links of one rate; without a rate there is none.
 
     Raises:
         MusterError: the testbed cannot be made; it says why.
     """
     if rate is None:
-        yield {}
+        yield ()
         return
     _testbed("up", f"--nodes={nodes}", *([] if rate == "unlimited" else [f"--rate={rate}"]))
     try:
-        variables = _testbed("env").removeprefix("export ").split()
-        yield dict(word.split("=", 1) for word in variables)
+        yield lifecycle.NODE_LIST.read_text(encoding="utf-8").split()
     finally:
         _testbed("down")
 
 
-def _place(env: Mapping[str, str], nodes: int) -> list[str]:
-    """Flags by which launch/submit.py finds that many nodes of the testbed, if there is one."""
-    if not env:
-        return []
-    hosts = Path(env["MUSTER_HOSTS"]).read_text(encoding="utf-8").split()[:nodes]
-    config = env["MUSTER_SSH_CONFIG"]
-    return ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={config}"]
+def _place(hosts: Sequence[str]) -> list[str]:
+    """Flags by which launch/submit.py finds these nodes of the testbed, if there is one."""
+    flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
+    return flags if hosts else []
 
 
 @contextmanager
-def _busy(nodes: int, of: int) -> Iterator[None]:
-    """The last `nodes` of the first `of` have another program on their cores."""
+def _busy(hosts: Sequence[str]) -> Iterator[None]:
+    """These have another program on their cores."""
     programs = [
         subprocess.Popen(
-            [sys.executable, TESTBED, "exec", f"node{of - 1 - number}", "--"]
-            + [sys.executable, "-c", BUSY],
+            [sys.executable, TESTBED, "exec", host, "--", sys.executable, "-c", BUSY],
             stdin=subprocess.DEVNULL,
         )
-        for number in range(nodes)
+        for host in hosts
     ]
     try:
         yield

@@ -1,147 +1,73 @@
-"""Runs cells as processes of their own, a few at a time, that end in order when all are to end."""
+"""Runs commands, a few at a time, that end in order when all are to end."""
 
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
-from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
-from launch.studies.progress_record import Note
-from muster.errors import STOPPED
 from muster.orderly_stop import STOP_SIGNALS
 
 POLL_S = 0.1
 
-# Exit codes of a run that was stopped, in order or by a signal.
-STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
-
-
-class Processes:
-    """Those that run now; a signal to stop is passed on: only they can end their runs in order."""
-
-    def __init__(self) -> None:
-        self.stopped_by: int | None = None  # the first signal
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def start(
-        self,
-        words: Sequence[str],
-        log: Path,
-        env: Mapping[str, str] | None = None,
-        cwd: Path = REPOSITORY,
-    ) -> "subprocess.Popen[bytes]":
-        """Start the command `words`, with its output in `log`."""
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("w", encoding="utf-8") as output:
-            process = subprocess.Popen(
-                words,
-                cwd=cwd,
-                env={**os.environ, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,  # a terminal's Ctrl-C comes from here, once
-                preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads here
-            )
-        self.running.append(process)
-        if self.stopped_by is not None:  # while it was being started
-            process.send_signal(self.stopped_by)
-        return process
-
-    def pass_on(self, number: int, _: FrameType | None) -> None:
-        """The handler of a signal to stop."""
-        self.stopped_by = self.stopped_by or number
-        for process in self.running:
-            process.send_signal(number)
-
-
-@contextmanager
-def processes() -> Iterator[Processes]:
-    """Inside it, signals to stop go to the processes that are started through it."""
-    found = Processes()
-    before = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
-    on_stop(found.pass_on)
-    try:
-        yield found
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
 
 @dataclass(frozen=True)
 class Work:
-    """One cell that is to be run."""
+    """One command that is to be run."""
 
-    note: Note
-    words: Callable[[int], Sequence[str]]  # its command, given its place among those at a time
-    log: Path
-    ended: Callable[[int], None]  # has the note say what came of it, given the exit code
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: Path = REPOSITORY
-    cancelled: Path | None = None  # a file by which somebody says that it need not begin
+    log: Path  # of its output
+    begin: Callable[[int], Sequence[str]]  # its words, by its place among those at a time, if any
+    ended: Callable[[int, float], None]  # heeds its exit code, and its seconds
+    cwd: Path = field(default_factory=Path.cwd)
 
 
-def run_all(
-    works: Sequence[Work],
-    at_once: int,
-    tell: Callable[[Note], None],
-) -> tuple[dict[str, int], int | None]:
-    """Run them in their order, at most `at_once` at a time.
+def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
+    """Run them in their order, at most `at_once` at a time; the signal that ended it all, if any.
 
-    `tell` is called with each note that has changed. Returns the exit code of each that was
-    started, by its id; and the signal that ended it all, if any: then nothing more is started, and
-    every run has ended in order.
+    Signals to stop are passed on, as only the commands can end their runs in order; and nothing
+    more is started.
     """
-    waiting, places = list(works), list(range(at_once))
-    codes: dict[str, int] = {}
-    with processes() as found:
-        started: dict[int, tuple[Work, subprocess.Popen[bytes], int, float]] = {}
-        while started or (waiting and found.stopped_by is None):
-            while waiting and places and found.stopped_by is None:
+    waiting, places, signals, passed_on = list(works), list(range(at_once)), list[int](), 0
+    started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
+    before = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
+    on_stop(lambda number, _: signals.append(number))
+    try:
+        while started or (waiting and not signals):
+            while waiting and places and not signals:
                 work = waiting.pop(0)
-                if work.cancelled is not None and work.cancelled.exists():
-                    work.note.state, work.note.message = "stopped", "cancelled before it began"
-                    tell(work.note)
-                    continue
-                place = places.pop(0)
-                work.note.state, work.note.message = "running", ""
-                tell(work.note)
-                process = found.start(work.words(place), work.log, work.env, work.cwd)
-                started[process.pid] = (work, process, place, time.monotonic())
-            for pid, (work, process, place, since_s) in list(started.items()):
-                if (code := process.poll()) is None:
-                    continue
-                del started[pid]
-                found.running.remove(process)
-                places = sorted([*places, place])
-                codes[work.note.id], work.note.seconds = code, time.monotonic() - since_s
-                work.ended(code)
-                tell(work.note)
+                if words := work.begin(places[0]):
+                    started[places.pop(0)] = (work, _start(work, words), time.monotonic())
+            for number in signals[passed_on:]:
+                passed_on += 1
+                for _, process, _ in started.values():
+                    process.send_signal(number)
+            for place, (work, process, since_s) in list(started.items()):
+                if (code := process.poll()) is not None:
+                    del started[place]
+                    places = sorted([*places, place])
+                    work.ended(code, time.monotonic() - since_s)
             time.sleep(POLL_S)
-    return codes, found.stopped_by
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    return signals[0] if signals else None
 
 
-def run(words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
-    """Run the command `words` to its end, with its output in `log`; its exit code."""
-    with processes() as found:
-        return found.start(words, log, env).wait()
-
-
-def last_line(text: str) -> str:
-    """The last line that is not blank; empty if there is none."""
-    return (text.strip().splitlines() or [""])[-1]
-
-
-def last_message(log: Path) -> str:
-    """The last line of a log, without "error:" before it; empty if there is none."""
-    return last_line(log.read_text(encoding="utf-8", errors="replace")).removeprefix("error: ")
+def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
+    work.log.parent.mkdir(parents=True, exist_ok=True)
+    with work.log.open("w", encoding="utf-8") as output:
+        return subprocess.Popen(
+            words,
+            cwd=work.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # this process passes a terminal's Ctrl-C on, once
+            preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads here
+        )
 
 
 def _end_with_parent() -> None:

@@ -1,108 +1,78 @@
-"""Runs the cells of a sweep as processes of launch/submit.py, and says what came of each."""
+"""Run the cells of a sweep as processes of launch/submit.py, and record each result."""
 
 import fcntl
 import shlex
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.plugins import REPOSITORY
-from launch.launchers.base import chosen
+from launch.launchers.base import chosen, launcher_of
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
-from launch.studies import cell_process, progress_record
-from launch.studies.cell_process import STOPS, Work
+from launch.studies.cell_process import Work
 from launch.studies.cells import Cell, Sweep
-from launch.studies.progress_record import Note, Notes
+from launch.studies.progress_table import tell
 from muster import json_lines, json_output, run_files
-from muster.errors import UsageError, refuse
+from muster.errors import STOPPED, UsageError
 from muster.writing import read_json, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
-
 WRONG_INPUT = UsageError.exit_code
+# Exit codes of a run that was stopped, cleanly or by a signal.
+STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 
-def begin(sweep: Sweep, folder: Path, *, fresh: bool = False) -> Notes:
-    """The record of the sweep, in which what is done already is done.
+def begin(sweep: Sweep, *, fresh: bool = False) -> None:
+    """Begin the record, in which what is done already is done.
 
-    A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is.
+    A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is, and
+    what earlier runs have left is removed, checkpoints too.
     """
-    earlier = {one.id: one for one in progress_record.earlier(folder / sweep.record)}
-    cells = []
+    known = (read_json(sweep.file, "cells") or {"cells": []})["cells"]
+    earlier = {} if fresh else {one["id"]: one for one in known}
     for cell in sweep.cells:
-        note = _note(sweep, cell)
-        was = None if fresh else earlier.get(cell.id)
-        if was is not None and _is_done(folder, note, was):
-            note = replace(was, name=note.name)
-        cells.append(note)
-    script = "launch/study.py" if sweep.is_study else "launch/sweep.py"
-    command = shlex.join(["python", script, *sys.argv[1:]])
-    texts = dict(sweep.texts)
-    return Notes(sweep.name, sweep.title, sweep.about, command, time.time(), cells, texts)
-
-
-def _note(sweep: Sweep, cell: Cell) -> Note:
-    words = None if sweep.is_study else cell.parsed.what_runs  # a study's settings are all of it
-    nodes = cell.nodes or (1 if sweep.is_study else None)
-    where = f"runs/{cell.id}"
-    settings = dict(cell.settings)
-    return Note(cell.id, settings, nodes, cell.repeat, where, cell.name, words=words)
-
-
-def _is_done(folder: Path, note: Note, was: Note) -> bool:
-    is_same = (note.settings, note.words, note.nodes) == (was.settings, was.words, was.nodes)
-    end = run_record.read_end(folder / note.run_dir)
-    if is_same and end is not None and end["code"] == 0:
-        conclude(was, folder, 0)  # also where nobody was left to write it down
-        return True
-    return False
-
-
-def wait_for_last(sweep: Sweep, folder: Path) -> None:
-    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves.
-
-    Raises:
-        UsageError: a run goes on after a while, or is on another machine.
-    """
-    watchers, deadline = run_state.Watchers(), time.monotonic() + run_state.PATIENCE_S
-    dirs = {cell.id: folder / "runs" / cell.id for cell in sweep.cells}
-    while going := {
-        name: state
-        for name, state in zip(dirs, run_state.of_all([*dirs.values()], watchers), strict=True)
-        if not state.over
-    }:
-        if time.monotonic() > deadline or any(one.word != "running" for one in going.values()):
-            refuse(
-                f"{name} goes on: {state.word}, {state.detail}; wait for it, or end it: "
-                f"muster jobs cancel {name}"
-                for name, state in going.items()
-            )
-        time.sleep(1)
-
-
-def forget(notes: Notes, folder: Path) -> None:
-    """Remove what earlier runs of these cells have left, checkpoints too."""
-    for note in notes.cells:
-        for path in (folder / note.run_dir, checkpoints(folder, note.id)):
+        was, record = earlier.get(cell.id, {}), cell.record()
+        is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))
+        if is_same and (run_record.read_end(sweep.run_dir(cell)) or {}).get("code") == 0:
+            cell.seconds, cell.place = was["seconds"], was.get("place")
+            conclude(sweep, cell, 0)  # also if no process was left to record it
+        for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
                 shutil.rmtree(path)
+    sweep.write()
+
+
+def going_on(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
+    """Those whose runs are not over: of an earlier call, or jobs that wait."""
+    states = run_state.of_all([sweep.run_dir(cell) for cell in sweep.cells], watchers)
+    return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.over]
+
+
+def wait_for_last(sweep: Sweep) -> None:
+    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves."""
+    watchers, seen = run_state.Watchers(), list[Cell]()
+    while going := going_on(sweep, watchers):
+        for cell in (one for one in going if one not in seen):
+            print(f"{cell.id} goes on; to end it: muster jobs cancel {cell.id}", file=sys.stderr)
+        seen = going
+        time.sleep(1)
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside it, nobody else leads this sweep; the kernel ends that with the process.
+    """A context in which no other process leads this sweep; the kernel releases the lock.
 
-    On a file system without locks that is for the user to see to.
+    On a file system without locks the user must take care of that.
 
     Raises:
-        UsageError: somebody does.
+        UsageError: another process leads it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
@@ -113,76 +83,42 @@ def alone(folder: Path) -> Iterator[None]:
                 f"this sweep is running already: {folder}; see muster jobs list, or give this one "
                 "another --name"
             ) from None
-        except OSError as error:  # Lustre that is mounted without flock, say
+        except OSError as error:  # for example Lustre mounted without flock
             note = f"note: {folder} cannot be locked ({error.strerror}); start this sweep once only"
             print(note, file=sys.stderr)
         yield
 
 
-def checkpoints(folder: Path, cell_id: str) -> Path:
-    """Where a cell has its checkpoints, through all calls of the sweep."""
-    return folder / "checkpoints" / cell_id
-
-
-def words_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
-    """What follows launch/submit.py for one run; `where`: flags that say on which nodes."""
-    place = [f"--logs-dir={folder / 'runs'}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
-    if not sweep.is_study:  # whose runs are measured from their beginning
-        own = checkpoints(folder, cell.id)
+def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]:
+    """The command of one run; `where`: flags that say on which nodes."""
+    runs = sweep.folder / "runs"
+    place = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
+    if not sweep.is_study:  # a study's runs are measured from their start
+        own = sweep.checkpoints(cell)
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
             place.append("--resume=auto")
     at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
-    return [*cell.words[:at], *where, *place, *cell.words[at:]]
+    return [sys.executable, SUBMIT, *cell.words[:at], *where, *place, *cell.words[at:]]
 
 
-class Places:
-    """Where runs go on at the same time: here, or each on hosts of its own.
+def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
+    """The hosts of each of the runs that go on at the same time; none where they are all here.
 
     Raises:
         UsageError: there are not so many hosts, or two runs would need the same port.
     """
-
-    def __init__(self, sweep: Sweep, at_once: int, folder: Path) -> None:
-        self._folder = folder
-        self._groups: list[Sequence[NodeSpec]] = []
-        first = sweep.first
-        name = chosen(first.launch)
-        at_once = min(at_once, len(sweep.cells))
-        if name == "ssh":
-            hosts = sweep.all_hosts
-            nodes = max(int(cell.parsed.launch.nodes or len(hosts)) for cell in sweep.cells)
-            self._groups = _dealt_out(hosts, nodes, at_once)
-        elif first.launch.master_port is not None and at_once > 1:
+    launch, at_once = sweep.first.launch, min(at_once, len(sweep.cells))
+    if chosen(launch) != "ssh":
+        if launch.master_port is not None and at_once > 1:
             raise UsageError(
-                f"--master-port {first.launch.master_port} is one port, but --at-once {at_once} "
+                f"--master-port {launch.master_port} is one port, but --at-once {at_once} "
                 "runs meet on this machine; leave it out"
             )
-
-    def flags(self, place: int) -> list[str]:
-        """Those that say which hosts a place has; none where there are no hosts."""
-        file = self._folder / "hosts" / f"group_{place}.txt"
-        return [f"--hosts={file}"] if self._groups else []
-
-    def write(self) -> None:
-        for place, group in enumerate(self._groups):
-            lines = ""
-            for spec in group:
-                address = f" address={spec.address}" if spec.address else ""
-                lines += f"{spec.name} slots={spec.nproc}{address}\n"
-            write_text(self._folder / "hosts" / f"group_{place}.txt", lines)
-
-    def name(self, place: int) -> str | None:
-        """What the table says of a place."""
-        return ",".join(spec.name for spec in self._groups[place]) if self._groups else None
-
-
-def _dealt_out(hosts: Sequence[NodeSpec], nodes: int, at_once: int) -> list[Sequence[NodeSpec]]:
-    """`at_once` groups of `nodes` hosts, in their order.
-
-    Raises:
-        UsageError: there are not so many hosts.
-    """
+        return []
+    everyone = replace(sweep.first, launch=replace(launch, nodes=None))
+    hosts = [node.spec for node in launcher_of(everyone).assume().nodes]
+    nodes = max(cell.nodes or len(hosts) for cell in sweep.cells)
     if at_once * nodes > len(hosts):
         named = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
         can = len(hosts) // nodes
@@ -195,59 +131,85 @@ def _dealt_out(hosts: Sequence[NodeSpec], nodes: int, at_once: int) -> list[Sequ
     return [hosts[place * nodes : (place + 1) * nodes] for place in range(at_once)]
 
 
+def hosts_file(sweep: Sweep, place: int) -> Path:
+    """What names the hosts of one group."""
+    return sweep.folder / "hosts" / f"group_{place}.txt"
+
+
 def work_of(
     sweep: Sweep,
     cell: Cell,
-    note: Note,
-    folder: Path,
-    flags: Callable[[int], Sequence[str]],
-    name: Callable[[int], str | None] = lambda place: None,
-    **how: Any,
+    flags: Sequence[str] = (),
+    groups: Sequence[Sequence[NodeSpec]] = (),
 ) -> Work:
-    """One run; `flags` say on which nodes it is, given its place among those at a time.
+    """One run, of which the cell then says what came of it.
 
-    `name` is what the table calls that place; `how` is more of `Work`.
+    `flags` say on which nodes it is, or its place among those at a time, of which each has a group
+    of hosts.
     """
 
-    def words(place: int) -> Sequence[str]:
-        note.place, note.results = name(place), None
-        return command_of(sweep, cell, folder, flags(place))
+    def started(place: int) -> Sequence[str]:
+        hosts = hosts_file(sweep, place)
+        command = command_of(sweep, cell, [f"--hosts={hosts}"] if groups else flags)
+        cell.state, cell.message, cell.results = "running", "", None
+        if groups:
+            cell.place = ",".join(spec.name for spec in groups[place])
+            write_text(hosts, "".join(map(_line, groups[place])))
+        if (sweep.folder / run_files.CANCELLED / cell.id).exists():
+            cell.state, cell.message, command = "stopped", "cancelled before it began", []
+        tell(sweep, cell)
+        return command
 
-    ended, cancelled = partial(conclude, note, folder), folder / run_files.CANCELLED / note.id
-    return Work(note, words, _log(folder, note), ended, cancelled=cancelled, **how)
+    def ended(code: int, seconds: float) -> None:
+        cell.seconds = seconds
+        conclude(sweep, cell, code)
+        tell(sweep, cell)
+
+    return Work(sweep.log(cell), started, ended)
 
 
-def command_of(sweep: Sweep, cell: Cell, folder: Path, where: Sequence[str] = ()) -> list[str]:
-    return [sys.executable, SUBMIT, *words_of(sweep, cell, folder, where)]
+def _line(spec: NodeSpec) -> str:
+    """Of a hosts file."""
+    address = f" address={spec.address}" if spec.address else ""
+    return f"{spec.name} slots={spec.nproc}{address}\n"
 
 
-def print_commands(sweep: Sweep, folder: Path, where: Sequence[str] = ()) -> None:
-    """What a dry run shows."""
-    commands = [command_of(sweep, cell, folder, where) for cell in sweep.cells]
+def print_commands(sweep: Sweep, where: Sequence[str] = ()) -> None:
+    """Print the commands of a dry run."""
+    commands = [command_of(sweep, cell, where) for cell in sweep.cells]
     json_output.emit("plan", commands=commands)
     for command in commands:
         print(shlex.join(command))
 
 
-def conclude(note: Note, folder: Path, code: int) -> None:
-    """Have the note say what came of its run, which has ended with this exit code."""
-    run_dir, log = folder / note.run_dir, _log(folder, note)
-    note.message, note.results = "", None
+def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
+    """Have the cell say what came of its run, which has ended with this exit code."""
+    run_dir, log = sweep.run_dir(cell), sweep.log(cell)
+    cell.message, cell.results = "", None
     if code == 0:
-        note.state, note.results = "done", results(run_dir) or None
+        cell.state, cell.results = "done", results(run_dir) or None
         return
-    note.state = "stopped" if code in STOPS else "failed"
+    cell.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
     end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
-    # the last line says what a traceback is about; all of it is in exit.json
-    message = end.get("message") or cell_process.last_message(log) or f"exit code {code}"
-    note.message = cell_process.last_line(message)
+    # the last line says what a traceback is about; exit.json has all of it
+    cell.message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank, without "error:" before it; empty if there is none."""
+    return (text.strip().splitlines() or [""])[-1].removeprefix("error: ")
+
+
+def text_of(log: Path) -> str:
+    """What was printed; empty where it has not begun."""
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def results(run_dir: Path) -> dict[str, Any]:
     """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
 
-    {} where the program left neither.
+    {} if the program left neither.
     """
     found = read_json(run_files.SUMMARY.path(run_dir))
     if found is None:
@@ -257,7 +219,3 @@ def results(run_dir: Path) -> dict[str, Any]:
         for name, value in found.items()
         if value is None or isinstance(value, str | int | float)
     }
-
-
-def _log(folder: Path, note: Note) -> Path:
-    return folder / "logs" / f"{note.id}.log"

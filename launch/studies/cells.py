@@ -1,9 +1,13 @@
-"""What the words of a sweep's command mean: cells, each a command line of launch/submit.py."""
+"""Parse a sweep's command into cells, each a command line of launch/submit.py."""
 
 import itertools
 import json
+import shlex
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +16,61 @@ from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import UserProgram
-from launch.spec import NodeSpec
 from launch.studies import grid
 from muster import run_files
 from muster.errors import UsageError, refuse
+from muster.writing import write_json
 
 LONGEST_NAME = 60
 
 
-@dataclass(frozen=True)
+# Of a cell, what is written down as it is.
+RECORDED = "id settings nodes repeat run_dir name state seconds message place results".split()
+
+
+@dataclass(eq=False)
 class Cell:
-    """One run of a study or sweep."""
+    """One run of a study or sweep, and what came of it."""
 
     id: str
-    settings: Mapping[str, Any]  # of the grid, and for a study what is common to all runs
-    words: tuple[str, ...]  # what follows launch/submit.py: flags, and after `--` the program
+    settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
+    words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
     parsed: CommandLine
-    # Of a study alone.
+    # Of a study only.
     repeat: int | None = None
-    name: str | None = None  # of its entry; None: it is called by its settings
-    rate: str | None = None  # the link rate of the testbed that it runs on, such as 1gbit
-    busy: int = 0  # nodes of its testbed, the last ones, on which another program runs
+    name: str | None = None  # of its entry; None: named by its settings
+    rate: str | None = None  # the link rate of the testbed for it, such as 1gbit
+    busy: int = 0  # the last nodes of its testbed, on which another program runs
+    # What came of it.
+    state: str = "waiting"  # or running, done, failed, stopped
+    seconds: float = 0.0
+    message: str = ""
+    place: str | None = None  # its hosts, or its job
+    results: dict[str, Any] | None = None
 
     @property
     def nodes(self) -> int | None:
-        """How many it asks for; None: all of --hosts."""
-        return self.parsed.launch.nodes and int(self.parsed.launch.nodes)
+        """The number of nodes that it asks for; None: all of --hosts."""
+        asked = self.parsed.launch.nodes
+        return int(asked) if asked else None if self.repeat is None else 1
+
+    @property
+    def run_dir(self) -> str:
+        """Within the folder of the study or sweep."""
+        return f"runs/{self.id}"
+
+    def record(self) -> dict[str, Any]:
+        """What is written down of it; of a study the settings are all that makes a run another."""
+        words = self.parsed.what_runs if self.repeat is None else None
+        return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sweep:
-    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file."""
+    """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file.
+
+    What came of them is in a file of its folder, which is written again after each change.
+    """
 
     name: str
     cells: tuple[Cell, ...]
@@ -51,34 +79,51 @@ class Sweep:
     texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
     collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
     is_study: bool = False
+    folder: Path = Path()
+    started_unix_s: float = field(default_factory=time.time)
 
     @property
     def first(self) -> CommandLine:
         return self.cells[0].parsed
 
     @property
-    def record(self) -> str:
-        """The file of its folder that says what came of each run."""
-        return run_files.STUDY if self.is_study else run_files.SWEEP
+    def file(self) -> Path:
+        """The record."""
+        return self.folder / (run_files.STUDY if self.is_study else run_files.SWEEP)
 
-    @property
-    def all_hosts(self) -> tuple[NodeSpec, ...]:
-        """The hosts that --hosts names, whatever number of them one run takes.
+    def record(self) -> dict[str, Any]:
+        """What is written down of it."""
+        script = "launch/study.py" if self.is_study else "launch/sweep.py"
+        found = {name: getattr(self, name) for name in ("name", "title", "about", "texts")}
+        return {
+            **found,
+            "command": shlex.join(["python", script, *sys.argv[1:]]),
+            "started_unix_s": self.started_unix_s,
+            "cells": [one.record() for one in self.cells],
+        }
 
-        Raises:
-            UsageError: something is wrong with them.
-        """
-        everyone = replace(self.first, launch=replace(self.first.launch, nodes=None))
-        return tuple(node.spec for node in launcher_of(everyone).assume().nodes)
+    def write(self) -> None:
+        write_json(self.file, self.record())
+
+    def run_dir(self, cell: Cell) -> Path:
+        return self.folder / cell.run_dir
+
+    def log(self, cell: Cell) -> Path:
+        """What launching the run printed."""
+        return self.folder / "logs" / f"{cell.id}.log"
+
+    def checkpoints(self, cell: Cell) -> Path:
+        """Of a run, through all calls of the sweep."""
+        return self.folder / "checkpoints" / cell.id
 
 
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination, which is appended to the program's words, or to our trainer's.
+    """A cell for each combination, which is appended to the words of the program or our trainer.
 
     Raises:
-        UsageError: a flag is given twice, or no run could be like that; every problem at once.
+        UsageError: a flag is given twice, or a run would be invalid; every problem at once.
     """
     if not over:
         raise UsageError("a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4")
@@ -116,28 +161,23 @@ def from_grid(
     return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
 
 
-def from_file(path: Path, flags: Sequence[str], name: str | None) -> Sweep:
-    """The cells of a file: {"name": ..., "cells": [{"id": ..., "words": [...]}, ...]}.
+def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
+    """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
     `flags` come before the words of each.
 
     Raises:
-        UsageError: it is not such a file, or no run could be like that; every problem at once.
+        UsageError: no run could be like that; every problem at once.
     """
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        found = [(str(one["id"]), [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
-        name = name or str(raw["name"])
-    except OSError as error:
-        raise UsageError(f"--cells {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--cells {path}: not a file of cells: {error!r}") from None
-    cells = checked([(cell_id, {}, words) for cell_id, words in found])
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    cells = checked(
+        [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
+    )
     return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
 
 
 def _placed(words: Sequence[Any], file: Path) -> list[str]:
-    """The words of a cell; a function is found from the file's folder."""
+    """The words of a cell; a function's path is relative to the file's folder."""
     before = ["", *map(str, words)]
     return [
         str(file.absolute().parent / word) if last == "--function" else word
@@ -146,7 +186,7 @@ def _placed(words: Sequence[Any], file: Path) -> list[str]:
 
 
 def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
-    """The cells, if launch/submit.py would take each, as far as that is seen here.
+    """The cells, if launch/submit.py would accept each, as far as that is known here.
 
     `found`: the name of each, its settings, and its words.
 
@@ -155,11 +195,11 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
     """
     if not found:
         raise UsageError("a sweep without runs; give it at least one")
-    cells, problems, seen = [], list[str](), set[str]()
+    cells, count = [], Counter(cell_id for cell_id, *_ in found)
+    problems = [
+        f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
+    ]
     for cell_id, settings, words in found:
-        if cell_id in seen:
-            problems.append(f"{cell_id}: two runs of this name; give each another")
-        seen.add(cell_id)
         try:
             checked_name("", cell_id)
             cells.append(Cell(cell_id, settings, tuple(words), CommandLine.of(words)))
@@ -167,19 +207,14 @@ def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tu
             problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
     refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
-    programs: set[Any] = set()
     for one in (cell.parsed for cell in cells):
-        kind = (*one.words[:2], one.launch)
-        if one.words and kind not in programs:
-            programs.add(kind)
-            program = one.program(Path.cwd())
-            assert isinstance(program, UserProgram)
+        if isinstance(program := one.program(Path.cwd()), UserProgram):
             program.check(launcher_of(one).assume().nodes[0].python)
     return tuple(cells)
 
 
 def checked_name(flag: str, name: str) -> str:
-    """The name, if it can name a folder, as a run id does.
+    """`name`, if it can be the name of a folder, like a run id.
 
     Raises:
         UsageError: it cannot.

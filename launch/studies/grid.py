@@ -2,7 +2,7 @@
 
     python -m launch.studies.grid 7 workers=1,2,4 precision=fp32,bf16
 
-prints how many points there are and the values of point 7, for a shell script.
+prints the number of points and the values of point 7, for a shell script.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from configs import cli
 from muster.errors import UsageError, refuse
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # in the name of a run, which is that of a folder
+UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # in a run's name, which is also a folder's
 LONGEST = 100
 DIGITS = 8
 
@@ -31,12 +31,12 @@ def points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def name_of(point: Mapping[str, Any]) -> str:
-    """`lr-1e-4_seed-1`; `run` of a point without values."""
+    """`lr-1e-4_seed-1`; `run` for a point without values."""
     return UNSAFE.sub("-", "_".join(f"{name}-{value}" for name, value in point.items())) or "run"
 
 
 def names_of(of_points: Sequence[Mapping[str, Any]], prefix: str) -> list[str]:
-    """A name for each point, no two alike; a long one ends with a digest of its values."""
+    """A different name for each point; a long one ends with a digest of its values."""
     plain = [f"{prefix}-{name_of(point)}" for point in of_points]
     count = Counter(plain)
     return [
@@ -48,15 +48,15 @@ def names_of(of_points: Sequence[Mapping[str, Any]], prefix: str) -> list[str]:
 
 
 def digest(value: Any) -> str:
-    """Eight digits that stand for any value of JSON."""
+    """Eight digits that stand for any JSON value."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:DIGITS]
 
 
 def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
-    """The block of `lr=1e-4,3e-4` and the like; `;` separates values that have commas.
+    """The block of texts such as `lr=1e-4,3e-4`; `;` separates values that contain commas.
 
     Raises:
-        UsageError: a text is of another form, or something is given twice; every problem at once.
+        UsageError: a text has another form, or something is given twice; every problem at once.
     """
     block: dict[str, list[str]] = {}
     problems = []
@@ -81,7 +81,7 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names are one flag."""
+    """Whether two names mean the same flag."""
     return one.replace("_", "-") == other.replace("_", "-")
 
 

@@ -1,17 +1,14 @@
-"""What ran, what runs and what is left: a line for each change, and a table at the end."""
+"""Show what has run, what runs and what is left: a line for each change, and a final table."""
 
 import csv
 import io
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from launch.studies.progress_record import Note, Notes
+from launch.studies.cells import Cell, Sweep
 from muster import json_output
 from muster.writing import write_text
 
@@ -19,44 +16,41 @@ STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
 MOST_RESULTS = 8
 
 
-def teller(notes: Notes, path: Path) -> Callable[[Note], None]:
-    """What writes the record at `path` and prints a line, each time that a cell has changed."""
-
-    def tell(note: Note) -> None:
-        notes.write(path)
-        json_output.emit("cell", **asdict(note))
-        line = f"{note.id}: {note.state} {note.message}".rstrip()
-        print(line if note.state == "running" else f"{line} ({how_far(notes)})", flush=True)
-
-    return tell
+def tell(sweep: Sweep, cell: Cell) -> None:
+    """Write the record and print a line, as a cell has changed."""
+    sweep.write()
+    json_output.emit("cell", **cell.record())
+    line = f"{cell.id}: {cell.state} {cell.message}".rstrip()
+    print(line if cell.state == "running" else f"{line} ({how_far(sweep)})", flush=True)
 
 
-def conclude(notes: Notes, folder: Path, stopped_by: int | None) -> int:
-    """Show and write what came of all; the exit code."""
-    write_csv(notes, folder / "results.csv")
-    # a file or a pipe has no width that lines must be broken for
+def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
+    """Print and write all results; return the exit code."""
+    write_csv(sweep)
+    # lines in a file or a pipe need not be broken
     width = None if sys.stdout.isatty() else 250
-    Console(width=width).print(table(notes))
-    failed = [one for one in notes.cells if one.state in ("failed", "stopped")]
+    Console(width=width).print(table(sweep))
+    failed = [one for one in sweep.cells if one.state in ("failed", "stopped")]
     for one in failed:
-        print(f"{one.id} {one.state}: {one.message}; see {folder / one.run_dir}", file=sys.stderr)
-    code = 0 if all(one.state == "done" for one in notes.cells) else 1
+        print(f"{one.id} {one.state}: {one.message}; see {sweep.run_dir(one)}", file=sys.stderr)
+    code = 0 if all(one.state == "done" for one in sweep.cells) else 1
     if stopped_by is not None:
         print("error: stopped; the same command goes on with what is left", file=sys.stderr)
         code = 128 + stopped_by
-    json_output.emit("cells", exit_code=code, folder=str(folder), **asdict(notes))
+    json_output.emit("cells", exit_code=code, folder=str(sweep.folder), **sweep.record())
+    print(f"{'study' if sweep.is_study else 'sweep'} folder: {sweep.folder}")
     return code
 
 
-def table(notes: Notes) -> RenderableType:
-    """A row for each cell: what differs between them, and what came of each."""
+def table(sweep: Sweep) -> RenderableType:
+    """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
-    values = _differing(notes) or ["run"]
-    found = [name for name in columns(notes) if _is_shown(notes, name)][:MOST_RESULTS]
-    has_place = any(one.place for one in notes.cells)
+    values = _differing(sweep) or ["run"]
+    found = [name for name in columns(sweep) if _is_shown(sweep, name)][:MOST_RESULTS]
+    has_place = any(one.place for one in sweep.cells)
     for name in (*values, "state", "seconds", *(["place"] if has_place else []), *found, ""):
         drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
-    for one in notes.cells:
+    for one in sweep.cells:
         own = [str(one.settings.get(name, "")) for name in values]
         own = own if values != ["run"] else [one.id]
         place = [one.place or ""] if has_place else []
@@ -69,38 +63,38 @@ def table(notes: Notes) -> RenderableType:
             *left,
             escape(one.message),
         )
-    # a title of its own would be cut to its width
-    return Group(escape(f"{notes.title}: {how_far(notes)}"), drawn)
+    # a title inside the table would be cut to its width
+    return Group(escape(f"{sweep.title}: {how_far(sweep)}"), drawn)
 
 
-def columns(notes: Notes) -> list[str]:
+def columns(sweep: Sweep) -> list[str]:
     """The names of all results, in the order in which runs have them."""
-    return list(dict.fromkeys(name for one in notes.cells for name in one.results or {}))
+    return list(dict.fromkeys(name for one in sweep.cells for name in one.results or {}))
 
 
-def write_csv(notes: Notes, path: Path) -> None:
-    """One line for each cell: its values, its state, what it took and what it left."""
-    values = dict.fromkeys(name for one in notes.cells for name in one.settings)
+def write_csv(sweep: Sweep) -> None:
+    """Write one line for each cell: its settings, its state, its time and its results."""
+    values = dict.fromkeys(name for one in sweep.cells for name in one.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *values, "state", "seconds", "place", *columns(notes), "message"])
-    for one in notes.cells:
+    writer.writerow(["run", *values, "state", "seconds", "place", *columns(sweep), "message"])
+    for one in sweep.cells:
         took = f"{one.seconds:.1f}" if one.seconds else ""
-        found = [(one.results or {}).get(name, "") for name in columns(notes)]
+        found = [(one.results or {}).get(name, "") for name in columns(sweep)]
         own = [one.settings.get(name, "") for name in values]
         writer.writerow([one.id, *own, one.state, took, one.place or "", *found, one.message])
-    write_text(path, text.getvalue())
+    write_text(sweep.folder / "results.csv", text.getvalue())
 
 
-def _differing(notes: Notes) -> list[str]:
-    """The settings that are not the same of all cells."""
-    names = dict.fromkeys(name for one in notes.cells for name in one.settings)
-    return [name for name in names if len({str(one.settings.get(name)) for one in notes.cells}) > 1]
+def _differing(sweep: Sweep) -> list[str]:
+    """The settings that differ between cells."""
+    names = dict.fromkeys(name for one in sweep.cells for name in one.settings)
+    return [name for name in names if len({str(one.settings.get(name)) for one in sweep.cells}) > 1]
 
 
-def _is_shown(notes: Notes, name: str) -> bool:
-    """Numbers are; texts are in the CSV file."""
-    return any(isinstance((one.results or {}).get(name), int | float) for one in notes.cells)
+def _is_shown(sweep: Sweep, name: str) -> bool:
+    """Whether the table shows a result: numbers, since texts are in the CSV file."""
+    return any(isinstance((one.results or {}).get(name), int | float) for one in sweep.cells)
 
 
 def _short(value: object) -> str:
@@ -109,12 +103,12 @@ def _short(value: object) -> str:
     return "" if value is None else escape(str(value))
 
 
-def how_far(notes: Notes) -> str:
+def how_far(sweep: Sweep) -> str:
     """How many cells are done, and about how long the rest takes."""
-    done = [one for one in notes.cells if one.state == "done"]
-    left = sum(one.state in ("waiting", "running") for one in notes.cells)
-    text = f"{len(done)} of {len(notes.cells)} done"
-    at_once = max(1, sum(one.state == "running" for one in notes.cells))
+    done = [one for one in sweep.cells if one.state == "done"]
+    left = sum(one.state in ("waiting", "running") for one in sweep.cells)
+    text = f"{len(done)} of {len(sweep.cells)} done"
+    at_once = max(1, sum(one.state == "running" for one in sweep.cells))
     if done and left:
         remaining_s = sum(one.seconds for one in done) / len(done) * left / at_once
         text += f", about {max(1, round(remaining_s / 60))} min left"

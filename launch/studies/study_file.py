@@ -1,27 +1,28 @@
-"""A study's file says what to run; here it becomes cells, each a command line of its own."""
+"""Read a study's file, and turn it into cells, each a command line of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from configs import cli
 from configs.settings.bench import OPERATIONS
+from configs.settings.launch import MAX_NODES
 from configs.settings.train import TrainConfig
 from launch.studies import grid
 from launch.studies.cells import Sweep, checked
 from muster.errors import UsageError, refuse
 
-# Texts of one's own, which stand beside the measured tables.
+# The user's texts, which stand beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
 KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
-# Of the study, not of a run: the link rate of the testbed that its cells are to run on, and on how
-# many of its nodes another program takes its share of the cores.
+# Settings of the study, not of a run: the link rate of the testbed for its cells, and on how many
+# of its nodes another program uses the cores.
 RATE, BUSY = "rate", "busy"
 OF_TESTBED = (RATE, BUSY)
-# Of an entry of the grid: what its runs are called in tables and figures. Entries of one name are
-# one series, as the runs of one entry are.
+# Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
+# are one series, as are the runs of one entry.
 NAME = "name"
 
 
@@ -29,7 +30,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     """The study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
     Raises:
-        UsageError: it cannot be read, or says what no run could be; every problem at once.
+        UsageError: it cannot be read, or describes invalid runs; every problem at once.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -46,50 +47,35 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    refuse(_name_problems(blocks), where=f"{path}: ")
     base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
     points = list(_points(base, blocks, repeats))
     collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list):
+    if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     problems = [line for _, _, settings, _ in points for line in _busy_problems(settings)]
-    refuse(dict.fromkeys([*problems, *_unknown(collectives)]), where=f"{path}: ")
+    refuse(dict.fromkeys(problems), where=f"{path}: ")
     found = [(one, settings, [*_flags(settings), *more]) for one, _, settings, _ in points]
     try:
         cells = checked(found)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    own = [
-        replace(cell, name=name, repeat=repeat, busy=int(settings.get(BUSY, 0)),
-                rate=None if settings.get(RATE) is None else str(settings[RATE]))
-        for cell, (_, name, settings, repeat) in zip(cells, points, strict=True)
-    ]  # fmt: skip
+    for cell, (_, name, settings, repeat) in zip(cells, points, strict=True):
+        cell.name, cell.repeat, cell.busy = name, repeat, settings.get(BUSY, 0)
+        cell.rate = None if settings.get(RATE) is None else str(settings[RATE])
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
-    return Sweep(path.stem, tuple(own), title, about, texts, tuple(collectives), is_study=True)
-
-
-def _unknown(collectives: list[Any]) -> Iterator[str]:
-    for name in collectives:
-        if name not in OPERATIONS:
-            yield f"collectives: unknown {name!r}; known: {', '.join(OPERATIONS)}"
-
-
-def _name_problems(blocks: list[Mapping[str, Any]]) -> Iterator[str]:
-    for name in (block[NAME] for block in blocks if NAME in block):
-        if not isinstance(name, str) or not name.strip():
-            yield f"{NAME} must be a text, such as 'Task 2a: gather and scatter' (got {name!r})"
+    return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
 
 
 def _points(
     base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int
 ) -> Iterator[tuple[str, str | None, Mapping[str, Any], int]]:
-    """The name of each run, that of its entry, its settings, and which repeat of them it is.
+    """For each run: its name, that of its entry, its settings, and the number of its repeat.
 
-    Repeats come last, so that a study that is cut short has seen every cell.
+    Repeats come last, so that a study that is stopped early has seen every cell.
     """
     points = [
-        (block.get(NAME), point)
+        (str(block[NAME]) if NAME in block else None, point)
         for block in blocks
         for point in grid.points({key: block[key] for key in block if key != NAME})
     ]
@@ -102,20 +88,13 @@ def _points(
 
 
 def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The settings as launch/submit.py takes them."""
-    for name, value in settings.items():
-        dashed = name.replace("_", "-")
-        if isinstance(value, bool):
-            yield f"--{dashed}" if value else f"--no-{dashed}"
-        elif name not in OF_TESTBED:
-            yield f"--{dashed}={value}"
+    """The settings as flags of launch/submit.py."""
+    return (cli.word(name, one) for name, one in settings.items() if name not in OF_TESTBED)
 
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
     busy, nodes = settings.get(BUSY, 0), settings.get("nodes", 1)
-    if not isinstance(busy, int) or busy < 0:
-        yield f"busy is a number of nodes (got {busy!r})"
-    elif busy > 1 and isinstance(nodes, int) and busy > nodes:
-        yield f"busy is {busy}, but it has {nodes} nodes; give at most that many"
+    if busy not in range(nodes + 1 if isinstance(nodes, int) else MAX_NODES):
+        yield f"busy is a number of the {nodes} nodes (got {busy!r})"
     elif busy and settings.get(RATE) is None:
         yield "busy is for nodes of a testbed; give a rate, such as unlimited"

@@ -1,1 +1,1 @@
-"""One Linux machine becomes a cluster: nodes with a network, names, Slurm and sshd."""
+"""Make a cluster of one Linux machine: nodes with a network, names, Slurm and sshd."""

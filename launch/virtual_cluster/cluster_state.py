@@ -1,4 +1,4 @@
-"""One testbed per machine: one action at a time, and everyone can read who holds it and why."""
+"""One testbed per machine: one action at a time; anyone can read who owns it, and its options."""
 
 import fcntl
 import json
@@ -18,37 +18,28 @@ LOGS = STATE / "log"
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Who made the testbed, what it is, and whether it was made to the end."""
+    """Who made the testbed, its options, and whether it is complete."""
 
     checkout: str
-    user: str
-    pid: int
-    since: str
+    holder: str  # who made it, and when
     options: Options
     cores: tuple[int, ...]
     ready: bool = False
 
-    def holder(self) -> str:
-        return f"{self.checkout} ({self.user}, process {self.pid}, since {self.since})"
-
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
-    descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
+    """Lock the machine's testbed for one action; wait while another process has the lock."""
+    descriptor = os.open(STATE.parent, os.O_RDONLY)  # this folder exists before and after a testbed
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another up or down is at work; waiting for it", flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
 
 
 def read() -> ClusterState | None:
-    """The testbed that is written down; None where there is none, or no one can read it."""
+    """The recorded testbed; None if there is none, or it cannot be read."""
     try:
         found = json.loads(RECORD.read_text(encoding="utf-8"))
         options = Options(**found.pop("options"))
@@ -59,5 +50,5 @@ def read() -> ClusterState | None:
 
 
 def write(cluster: ClusterState) -> None:
-    """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
+    """Record `cluster`, so that a crash leaves the old or the new record, never half of one."""
     write_json(RECORD, asdict(cluster))

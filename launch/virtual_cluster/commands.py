@@ -1,4 +1,4 @@
-"""Check that this machine can hold a testbed, and run commands there."""
+"""Check that this machine can run a testbed, and run commands on it."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from muster.errors import MusterError
 
-# Which Debian package brings which command.
+# The Debian package of each command.
 PACKAGES = {
     "slurmd": ("slurmd",),
     "slurmctld": ("slurmctld",),
@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 def refuse_unfit_box() -> None:
-    """Do nothing where a testbed can be made.
+    """Return if a testbed can be made.
 
     Raises:
         MusterError: this is not Linux, or not root, or commands are missing.
@@ -33,26 +33,22 @@ def refuse_unfit_box() -> None:
     problems = []
     if os.geteuid() != 0:
         problems.append("a testbed is made by root, but this is another user; put sudo before it")
-    missing = {
-        package: [c for c in PACKAGES[package] if not shutil.which(c)] for package in PACKAGES
-    }
-    wanted = [package for package, commands in missing.items() if commands]
-    if wanted:
-        absent = ", ".join(command for commands in missing.values() for command in commands)
-        problems.append(f"{absent} not found on PATH: sudo apt-get install {' '.join(wanted)}")
+    if absent := [one for several in PACKAGES.values() for one in several if not shutil.which(one)]:
+        wanted = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})
+        problems.append(f"{', '.join(absent)} not found on PATH: sudo apt-get install {wanted}")
     if problems:
         raise MusterError("\n".join(problems))
 
 
-def call(argv: Sequence[str], *, stdin: str | None = None) -> str:
-    """What `argv` prints, with `stdin` as its input.
+def call(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 60) -> str:
+    """The output of `argv`, with `stdin` as its input.
 
     Raises:
-        MusterError: it cannot be started, or ends with another code than 0.
+        MusterError: it cannot be started, or its exit code is not 0.
     """
     try:
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=False, timeout=60
+            argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MusterError(f"{shlex.join(argv)}: {error}") from error

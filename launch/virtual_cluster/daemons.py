@@ -1,12 +1,13 @@
-"""Daemons are recorded before they run, and ended by their process number, never by name."""
+"""Daemons are recorded before they run, and ended by process number, never by name."""
 
-import json
 import os
+import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from glob import iglob
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from launch.virtual_cluster.cluster_state import LOGS, STATE
 from muster.errors import MusterError
-from muster.writing import write_json
+from muster.writing import read_json, write_json
 
 RECORDS = STATE / "pids"
-# On a busy box with two cores a daemon may take its time.
+# On a busy machine with two cores a daemon may need much time.
 START_S = 40.0
 TERM_S = 3.0
 KILL_S = 10.0
@@ -26,7 +27,7 @@ TAIL_LINES = 8
 
 
 def render(template: str, **values: Any) -> str:
-    """A daemon's file, from `templates/TEMPLATE.j2`; a name without a value is an error."""
+    """`templates/TEMPLATE.j2`, a daemon's file or a command's work; each name needs a value."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
@@ -35,6 +36,7 @@ def render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # these are no web pages
     )
+    environment.filters["quote"] = lambda path: shlex.quote(str(path))
     return environment.get_template(f"{template}.j2").render(**values)
 
 
@@ -44,7 +46,7 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
     own_cores = frozenset(cores)
 
     def on_record() -> None:
-        # By the child itself: whenever `up` is killed, there is no process without a record.
+        # The child records itself: if `up` is killed at any time, no process is without a record.
         if own_cores:
             os.sched_setaffinity(0, own_cores)
         number = os.getpid()
@@ -54,7 +56,7 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
         subprocess.Popen(
             argv,
             cwd="/",
-            # Nothing of a shell that may be in a Slurm job, or in an environment, itself.
+            # No variable of a surrounding Slurm job or Python environment.
             env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -66,16 +68,14 @@ def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
 
 def pid(name: str) -> int | None:
     """The process of the daemon `name`; None if it is not alive."""
-    try:
-        record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
-        number, started = int(record["pid"]), int(record["started"])
-    except (OSError, ValueError, TypeError, KeyError):
+    record = read_json(RECORDS / f"{name}.json", "pid", "started")
+    if record is None or started_at(record["pid"]) != record["started"]:
         return None
-    return number if started_at(number) == started else None
+    return int(record["pid"])
 
 
 def wait(name: str, is_ready: Callable[[], bool]) -> None:
-    """Return once the daemon `name` does its work.
+    """Return when the daemon `name` is ready.
 
     Raises:
         MusterError: it died or took too long; with the end of its log.
@@ -99,37 +99,35 @@ def tail(name: str) -> str:
 
 
 def recorded() -> list[int]:
-    """All daemons that are on record and alive."""
+    """All recorded daemons that are alive."""
     numbers = [pid(path.stem) for path in RECORDS.glob("*.json")]
     return [number for number in numbers if number is not None]
 
 
 def inside(namespaces: Iterable[Path]) -> list[int]:
-    """All processes that live in one of these network namespaces, whoever started them."""
+    """All processes in one of these network namespaces, whoever started them."""
     wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
-    processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()] if wanted else []
-    return [int(one.name) for one in processes if not wanted.isdisjoint(_networks(one))]
-
-
-def _networks(process: Path) -> Iterator[tuple[int, int]]:
-    """The network namespaces of a process's threads; one that has ended is in none any more."""
-    for path in process.glob("task/*/ns/net"):
-        with suppress(OSError):
-            found = path.stat()
-            yield found.st_dev, found.st_ino
+    numbers = set()
+    # Path.glob() fails where a process ends meanwhile
+    for path in iglob("/proc/[0-9]*/task/*/ns/net") if wanted else ():  # noqa: PTH207
+        with suppress(OSError):  # a thread that has ended is in none any more
+            found = Path(path).stat()
+            if (found.st_dev, found.st_ino) in wanted:
+                numbers.add(int(path.split("/")[2]))
+    return sorted(numbers)
 
 
 def end(find: Callable[[], Iterable[int]]) -> None:
-    """Have `find` find nothing any more: SIGTERM to each, and to those that stay SIGKILL.
+    """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining.
 
     Raises:
-        MusterError: a process outlives SIGKILL.
+        MusterError: a process survives SIGKILL.
     """
     begun = time.monotonic()
-    asked: dict[int, int] = {}  # when each began: another may have its number later
+    asked: dict[int, int] = {}  # the start time of each: a later process may have its number
     while numbers := {
         *(number for number in find() if number != os.getpid()),
-        # one that ends leaves its namespaces before it is gone
+        # an ending process leaves its namespaces before it disappears
         *(number for number, started in asked.items() if started_at(number) == started),
     }:
         waited = time.monotonic() - begun
@@ -144,16 +142,16 @@ def end(find: Callable[[], Iterable[int]]) -> None:
 
 
 def started_at(number: int) -> int | None:
-    """When the process began, in ticks since boot; None if there is none, or only a zombie.
+    """The start time of a process, in ticks since boot; None if it is gone or only a zombie.
 
-    One whose first thread has ended is a zombie already, while others go on, or still end: it
-    holds its files and ports as long as they do.
+    A process whose first thread has ended is a zombie already, although other threads may still
+    run. It holds its files and ports until they end.
     """
     try:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in brackets may hold anything, spaces and brackets as well.
+    # The name in brackets may contain anything, also spaces and brackets.
     fields = text.rpartition(")")[2].split()
     threads = int(fields[17])
     return None if fields[0] in "ZX" and threads <= 1 else int(fields[19])

@@ -1,6 +1,5 @@
-"""`up` makes the testbed; `down` leaves nothing of it."""
+"""`up` makes the testbed; `down` removes all of it."""
 
-import getpass
 import os
 import shutil
 import time
@@ -30,17 +29,17 @@ Say = Callable[[str], None]
 
 
 def up(options: Options, checkout: Path, say: Say) -> None:
-    """Have a testbed with `options` up, all of its daemons alive.
+    """Make a testbed with `options`, with all of its daemons alive.
 
     Raises:
-        MusterError: another testbed is up and something of it lives, a part of this one is dead, or
-            it cannot be made; then nothing of it is left.
+        MusterError: another testbed is up and partly alive, a part of this one is dead, or it
+            cannot be made; in the last case nothing of it remains.
     """
     _refuse_inside()
-    os.umask(0o022)  # sshd trusts no key file that others may write
+    os.umask(0o022)  # sshd refuses a key file that others may write
     with cluster_state.locked():
         cluster = cluster_state.read()
-        if cluster and cluster.ready and _lives():
+        if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
             _refuse_other(cluster, options, checkout)
             if names := dead(cluster):
                 raise MusterError(
@@ -60,10 +59,10 @@ def up(options: Options, checkout: Path, say: Say) -> None:
 
 
 def down(say: Say) -> None:
-    """Have no testbed, and nothing left of one.
+    """Remove the testbed completely.
 
     Raises:
-        MusterError: something would not go.
+        MusterError: something could not be removed.
     """
     _refuse_inside()
     with cluster_state.locked():
@@ -78,7 +77,7 @@ def present() -> tuple[ClusterState, list[Node]]:
     """The testbed that is up, and its nodes.
 
     Raises:
-        MusterError: none is.
+        MusterError: none is up.
     """
     cluster = cluster_state.read()
     if cluster is None or not cluster.ready:
@@ -90,9 +89,8 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     STATE.mkdir(mode=0o755, exist_ok=True)
     cluster = ClusterState(
         checkout=str(checkout),
-        user=os.environ.get("SUDO_USER") or getpass.getuser(),
-        pid=os.getpid(),
-        since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        holder=f"{checkout} ({os.environ.get('SUDO_USER', 'root')}, process {os.getpid()}, since "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')})",
         options=options,
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
@@ -103,8 +101,11 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     say("network")
     links.make(hosts, options)
     say("nodes")
+    venv = Path(options.venv) if options.venv else None
     for node in hosts:
-        _open(node, cluster)
+        namespaces.make(node)
+        if options.private_home:
+            namespaces.make_private(node, checkout, venv)
     say("slurm and sshd")
     _start(cluster, hosts)
     cluster_state.write(replace(cluster, ready=True))
@@ -119,15 +120,8 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
     slurm_daemons.write(hosts, gpus)
 
 
-def _open(node: Node, cluster: ClusterState) -> None:
-    namespaces.make(node)
-    if cluster.options.private_home:
-        venv = Path(cluster.options.venv) if cluster.options.venv else None
-        namespaces.make_private(node, Path(cluster.checkout), venv)
-
-
 def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
-    """Start every daemon, and wait until all do their work."""
+    """Start every daemon, and wait until all are ready."""
     slurm_daemons.start_munged()
     daemons.wait(slurm_daemons.MUNGED, slurm_daemons.SOCKET.exists)
     slurm_daemons.start_controller()
@@ -149,8 +143,9 @@ def _is_in_service(node: Node) -> bool:
 def dead(cluster: ClusterState) -> list[str]:
     """The daemons of this testbed that have died."""
     names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
+    sights = {False, cluster.options.private_home}
     for node in virtual_nodes.of(cluster.options, cluster.cores):
-        names += namespaces.anchors(node, private=cluster.options.private_home)
+        names += [namespaces.anchor(node, private=one) for one in sights]
         names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
     return [name for name in names if daemons.pid(name) is None]
 
@@ -159,7 +154,7 @@ def _clean() -> None:
     daemons.end(lambda: {*daemons.recorded(), *daemons.inside(links.namespaces())})
     links.remove()
     ssh_daemons.remove()
-    # Nothing is mounted here; if it were, removing the folder would empty what is behind it.
+    # Nothing is mounted here. If it were, removing the folder would delete the mounted files.
     for at in links.mounted_below(STATE):
         call(["umount", "--no-mtab", "--lazy", at])
     if STATE.exists():
@@ -170,14 +165,10 @@ def _remains() -> bool:
     return STATE.exists() or bool(links.namespaces() or links.links())
 
 
-def _lives() -> bool:
-    return bool(daemons.recorded() or daemons.inside(links.namespaces()))
-
-
 def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
     if (cluster.options, cluster.checkout) != (options, str(checkout)):
         raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder()}, and there is"
+            f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there is"
             f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
         )
 

@@ -1,16 +1,16 @@
-"""Nodes are network namespaces on a bridge, and the box is there, too.
+"""Nodes are network namespaces on a bridge, and this machine (the box) is on it, too.
 
-How it works: each link of a node is a veth pair, two interfaces of which one receives what the
-other sends. One end, `exp0`, is in the node's network namespace. The other stays on the machine
-(the box) and joins a bridge, a virtual switch, on which the box has an address as well:
+How it works: each link of a node is a veth pair: two interfaces, each of which receives what the
+other sends. One end, `exp0`, is in the node's network namespace. The other stays on the box and
+joins a bridge, a virtual switch, on which the box also has an address:
 
     node0: exp0 10.10.1.1 -- muster-exp0 --+
                                            +-- muster-br0 10.10.1.254
     node1: exp0 10.10.1.2 -- muster-exp1 --+
 
-A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), and so
-both ends of a pair have one. Namespaces and links are found again by their names alone, so that
-`down` removes what a killed `up` left.
+A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), so both
+ends of a pair have one. Namespaces and links are found by their names alone, so `down` also removes
+what a killed `up` has left.
 """
 
 import json
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.options import Options
 from launch.virtual_cluster.virtual_nodes import (
     BOX,
@@ -34,93 +35,62 @@ NAMESPACES = Path("/run/netns")
 OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
 OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
-# The bucket of tbf: what passes at once. A packet larger than it would never pass.
+# The bucket of tbf: the bytes that pass at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
 BURST_S = 0.01
 QUEUE_MS = 50
 
 
 def make(nodes: Sequence[Node], options: Options) -> None:
-    """Make the namespaces and join them, each link limited to the options' rate if they have one.
+    """Make the namespaces and links, each limited to the options' rate if there is one.
 
     Raises:
         MusterError: the kernel refused, or another interface has addresses of the testbed.
     """
+    cards = {"exp": EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}."}
+    if options.control_network:
+        cards["ctl"] = f"{CONTROL_NET}."
+    for net in cards.values():
+        _refuse_foreign(net)
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
-        _ip("link set lo up", netns=node.netns)
-    _bridge("muster-br0", EXPERIMENT_NET_6 if options.ipv6 else f"{EXPERIMENT_NET}.")
-    _join(nodes, "muster-br0", "exp", "exp0", [node.address for node in nodes])
-    if options.control_network:
-        _bridge("muster-br1", f"{CONTROL_NET}.")
-        _join(nodes, "muster-br1", "ctl", "ctl0", [str(node.control) for node in nodes])
-    if options.rate is not None:
-        for node in nodes:
+    own = {"cards": cards, "mtu": MTU, "box": BOX}
+    call(["ip", "-batch", "-"], stdin=render("links.box", nodes=nodes, **own))
+    for node in nodes:
+        lines = render("links.node", node=node, **own)
+        call(["ip", "-netns", node.netns, "-batch", "-"], stdin=lines)
+        if options.rate is not None:
             call(["tc", "-n", node.netns, *_limit("exp0", options.rate)])
             call(["tc", *_limit(f"muster-exp{node.number}", options.rate)])
 
 
-def _bridge(bridge: str, net: str) -> None:
-    """A bridge with the box's address."""
-    _refuse_foreign(net)
-    _ip(
-        f"link add {bridge} mtu {MTU} type bridge stp_state 0 forward_delay 0",
-        f"address add {_with_length(f'{net}{BOX}')} dev {bridge}",
-        f"link set {bridge} up",
-    )
-
-
-def _join(
-    nodes: Sequence[Node], bridge: str, kind: str, card: str, addresses: Sequence[str]
-) -> None:
-    """An interface `card` in each node, on the bridge."""
-    for node, address in zip(nodes, addresses, strict=True):
-        ours = f"muster-{kind}{node.number}"
-        _ip(
-            f"link add {ours} mtu {MTU} type veth peer name {card} mtu {MTU} netns {node.netns}",
-            f"link set {ours} master {bridge} up",
-        )
-        _ip(
-            f"address add {_with_length(address)} dev {card}",
-            f"link set {card} up",
-            netns=node.netns,
-        )
-
-
-def _with_length(address: str) -> str:
-    # Without the search for duplicates, during which an address cannot be listened at.
-    return f"{address}/64 nodad" if ":" in address else f"{address}/24"
-
-
 def namespaces() -> list[Path]:
-    """The network namespaces of the testbed that are there, whoever made them."""
-    if not NAMESPACES.is_dir():
-        return []
-    return sorted(path for path in NAMESPACES.iterdir() if OUR_NAMESPACE.fullmatch(path.name))
+    """The existing network namespaces of testbeds, whoever made them."""
+    return sorted(one for one in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(one.name))
 
 
 def links() -> list[str]:
-    """The testbed's interfaces on the box that are there."""
+    """The existing interfaces of testbeds on the box."""
     found = json.loads(call(["ip", "-json", "link", "show"]))
     return [link["ifname"] for link in found if OUR_LINK.fullmatch(link["ifname"])]
 
 
 def remove() -> None:
-    """Leave no interface and no namespace of the testbed.
+    """Remove all interfaces and namespaces of the testbed.
 
     Raises:
         MusterError: the kernel refused.
     """
-    # A namespace takes its interfaces along, but only some time after it is gone.
+    # A namespace's interfaces are removed some time after it.
     for name in links():
         try:
             call(["ip", "link", "delete", name])
         except MusterError:
-            if name in links():  # it did not go with its other end in the meantime, either
+            if name in links():  # it has not disappeared with its other end
                 raise
     for path in namespaces():
         call(["ip", "netns", "delete", path.name])
-    # `ip netns add` makes this folder a mount of its own and leaves it for good.
+    # `ip netns add` makes this folder a mount and never unmounts it.
     if NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
         if mounted_below(NAMESPACES):
             call(["umount", "--no-mtab", str(NAMESPACES)])
@@ -128,7 +98,7 @@ def remove() -> None:
 
 
 def mounted_below(folder: Path) -> list[str]:
-    """Where something is mounted on `folder` or in it; a bind mount counts, too."""
+    """The mounts on `folder` or in it, including bind mounts."""
     lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
     return [at for at in (line.split()[1] for line in lines) if Path(at).is_relative_to(folder)]
 
@@ -139,11 +109,6 @@ def _limit(interface: str, rate: int) -> list[str]:
         f"qdisc replace dev {interface} root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
     )
     return words.split()
-
-
-def _ip(*lines: str, netns: str | None = None) -> None:
-    inside = ["-netns", netns] if netns else []
-    call(["ip", *inside, "-batch", "-"], stdin="\n".join(lines) + "\n")
 
 
 def _refuse_foreign(net: str) -> None:

@@ -1,12 +1,12 @@
-"""What a node sees: its own name, hosts and interfaces, and, if it is private, its own files.
+"""A node's own view: its name, hosts and interfaces, and its own files if it is private.
 
-How it works: a node is three Linux namespaces (`man 7 namespaces`). Its network namespace is made
-by `links`. A process that only sleeps, the node's anchor, joins that one and makes a UTS namespace
-(the hostname) and a mount namespace of its own; both live as long as it does. Every other process
-of the node is started through `nsenter --target=PID of the anchor`. Mounts made there are seen by
-the node alone: propagation is `slave`, so that the machine's own new mounts still appear in it. On
-a testbed with private homes a second anchor, in a mount namespace below the first one's, covers
-the home, /tmp and the checkout with empty file systems; sshd and its sessions run in it.
+How it works: a node is three Linux namespaces (`man 7 namespaces`). `links` makes its network
+namespace. The node's anchor, a process that only sleeps, joins that one and makes its own UTS
+namespace (the hostname) and mount namespace; both live as long as it does. Every other process of
+the node is started through `nsenter --target=PID of the anchor`. Only the node sees mounts made in
+it: propagation is `slave`, so that new mounts of the machine still appear in it. On a testbed with
+private homes a second anchor, in a mount namespace below the first one's, covers the home, /tmp and
+the checkout with empty file systems; sshd and its sessions run in it.
 """
 
 import pwd
@@ -16,6 +16,7 @@ from pathlib import Path
 from launch.virtual_cluster import daemons, links
 from launch.virtual_cluster.cluster_state import STATE
 from launch.virtual_cluster.commands import call
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import Node
 from muster.errors import MusterError
 
@@ -32,7 +33,7 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
     """The words to put before a command so that it runs on `node`.
 
     Raises:
-        MusterError: nothing holds the node's namespaces.
+        MusterError: no process holds the node's namespaces.
     """
     name = anchor(node, private=private)
     pid = daemons.pid(name)
@@ -42,38 +43,27 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
 
 
 def anchor(node: Node, *, private: bool = False) -> str:
-    """The daemon that holds the node's namespaces."""
+    """The name of the daemon that holds the node's namespaces."""
     return f"{node.name}.private" if private else f"{node.name}.anchor"
 
 
-def anchors(node: Node, *, private: bool) -> list[str]:
-    """All daemons that hold namespaces of the node, on a testbed with private homes or without."""
-    return [anchor(node), anchor(node, private=True)] if private else [anchor(node)]
-
-
 def make(node: Node) -> None:
-    """Give `node` its name, its hosts and a /sys of its own; files are those of the box.
+    """Give `node` its name, its hosts and its own /sys; all other files are the box's.
 
     Raises:
         MusterError: the kernel refused.
     """
     # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
     _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
-    run = enter(node)
-    retained = _folder(node, "cgroup")
-    call([*run, "hostname", node.name])
-    call([*run, "mount", "-n", "--bind", str(HOSTS), "/etc/hosts"])
-    call([*run, "mount", "-n", "--rbind", str(CGROUPS), str(retained)])
-    # /sys lists the interfaces of the namespace that it was mounted from.
-    call([*run, "mount", "-n", "-t", "sysfs", "sysfs", "/sys"])
-    call([*run, "mount", "-n", "--rbind", str(retained), str(CGROUPS)])
-    call([*run, "umount", "-n", "--recursive", "--lazy", str(retained)])
+    aside = _folder(node, "aside")
+    text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
+    call([*enter(node), "sh", "-euc", text])
 
 
 def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
-    """Give sessions on `node` an empty home and /tmp, without the checkout: bare metal.
+    """Give sessions on `node` an empty home and /tmp, without the checkout, like a new machine.
 
-    Only `venv` can be seen, as ~/muster/.venv, and the Python below it.
+    Only `venv` is visible, as ~/muster/.venv, and the Python that it uses.
 
     Raises:
         MusterError: the kernel refused, or the environment's Python does not run there.
@@ -85,39 +75,30 @@ def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
         ["--mount"],
         node,
     )
-    run = enter(node, private=True)
     hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
-    shown = _shown(venv, hidden) if venv else {}
-    # What is shown lies below what is hidden: it is kept aside in between.
-    for number, source in enumerate(shown.values()):
-        call([*run, "mount", "-n", "--bind", str(source), str(_folder(node, f"shown{number}"))])
-    for path, mode in hidden.items():
-        if not any(other in path.parents for other in hidden):
-            call([*run, "mount", "-n", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", str(path)])
-    for number, path in enumerate(shown):
-        retained = str(_folder(node, f"shown{number}"))
-        call([*run, "mkdir", "-p", str(path)])
-        call([*run, "mount", "-n", "--bind", retained, str(path)])
-        call([*run, "mount", "-n", "-o", "remount,bind,ro", str(path)])
-        call([*run, "umount", "-n", retained])
-    if venv:
-        call([*run, str(home() / "muster" / ".venv" / "bin" / "python"), "-c", ""])
+    shown = [
+        (path, source, _folder(node, f"shown{number}"))
+        for number, (path, source) in enumerate(_shown(venv, hidden).items() if venv else ())
+    ]
+    tops = {path: hidden[path] for path in hidden if hidden.keys().isdisjoint(path.parents)}
+    text = render("private_view.sh", shown=shown, hidden=tops)
+    call([*enter(node, private=True), "sh", "-euc", text])
 
 
 def _shown(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:
-    """What a private node sees of the hidden folders: where, and what is there."""
+    """The visible parts of the hidden folders on a private node: each place and its source."""
     shown = {home() / "muster" / ".venv": venv}
     python = (venv / "bin" / "python").resolve().parent.parent
-    if any(path in python.parents for path in hidden):  # pyenv and uv keep theirs in the home
+    if any(path in python.parents for path in hidden):  # pyenv and uv install theirs in the home
         shown[python] = python
     return shown
 
 
 def _hold(name: str, joined: list[str], own: list[str], node: Node) -> None:
-    """Start a process that does nothing but keep these namespaces."""
+    """Start a process that only holds these namespaces."""
     unshare = ["unshare", *own, "--propagation", "slave"]
     daemons.start(name, ["nsenter", *joined, *unshare, "sleep", "infinity"], node.cores)
-    # It takes its namespaces first and becomes `sleep` last.
+    # It enters its namespaces first and becomes `sleep` last.
     daemons.wait(name, lambda: _runs_sleep(daemons.pid(name)))
 
 

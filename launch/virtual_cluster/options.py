@@ -1,43 +1,42 @@
-"""What one asks of a testbed is checked as a whole before anything is made."""
+"""The options of a testbed, checked completely before anything is made."""
 
 import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
+# Below it a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
 LEAST_RATE = 64 * UNITS["kbit"]
 MOST_RATE = 100 * UNITS["gbit"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What kind of cluster the testbed is; two testbeds with equal options are the same."""
+    """The options of a testbed; two testbeds with equal options are the same."""
 
     nodes: int = 4
-    rate: int | None = None  # bits per second of each link; None: as fast as it goes
+    rate: int | None = None  # bits per second of each link; None: no limit
     control_network: bool = False
-    ipv6: bool = False  # alone on the experiment network; then there is a control network
-    gpus: int = 0  # of each node, as Slurm believes
+    ipv6: bool = False  # no IPv4 on the experiment network; then there is a control network
+    gpus: int = 0  # pretended GPUs of each node, for Slurm
     private_home: bool = False
-    venv: str | None = None  # shown in a private home; None: there is none
+    venv: str | None = None  # visible in a private home; None: there is none
 
     def __str__(self) -> str:
         flags = [f"--nodes {self.nodes}"]
         flags += [f"--rate {rate_text(self.rate)}"] if self.rate else []
-        flags += ["--control-network"] if self.control_network and not self.ipv6 else []
-        flags += ["--ipv6"] if self.ipv6 else []
         flags += [f"--gpus {self.gpus}"] if self.gpus else []
-        flags += ["--private-home"] if self.private_home else []
+        switches = "ipv6" if self.ipv6 else "control_network", "private_home"
+        flags += [f"--{name.replace('_', '-')}" for name in switches if getattr(self, name)]
         flags += [f"with {self.venv}"] if self.venv else []
         return " ".join(flags)
 
 
 def rate(text: str) -> int:
-    """Bits per second, as the flag --rate is read.
+    """Bits per second, for the flag --rate.
 
     Raises:
-        ArgumentTypeError: `text` is no speed that links can have.
+        ArgumentTypeError: `text` is not a rate that links can have.
     """
     bits = rate_bits(text)
     if not (bits and LEAST_RATE <= bits <= MOST_RATE):
@@ -49,12 +48,12 @@ def rate(text: str) -> int:
 
 
 def rate_bits(text: str) -> int | None:
-    """Bits per second of `text` like 1gbit, as tc writes them; None if it is not a speed."""
+    """Bits per second of `text` like 1gbit, in tc's form; None if it is not a rate."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(kbit|mbit|gbit)", text.lower())
     return round(float(match[1]) * UNITS[match[2]]) if match else None
 
 
 def rate_text(bits: int) -> str:
-    """`bits` per second in the largest unit that keeps it short: 1gbit, 100mbit."""
+    """`bits` per second in the largest unit without a fraction: 1gbit, 100mbit."""
     unit = max((unit for unit in UNITS if UNITS[unit] <= bits), key=UNITS.__getitem__)
     return f"{bits / UNITS[unit]:.6g}{unit}"

@@ -1,4 +1,4 @@
-"""The nodes are a Slurm cluster of their own, beside any other on the box; the box is its login."""
+"""The nodes form a Slurm cluster apart from any other on the box, which is its login node."""
 
 import os
 import re
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.cluster_state import STATE
+from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, Node
-from muster.errors import UsageError
+from muster.errors import MusterError, UsageError
 
 FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"
@@ -30,10 +31,10 @@ def daemon(node: Node) -> str:
 
 
 def refuse_gpus(count: int) -> None:
-    """Refuse to pretend GPUs where Slurm cannot.
+    """Refuse to pretend GPUs if Slurm cannot.
 
     Raises:
-        UsageError: the installed one is too old.
+        UsageError: the installed Slurm is too old.
     """
     if count and (installed := version()) < PRETENDS_GPUS:
         needed, here = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
@@ -61,25 +62,25 @@ def write(nodes: Sequence[Node], gpus: int) -> None:
         )
     )
     (FOLDER / "cgroup.conf").write_text(render("cgroup.conf"))
-    # A device file is all that Slurm wants to see of a GPU.
+    # Slurm only needs to see a device file for each GPU.
     files = f"Name=gpu File=/dev/tty[0-{gpus - 1}]\n" if gpus else ""
     (FOLDER / "gres.conf").write_text(files)
 
 
 def version() -> tuple[int, int]:
-    """Of the Slurm that is installed, such as 24, 11."""
+    """The version of the installed Slurm, such as 24, 11."""
     text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def box() -> str:
-    """The box's own name, as Slurm compares it."""
+    """The box's own name, in the form that Slurm compares."""
     return socket.gethostname().split(".")[0]
 
 
 def start_munged() -> None:
-    """Start munged, by which the testbed's daemons know who sends them a request."""
+    """Start munged, which tells the testbed's daemons who sends a request."""
     files = {
         "--key-file": MUNGE / "key",
         "--socket": SOCKET,
@@ -87,7 +88,7 @@ def start_munged() -> None:
         "--log-file": MUNGE / "log",
         "--seed-file": MUNGE / "seed",
     }
-    SOCKET.unlink(missing_ok=True)  # of one that was killed: it would look as if this one answers
+    SOCKET.unlink(missing_ok=True)  # a killed one's: the new one would seem ready
     options = [f"{option}={path}" for option, path in files.items()]
     daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
 
@@ -108,7 +109,7 @@ def start(node: Node) -> None:
 
 
 def answers() -> bool:
-    """Whether slurmctld takes commands."""
+    """Whether slurmctld accepts commands."""
     return bool(_ask("sinfo", "--noheader", "--format=%P"))
 
 
@@ -118,12 +119,12 @@ def states() -> dict[str, str]:
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Node and state from sinfo's lines; a node is in as many lines as it has partitions."""
+    """Node and state from sinfo's lines; it prints a line for each partition of a node."""
     return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
 
 
 def listens(node: Node) -> bool:
-    """Whether the node's slurmd takes connections."""
+    """Whether the node's slurmd accepts connections."""
     try:
         with socket.create_connection((node.slurm_address, NODE_PORT), timeout=1.0):
             return True
@@ -132,16 +133,13 @@ def listens(node: Node) -> bool:
 
 
 def is_usable(state: str) -> bool:
-    """Whether jobs run on a node in this state; a star after it means that it does not answer."""
+    """Whether jobs run on a node in this state; a star at its end means that it does not answer."""
     return state in ("idle", "mixed", "allocated", "completing")
 
 
 def _ask(*argv: str) -> str:
-    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(CONFIG)}
+    env = "env", "-i", f"PATH={os.environ['PATH']}", f"SLURM_CONF={CONFIG}"
     try:
-        done = subprocess.run(
-            argv, env=env, capture_output=True, text=True, check=False, timeout=ASK_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return call([*env, *argv], timeout_s=ASK_S)
+    except MusterError:
         return ""
-    return done.stdout if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""Each node has an sshd with its own host key, and one key opens all of them, from everywhere."""
+"""Each node has an sshd with its own host key; one key logs in to all of them, from everywhere."""
 
 import shutil
 import socket
@@ -13,7 +13,7 @@ from launch.virtual_cluster.virtual_nodes import Node
 
 FOLDER = STATE / "ssh"
 CONFIG = STATE / "ssh_config"
-# Debian's sshd wants this folder, which systemd makes where it runs; sshd has no setting for it.
+# Debian's sshd needs this folder, which systemd makes; sshd has no setting for it.
 SEPARATION = Path("/run/sshd")
 MADE_SEPARATION = FOLDER / "made-run-sshd"
 ANSWER_S = 1.0
@@ -25,7 +25,7 @@ def daemon(node: Node) -> str:
 
 
 def write(nodes: Sequence[Node]) -> None:
-    """Write the keys, each node's sshd_config and the ssh_config for all who log in.
+    """Write the keys, each node's sshd_config, and the ssh_config for all logins.
 
     Raises:
         MusterError: ssh-keygen failed.
@@ -47,7 +47,7 @@ def write(nodes: Sequence[Node]) -> None:
 
 
 def start(node: Node, *, private: bool) -> None:
-    """Start the node's sshd; its sessions see what it sees.
+    """Start the node's sshd; its sessions see the node's files.
 
     Raises:
         MusterError: the node is gone.
@@ -55,14 +55,14 @@ def start(node: Node, *, private: bool) -> None:
     if not SEPARATION.exists():
         MADE_SEPARATION.touch()
         SEPARATION.mkdir(mode=0o755)
-    # sshd starts itself again for each session and therefore wants to know where it lies.
+    # sshd starts itself again for each session, so it must know its own path
     sshd = str(shutil.which("sshd"))
     argv = [sshd, "-D", "-e", "-f", str(FOLDER / f"{node.name}.conf")]
     daemons.start(daemon(node), [*namespaces.enter(node, private=private), *argv], node.cores)
 
 
 def answers(node: Node) -> bool:
-    """Whether the node's sshd greets whoever connects."""
+    """Whether the node's sshd answers connections."""
     try:
         with socket.create_connection((node.known_as, 22), timeout=ANSWER_S) as connection:
             return connection.recv(4) == b"SSH-"
@@ -71,7 +71,7 @@ def answers(node: Node) -> bool:
 
 
 def remove() -> None:
-    """Take /run/sshd away if it was made for the testbed."""
+    """Remove /run/sshd if it was made for the testbed."""
     if MADE_SEPARATION.exists() and SEPARATION.is_dir() and not any(SEPARATION.iterdir()):
         SEPARATION.rmdir()
 

@@ -1,4 +1,4 @@
-"""Each node has a number, and everything else about it follows: names, addresses, cores."""
+"""A node's names, addresses and cores follow from its number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from launch.virtual_cluster.options import Options
 
 EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
 EXPERIMENT_NET_6 = "fd00:10:10:1::"
-BOX = 254  # the machine itself, on each of the two networks
+BOX = 254  # the number of the machine itself, on each of the two networks
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Node:
 
     @property
     def known_as(self) -> str:
-        """The address that the node's name stands for."""
+        """The address to which the node's name resolves."""
         return self.control or self.address
 
     @property
     def slurm_address(self) -> str:
-        """Where Slurm finds the node: it would have to be told to use IPv6."""
+        """The address for Slurm, which would need a setting to use IPv6."""
         return self.known_as if ":" in self.address else self.address
 
 
 def of(options: Options, cores: Sequence[int]) -> list[Node]:
-    """The nodes of a testbed on a box whose processes may use `cores`: each node gets its share."""
+    """The nodes of a testbed on a box with `cores`: each node gets its share of them."""
     share = max(1, len(cores) // options.nodes)
     net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
     return [

@@ -1,7 +1,8 @@
-"""The parts of `train/` that any program may use, under a name that hides none of the program's.
+"""The parts of `train/` that any program may use, without hiding names of the program.
 
-A program has a `train.py` or a `train/` of its own; so ours are found here, as `muster._train.sync`
-and so on. They import each other relatively, and nothing of `configs/` or `launch/`.
+A program may have its own `train.py` or `train/`. So our modules are imported as
+`muster._train.sync` and so on. They import each other relatively, and nothing of `configs/` or
+`launch/`.
 """
 
 from pathlib import Path

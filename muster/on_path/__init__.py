@@ -1,1 +1,1 @@
-"""What is last on the path of every worker, and of the processes that it spawns."""
+"""The last folder on the path of every worker, and of the processes that it spawns."""

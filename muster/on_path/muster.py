@@ -1,7 +1,7 @@
-"""`import muster` finds the package of this checkout, by whatever Python a worker runs.
+"""`import muster` finds the package of this checkout, whichever Python a worker runs.
 
-The folder of this file is put last on a worker's path, which multiprocessing hands on to what it
-spawns; the checkout itself is not, since its other names are those of users' own files.
+This file's folder is last on a worker's path, which multiprocessing passes to spawned processes.
+The checkout itself is not on the path, since users' files may have the same names as ours.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -16,5 +16,5 @@ _spec = importlib.util.spec_from_file_location(
 )
 assert _spec is not None and _spec.loader is not None
 _package = importlib.util.module_from_spec(_spec)
-sys.modules["muster"] = _package  # which `import muster` then returns
+sys.modules["muster"] = _package  # `import muster` then returns it
 _spec.loader.exec_module(_package)

@@ -1,9 +1,9 @@
-"""Import modules before the workers are forked, and find those with which that cannot be done.
+"""Import modules before the workers are forked, and refuse those that prevent a fork.
 
-A fork has one thread alone, and none of a GPU's state: a module that starts a thread, a process or
-CUDA as it is imported would leave its users without it. One that reads, as it is imported, which
-worker it is in would take all workers for one: those that do are known by name. And what the
-program's own folder hides must not be found elsewhere.
+A forked process has a single thread and no state of a GPU. If a module starts a thread, a process
+or CUDA during its import, the forked workers lack it. If a module reads the worker's rank during
+its import, all workers get the same one; such modules are known by name. A module that the
+program's own folder hides must not be imported from elsewhere.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -19,14 +19,14 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-# What keeps libraries from starting threads as they are loaded, and torch from starting CUDA where
-# it is only asked whether there is a GPU.
+# These settings keep libraries from starting threads when they are loaded, and torch from starting
+# CUDA when it is only asked whether there is a GPU.
 WHILE_IMPORTING = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-# These read RANK as they are imported, which is set after the fork.
+# These modules read RANK during their import, but it is set after the fork.
 READ_RANK = frozenset("lightning lightning_fabric lightning_utilities pytorch_lightning".split())
 
 
@@ -35,12 +35,12 @@ class Unforkable(Exception):
 
 
 def import_all(names: Iterable[str], folder: str) -> dict[str, str]:
-    """Import `names`; those that failed, with their error: the program will meet it itself.
+    """Import `names`; return the failed ones with their errors, which the program will see itself.
 
-    `folder` is the first on the program's path; what lies there hides what is installed.
+    `folder` is first on the program's path; modules in it hide installed ones.
 
     Raises:
-        Unforkable: a module must not be imported here; this process is of no use any more.
+        Unforkable: a module must not be imported here; this process cannot be used any more.
     """
     failed, count = {}, len(tasks())
     with _apart_from_the_program():
@@ -60,7 +60,7 @@ def import_all(names: Iterable[str], folder: str) -> dict[str, str]:
 
 @contextmanager
 def _apart_from_the_program() -> Iterator[None]:
-    """Inside it neither this folder nor what is the program's is on the path."""
+    """A context in which neither this folder nor the program's is on the path."""
     saved = {name: os.environ.get(name) for name in WHILE_IMPORTING}
     path = sys.path[:]
     os.environ.update(WHILE_IMPORTING)
@@ -75,7 +75,7 @@ def _apart_from_the_program() -> Iterator[None]:
 
 
 def _problem(folder: str, before: frozenset[str], count: int) -> str:
-    """What a module has done that must not be, with those that it has loaded; or ""."""
+    """Why no fork is possible after an import, with the modules that it loaded; or ""."""
     if len(here := tasks()) > count:
         return f"leaves a thread or process ({', '.join(here[1:])})"
     if uses_cuda():
@@ -83,7 +83,7 @@ def _problem(folder: str, before: frozenset[str], count: int) -> str:
     new = {name.partition(".")[0] for name in sys.modules.keys() - before}
     for name in sorted(new - {one.partition(".")[0] for one in before}):
         found = PathFinder.find_spec(name, [folder])
-        if found is not None and found.loader is not None:  # no folder that only has its name
+        if found is not None and found.loader is not None:  # not a folder that only has this name
             return f"imports {name}, which the program's folder has, too"
     return ""
 
@@ -100,7 +100,7 @@ def tasks() -> list[str]:
 
 
 def uses_cuda() -> bool:
-    """Whether the driver was started in this process."""
+    """Whether the CUDA driver was started in this process."""
     with suppress(OSError):
         paths = [str(one.resolve()) for one in Path("/proc/self/fd").iterdir()]
         return any(one.startswith("/dev/nvidia-uvm") for one in paths)
@@ -108,9 +108,10 @@ def uses_cuda() -> bool:
 
 
 def reseed() -> None:
-    """After the fork: random numbers of this worker's own, as Python's are anyway.
+    """After the fork: give this worker its own random numbers, as Python's always are.
 
-    torch draws its CPU's seed as it is imported, and a GPU's as that is first used: in the worker.
+    torch chooses its CPU seed during its import, and a GPU's at the first use, which is in the
+    worker.
     """
     random = sys.modules.get("numpy.random")
     if random is not None:

@@ -1,7 +1,7 @@
-"""The collectives of this process, as torch's flight recorder has them.
+"""The collectives of this process, from torch's flight recorder.
 
-The names are private to torch: what is missing is left out. This file is loaded into every worker
-by its path, needs the standard library alone, of Python 3.8 or newer, and loads no torch itself.
+The names are private to torch: missing ones are left out. This file is loaded into every worker by
+its path, needs the standard library alone, of Python 3.8 or newer, and loads no torch itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 import time
 from typing import Any
 
-ENTRIES = 50  # of collectives, the latest of each group
+ENTRIES = 50  # latest collectives of each group
 
 
 def groups() -> dict[str, dict[str, Any]]:
-    """torch's process groups by name: their ranks, and the last collective begun."""
+    """torch's process groups by name: their ranks, and the last collective that began."""
     trace, known = _trace(), _known_groups()
     for name, status in trace.get("pg_status", {}).items():
         begun = int(status.get("last_enqueued_collective", -1))
@@ -24,7 +24,7 @@ def groups() -> dict[str, dict[str, Any]]:
 
 
 def collectives() -> list[dict[str, Any]]:
-    """The latest collectives of each group, oldest first; `age_s` counts from their beginning."""
+    """The latest collectives of each group, oldest first; `age_s` counts from their start."""
     trace = _trace()
     ended = {
         name: int(status.get("last_completed_collective", -1))
@@ -56,13 +56,13 @@ def collectives() -> list[dict[str, Any]]:
 
 
 def _trace() -> dict[str, Any]:
-    """What torch's flight recorder has; nothing before torch is loaded."""
+    """The content of torch's flight recorder; empty if torch is not loaded."""
     if "torch.distributed.distributed_c10d" not in sys.modules:
         return {}
     recorder = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace_json", None)
     try:
         return dict(json.loads(recorder())) if recorder is not None else {}
-    except Exception:  # noqa: BLE001 (private to torch: whatever it raises, there is no answer)
+    except Exception:  # noqa: BLE001 (private to torch: any error means no answer)
         return {}
 
 

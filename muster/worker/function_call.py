@@ -1,16 +1,16 @@
-"""Call the function that `muster.launch` was given, and leave what it returns, or raises.
+"""Call the function that was given to `muster.launch`, and write its result or exception.
 
-How it works: the launching side leaves a folder with the pickled call, and with what must be known
-before it is unpickled. Every worker calls the function, and leaves one file with its result. Both
-may only be read by their owner, and are only read if that is so: what somebody else could have
+How it works: the launching side writes a folder with the pickled call, and with what must be known
+before it is unpickled. Every worker calls the function and writes one file with its result. Only
+the owner may read both, and they are read only if that is true: data that another user could have
 written is never unpickled.
 
-function/call.pkl         (function, args, kwargs), pickled by cloudpickle
-function/call.json        {"name", "python": "3.11", "path": folders of modules, from the program's}
-results/rank_00002.pkl    {"value": ...} or {"error": exception or None, "text": what it was}
+function/call.pkl         (function, args, kwargs), pickled by cloudpickle function/call.json
+{"name", "python": "3.11", "path": folders of modules, from the program's} results/rank_00002.pkl
+{"value": ...} or {"error": exception or None, "text": its text}
 
-This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer, but
-for cloudpickle, by which functions of notebooks and scripts are pickled.
+This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer, except
+for cloudpickle, which pickles functions of notebooks and scripts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ import sys
 import types
 from pathlib import Path
 
+from .lost_peer import text_of
+
 CALL, ABOUT = "call.pkl", "call.json"
 
 
 def python_version() -> str:
-    """As pickles depend on it: code objects differ from one to the next."""
+    """The version that pickles depend on, since code objects differ between versions."""
     return "{}.{}".format(*sys.version_info)
 
 
 def call(folder: Path, run_dir: Path, rank: int) -> None:
-    """Call the function whose call is in `folder`; its result goes into the run folder."""
+    """Call the function in `folder`; write its result into the run folder."""
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     if about["python"] != python_version():
         sys.exit(
@@ -44,7 +46,7 @@ def call(folder: Path, run_dir: Path, rank: int) -> None:
     try:
         function, args, kwargs = pickle.loads(read_private(folder / CALL))
         value = function(*args, **kwargs)
-        if os.getpid() == worker:  # what it forks may return, too
+        if os.getpid() == worker:  # a forked child may return here, too
             write_private(result, _pickled(value))
     except BaseException as error:
         if os.getpid() == worker:
@@ -66,34 +68,23 @@ def _pickled(value: object) -> bytes:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """What was raised; where it cannot be pickled, its text alone."""
+    """The pickled exception; only its text if it cannot be pickled."""
     import cloudpickle
 
     text = f"{type(error).__name__}: {text_of(error)}"
     try:
         data: bytes = cloudpickle.dumps({"error": error, "text": text})
         pickle.loads(data)
-    except Exception:  # noqa: BLE001 (whatever its own code does)
+    except Exception:  # noqa: BLE001 (the user's own code)
         return cloudpickle.dumps({"error": None, "text": text})  # type: ignore[no-any-return]
     return data
 
 
-def text_of(error: BaseException) -> str:
-    """What it says; an exception of a program's own may fail where it is asked.
-
-    As in `muster.errors`, which a worker's Python may not have.
-    """
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 (whatever its own code does)
-        return "<its text could not be read>"
-
-
 def read_private(path: Path) -> bytes:
-    """What a file holds that is this user's alone.
+    """The content of a file that only this user may read.
 
     Raises:
-        PermissionError: somebody else may have written it.
+        PermissionError: another user may have written it.
         OSError: it cannot be read, or is a link.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
@@ -108,7 +99,7 @@ def read_private(path: Path) -> bytes:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write one file that its owner alone may read, so that a reader sees all of it or none."""
+    """Write one file that only its owner may read, so that a reader sees all of it or none."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -1,26 +1,25 @@
 """A worker answers its agent: where its threads are, in which collectives, and since when.
 
-How it works: a thread waits at a unix socket in a folder that is the user's alone, and wakes once a
-second to note where the main thread is; so it can say for how long. It needs the interpreter, which
-C code may hold: for that faulthandler writes the stacks into a file beside the socket, at a signal,
-without it. What a worker forks, such as a data loader's processes, inherits the signal and not the
-socket. The collectives are those that torch's flight recorder has, by names that torch may change:
-what is missing is left out.
+How it works: a thread waits at a unix socket in a folder that only the user can enter. Once a
+second it notes where the main thread is, so it can say for how long. It needs the interpreter,
+which C code may hold. In that case faulthandler, triggered by a signal, writes the stacks into a
+file beside the socket without the interpreter. Forked children, such as a data loader's processes,
+inherit the signal but not the socket. The collectives are read from torch's flight recorder, by
+names that torch may change: missing ones are left out.
 
 This file is loaded into every worker by its path. It needs the standard library alone, of Python
 3.8 or newer.
 
 folder/rank_00002.sock      takes one JSON line, answers one: see `Inspector.answer`
-folder/rank_00002.json      the process: {"rank", "pid"}
-folder/rank_00002.threads   what faulthandler writes, at `DUMP_SIGNAL`
-folder/rank_00002.gave_up   there while it waits to be looked at, since a collective timed out
+folder/rank_00002.json      the process: {"rank", "pid"} folder/rank_00002.threads   what
+faulthandler writes, at `DUMP_SIGNAL` folder/rank_00002.gave_up   exists while the worker waits for
+an inspection after a timeout
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.util
 import json
 import linecache
 import os
@@ -36,36 +35,27 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-FOLDER = "MUSTER_INSPECTION"  # where sockets and files are
+from . import flight_recorder
+
+FOLDER = "MUSTER_INSPECTION"  # the folder of sockets and files
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-FRAMES = 60  # of each thread, the innermost
-LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it goes through different code
+THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
+LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it runs through different code
 GIVE_UP_S = 5.0
-# Real-time signals are nobody's by convention; SIGUSR1 and SIGUSR2 are schedulers'.
+# By convention, real-time signals are free; schedulers use SIGUSR1 and SIGUSR2.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
 
 
-def load(name: str) -> Any:
-    """A file beside this one, by its path, as this one was loaded."""
-    path = str(Path(__file__).with_name(f"{name}.py"))
-    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-flight_recorder = load("flight_recorder")
-inspector: Inspector | None = None  # this process's
+inspector: Inspector | None = None  # of this process
 
 
 def start(rank: int) -> Inspector | None:
-    """Answer from now on, where an agent has made a folder for it."""
+    """Begin to answer, if an agent has made a folder for it."""
     global inspector
     folder = os.environ.get(FOLDER)
     if folder is not None:
-        with contextlib.suppress(OSError):  # as within a container that does not see the folder
+        with contextlib.suppress(OSError):  # as in a container without the folder
             inspector = Inspector(Path(folder), rank)
     return inspector
 
@@ -81,28 +71,32 @@ class Inspector:
         self.rank = rank
         self._owner = os.getpid()
         self._main = threading.main_thread().ident
-        self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, since
+        self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, start
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
-        self._listener = _listen(folder, f"{stem}.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):  # of a program that has become another
+            (folder / f"{stem}.sock").unlink()
+        self._listener.bind(str(folder / f"{stem}.sock"))
+        self._listener.listen(8)
         self._threads = (folder / f"{stem}.threads").open("ab", buffering=0)
         if DUMP_SIGNAL is not None:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
-        # Python 3.12 and newer warn of a fork beside threads; of ours nothing is to be feared
+        # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
         os.register_at_fork(after_in_child=self._leave)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
 
     def _leave(self) -> None:
-        """In a forked process, which nobody asks."""
+        """Close the socket in a forked process, which nobody asks."""
         global inspector
         inspector = None
         self._listener.close()
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
-        """A collective has timed out: stay until the agents have looked at all ranks."""
+        """A collective has timed out: wait until the agents have looked at all ranks."""
         frames = [
             {"file": frame.f_code.co_filename, "line": line, "function": frame.f_code.co_name}
             for frame, line in traceback.walk_tb(trace)
@@ -117,7 +111,7 @@ class Inspector:
             return
 
     def _run(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):  # signals are the program's
+        if hasattr(signal, "pthread_sigmask"):  # signals are for the program
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             try:
@@ -127,7 +121,7 @@ class Inspector:
                 connection, _ = self._listener.accept()
             except (OSError, ValueError):  # closed: the process ends
                 return
-            with contextlib.suppress(Exception):  # a worker never ends, or prints, for being asked
+            with contextlib.suppress(Exception):  # a question never ends a worker, or prints
                 self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -137,24 +131,21 @@ class Inspector:
             connection.sendall(json.dumps(self.answer(request)).encode() + b"\n")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is asked for: "stacks" or "progress"."""
-        ask = request.get("ask")
+        """The reply to a request: "stacks" or "progress"."""
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
-        if ask == "progress":
+        if request.get("ask") == "progress":
             begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
             reply["places"] = self._places() if request.get("closely") else []
-            return reply
-        reply["groups"] = flight_recorder.groups()
-        if ask == "stacks":
+        else:
             self._note()
-            reply["threads"] = self._stacks()
+            reply["threads"], reply["groups"] = self._stacks(), flight_recorder.groups()
             reply["collectives"] = flight_recorder.collectives()
         return reply
 
     def _note(self) -> None:
-        """Where the main thread is; a frame that was there before keeps its time."""
+        """Note where the main thread is; an unchanged frame keeps its time."""
         frame = sys._current_frames().get(self._main or 0)
         now, noted = time.monotonic(), []
         for position, one in enumerate(_outermost_first(frame)):
@@ -165,7 +156,7 @@ class Inspector:
         self._noted = noted
 
     def _places(self) -> list[int]:
-        """Places the main thread is seen at in a tenth of a second or two, each as a number."""
+        """Positions at which the main thread is seen within 0.1 to 0.2 s, each as a number."""
         found = set()
         for _ in range(LOOKS):
             frames = _outermost_first(sys._current_frames().get(self._main or 0))
@@ -194,7 +185,7 @@ class Inspector:
                 rows.append(row)
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
-        return sorted(found, key=lambda thread: not thread["main"])
+        return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
@@ -203,20 +194,3 @@ def _outermost_first(frame: FrameType | None) -> list[FrameType]:
         found.append(frame)
         frame = frame.f_back
     return found[::-1]
-
-
-def _listen(folder: Path, name: str) -> socket.socket:
-    """A socket in `folder`, however long its path is: a socket's own may have 107 bytes only."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path = folder / name
-    path.unlink() if path.exists() else None
-    if len(os.fsencode(path)) < 100:
-        listener.bind(str(path))
-    else:
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            listener.bind(f"/proc/self/fd/{handle}/{name}")
-        finally:
-            os.close(handle)
-    listener.listen(8)
-    return listener

@@ -1,8 +1,8 @@
 """Fork the workers of a node, and wait for them as torchrun does.
 
-Signals that end are passed on; one worker that fails ends the others; what does not end within its
-grace is killed. The exit code: 0 if all ended well, 75 if all others stopped cleanly, 128 + N
-after signal N, else 1.
+Signals that stop the run are passed on. If one worker fails, the others are ended. A worker that
+does not end within its grace period is killed. The exit code is 0 if all ended well, 75 if all
+others stopped cleanly, 128 + N after signal N, else 1.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -12,21 +12,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
 from types import FrameType
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's own variable, in seconds
-LOOK_S = 0.02
-# Time for the others to find that one has failed, and to write down how they ended; as one after
-# the other does, they get it again.
+GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, in seconds
+# Time for the other workers to find that one has failed, and to record how they ended. Each worker
+# that ends starts it again, since they end one after another.
 ECHO_S = 1.5
 
 
 def start(count: int) -> int:
-    """Fork; return the local rank in each worker. The process that forks ends with their code."""
+    """Fork; return the local rank in each worker. The forking process ends with their exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -37,13 +35,13 @@ def start(count: int) -> int:
             _be_a_new_process()
             return local_rank
         workers[pid] = local_rank
-    code = _Wait(workers).run()
+    code = _wait(workers)
     sys.stderr.flush()
-    os._exit(code)  # without what libraries do at the end of a process that has used them
+    os._exit(code)  # without the exit handlers of libraries that it has imported
 
 
 def _be_a_new_process() -> None:
-    """A session of its own, and signals as Python has them when it starts."""
+    """Give the process its own session, and Python's signal handlers of a new process."""
     os.setsid()
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
@@ -51,59 +49,40 @@ def _be_a_new_process() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-class _Wait:
-    """From the fork to the end of the last worker."""
+def _wait(workers: dict[int, int]) -> int:
+    """Wait until no worker runs; return the exit code."""
+    received: list[int] = []
+    codes: list[int] = []  # 0, 75, or 1 for all others
+    left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
 
-    def __init__(self, workers: dict[int, int]) -> None:
-        self._running = workers
-        self._codes: list[int] = []
-        self._signal = 0  # that ends this process
-        self._stop_at: float | None = None
-        self._kill_at: float | None = None
-        for number in ENDING:
-            signal.signal(number, self._note)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    def send(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGALRM:
+            number = left[0]
+        elif received:  # one is enough
+            return
+        else:
+            received.append(number)
+        del left[:-1]
+        signal.setitimer(signal.ITIMER_REAL, float(os.environ.get(GRACE) or GRACE_S))
+        for pid in list(workers):
+            with suppress(ProcessLookupError):  # it has ended just now
+                os.kill(pid, number)
 
-    def run(self) -> int:
-        """Stay until no worker runs; the exit code."""
-        while self._running:
-            if self._signal:
-                self._stop(self._signal)
-            now = time.monotonic()
-            if self._stop_at is not None and now >= self._stop_at:
-                self._stop(signal.SIGTERM)
-            if self._kill_at is not None and now >= self._kill_at:
-                self._send(signal.SIGKILL)
-            self._reap()
-            time.sleep(LOOK_S)
-        if self._signal:
-            return 128 + self._signal
-        if any(code not in (0, STOPPED) for code in self._codes):
-            return 1
-        return STOPPED if STOPPED in self._codes else 0
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._signal = self._signal or number
-
-    def _stop(self, number: int) -> None:
-        """Ask the workers to end, once; what is left after the grace is killed."""
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + float(os.environ.get(GRACE) or GRACE_S)
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        for pid in self._running:
-            os.kill(pid, number)  # it exists: nobody else waits for it
-
-    def _reap(self) -> None:
-        for pid in list(self._running):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                rank = self._running.pop(pid)
-                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                if code not in (0, STOPPED):
-                    if self._stop_at is None:  # the first: as torchrun logs it, for the agent
-                        with suppress(OSError):
-                            os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
-                    self._stop_at = time.monotonic() + ECHO_S
-                self._codes.append(code)
+    for number in (*ENDING, signal.SIGALRM):
+        signal.signal(number, send)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    while workers:
+        pid, status = os.wait()
+        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        rank = workers.pop(pid)
+        if code not in (0, STOPPED):
+            if 1 not in codes:  # the first: in torchrun's form, for the agent
+                with suppress(OSError):
+                    os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
+            if len(left) > 1:
+                signal.setitimer(signal.ITIMER_REAL, ECHO_S)
+            code = 1
+        codes.append(code)
+    if received:
+        return 128 + received[0]
+    return 1 if 1 in codes else max(codes)

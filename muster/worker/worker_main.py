@@ -14,7 +14,6 @@ Its agent hands everything in through the environment:
 
 MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
 MUSTER_LAUNCHER      pid of the agent: without it this process ends
-MUSTER_USER_TMPDIR   the user's TMPDIR ("": none), since torchrun has one that is removed
 
 How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
 
@@ -55,9 +54,9 @@ PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
-IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then no folder of the program's is on it
+IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then the program's folder is not on it
 RANK = int(os.environ.get("RANK", "0"))
-run_dir: Path | None = None  # None, too, in what a worker forks: that does not speak for its rank
+run_dir: Path | None = None  # None in a forked child, too, since it does not report for its rank
 
 
 def main() -> None:
@@ -68,7 +67,6 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-    restore_tmpdir()
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
@@ -76,11 +74,11 @@ def main() -> None:
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
         load_beside("inspection").start(RANK)
-    atexit.register(leave_process_group)  # after what the program registers
+    atexit.register(leave_process_group)  # called after the program's functions
     os._exit = sudden_exit
     os.register_at_fork(after_in_child=leave_rank)
     try:
-        if words[0] == "--function":  # on a node with a disk of its own, below its checkout
+        if words[0] == "--function":  # on a node with its own disk, below its checkout
             load_beside("function_call").call(FACE.parent / words[1], run_dir, RANK)
         else:
             code = load_module(words[1], words[2:]) if words[0] == "-m" else load_script(words)
@@ -91,32 +89,28 @@ def main() -> None:
 
 
 def leave_rank() -> None:
-    """In a forked process: nothing that it does is its rank's, and the group is its parent's."""
+    """In a forked process: detach from the rank; the process group belongs to the parent."""
     global run_dir
     run_dir = None
     atexit.unregister(leave_process_group)
 
 
 def leave_process_group() -> None:
-    """Join gloo's threads: one that wants the interpreter while that ends would abort it."""
+    """Join gloo's threads: one that needs the interpreter while that ends would abort it."""
     found: Any = sys.modules.get("torch.distributed")
     if getattr(found, "is_initialized", bool)() and "nccl" not in found.get_backend_config():
         found.destroy_process_group()
 
 
 def load_beside(name: str) -> Any:
-    """A file beside this one, by its path: `muster` may be another package in this program."""
-    path = str(Path(__file__).with_name(f"{name}.py"))
-    spec = importlib.util.spec_from_file_location(f"_muster_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where lost_peer.py finds the inspection
-    spec.loader.exec_module(module)
-    return module
+    """Load a file beside this one by its path: `muster` may be another package in this program."""
+    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
+    package.__path__ = [str(FACE / "worker")]
+    return importlib.import_module(f"_muster.{name}")  # lost_peer.py finds the inspection here
 
 
 def load_script(words: list[str]) -> types.CodeType:
-    """The code of a script, with `__main__`, the path and the arguments it expects."""
+    """The code of a script, with the `__main__`, path and arguments that it expects."""
     path = words[0] if os.path.isabs(words[0]) else f"{Path.cwd()}/{words[0]}"  # noqa: PTH117
     sys.argv[:] = words
     if not IS_SAFE_PATH:
@@ -127,8 +121,8 @@ def load_script(words: list[str]) -> types.CodeType:
 
 
 def load_module(name: str, arguments: list[str]) -> types.CodeType:
-    """The code of `python -m name`, with `__main__`, the path and the arguments it expects."""
-    if not IS_SAFE_PATH or Path.cwd() == FACE.parent:  # a module of ours is found all the same
+    """The code of `python -m name`, with the `__main__`, path and arguments that it expects."""
+    if not IS_SAFE_PATH or Path.cwd() == FACE.parent:  # a module of ours is found in either case
         sys.path[: not IS_SAFE_PATH] = [str(Path.cwd())]
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -143,7 +137,7 @@ def load_module(name: str, arguments: list[str]) -> types.CodeType:
 
 
 def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
-    """An empty `__main__`; it stays when the program has ended, for threads that go on."""
+    """An empty `__main__`; it stays after the program's end, for threads that continue."""
     module = types.ModuleType("__main__")
     module.__file__, module.__spec__, module.__package__ = path, spec, package
     module.__loader__ = loader
@@ -169,13 +163,13 @@ def run_command(argv: list[str]) -> NoReturn:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when the one that started it ends."""
+    """Make the kernel end this process when its parent ends."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with(error: BaseException) -> NoReturn:
-    """Write down what ended the program, and end as Python would."""
+    """Record what ended the program, and end as Python would."""
     code = exit_code(error) if isinstance(error, SystemExit) else 1
     if code not in (0, STOPPED):
         atexit.unregister(leave_process_group)  # it could wait for ranks that do not come
@@ -186,7 +180,7 @@ def end_with(error: BaseException) -> NoReturn:
     frame = error.__traceback__
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    BaseException.with_traceback(error, frame)  # also where its attributes cannot be set
+    BaseException.with_traceback(error, frame)  # works even if its attributes cannot be set
     text, lines = described(error)
     if isinstance(error, RuntimeError):
         load_beside("lost_peer").report_timeout(text, frame)
@@ -198,17 +192,17 @@ def end_with(error: BaseException) -> NoReturn:
 
 
 def described(error: BaseException) -> tuple[str, str]:
-    """One line and the traceback; the text of a program's own exception may fail itself."""
+    """One line and the traceback; the text of a user's exception may fail itself."""
     kind = type(error).__name__
     try:
         shown = traceback.TracebackException(type(error), error, error.__traceback__)
         return f"{kind}: {' '.join(str(shown).split())}", "".join(shown.format())
-    except Exception:  # noqa: BLE001 (whatever its own code does)
+    except Exception:  # noqa: BLE001 (the user's own code)
         return kind, "".join(traceback.format_tb(error.__traceback__)) + kind
 
 
 def note_stop() -> str:
-    """Say, once for all ranks, that the run can be continued, and why it was to stop."""
+    """Record, once for all ranks, that the run can be continued, and why it was stopped."""
     request = getattr(sys.modules.get("muster.orderly_stop"), "request", None)
     why = getattr(request, "why", "") or "by itself"
     checkpoints = os.environ.get("MUSTER_CHECKPOINTS")
@@ -218,24 +212,24 @@ def note_stop() -> str:
 
 
 def sudden_exit(status: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
-    """os._exit, of which nothing else would write down how the program ended."""
+    """os._exit, with a record of how the program ended, which nothing else would write."""
     write_exit(status & 0xFF, f"exit code {status & 0xFF}")
     leave(status)
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a frame of a traceback is this file's, or of what it loads programs with."""
+    """Whether a frame of a traceback is in this file, or in what loads programs."""
     beside = filename.rpartition("/")[0] == __file__.rpartition("/")[0]
     return beside or filename.startswith("<frozen importlib")
 
 
 def exit_code(error: SystemExit) -> int:
-    """The exit code of the process that `error` ends."""
+    """The exit code of a process that `error` ends."""
     return (error.code or 0) & 0xFF if isinstance(error.code, (int, type(None))) else 1
 
 
 def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -> None:
-    """Leave exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
+    """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
     path = Path(run_dir or "", "exits", f"rank_{RANK:05d}.json")
     if run_dir is None or path.exists():
         return
@@ -255,7 +249,7 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write one file, so that a reader sees all of it or none; a failure is one line on stderr."""
+    """Write one file, so that a reader sees all of it or none; report a failure in one line."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +260,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def redirect_output(run_dir: Path) -> None:
-    """Send what is printed, by whatever library, to the files of this rank."""
+    """Redirect all output, of whatever library, to the files of this rank."""
     folder = run_dir / "workers"
     folder.mkdir(parents=True, exist_ok=True)
     for descriptor, ending in ((1, "out"), (2, "err")):
@@ -276,16 +270,10 @@ def redirect_output(run_dir: Path) -> None:
         os.close(opened)
 
 
-def restore_tmpdir() -> None:
-    """TMPDIR as the user has it: programs stage data there."""
-    own = os.environ.pop("MUSTER_USER_TMPDIR", os.environ.get("TMPDIR", ""))
-    os.environ.update(TMPDIR=own) if own else os.environ.pop("TMPDIR", None)
-
-
 def end_with_agent() -> None:
-    """Have the kernel end this process when what started it ends, even by SIGKILL.
+    """Make the kernel end this process when its starter ends, even by SIGKILL.
 
-    An agent may be gone before the kernel is asked: then it is none of the ancestors any more.
+    If the agent ended before the kernel was asked, it is no longer an ancestor.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -296,7 +284,7 @@ def end_with_agent() -> None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The processes above `pid`, as far as they can be seen."""
+    """The processes above `pid`, as far as they are visible."""
     while pid > 1:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")

@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from launch.virtual_cluster.commands import refuse_unfit_box
 from muster.errors import MusterError
 from tests.cluster import ways
+from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.preload import OWN_BOX, interpreter
 
@@ -27,14 +30,18 @@ def _fit_box() -> None:
 
 
 @pytest.fixture(scope="session")
-def _usual_cluster(_fit_box: None) -> Iterator[Cluster]:
-    yield bring_up(*USUAL)
+def _testbed(_fit_box: None) -> Iterator[list[str]]:
+    """Whose testbed is up: that of the tests which share one, or nobody's; none is, at the end."""
+    yield []
     take_down()
 
 
 @pytest.fixture
-def cluster(_usual_cluster: Cluster) -> Cluster:
+def cluster(_testbed: list[str]) -> Cluster:
     """The usual testbed of four nodes; whatever a test did to its daemons, they are alive."""
+    if _testbed != ["usual"]:
+        take_down()
+        _testbed[:] = ["usual"]
     return bring_up(*USUAL)
 
 
@@ -45,13 +52,33 @@ def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other_cluster(cluster: Cluster) -> Iterator[Callable[..., Cluster]]:
-    """Has another testbed up until the test is over: `other_cluster("--rate", "100mbit")`."""
+def other_cluster(_testbed: list[str]) -> Callable[..., Cluster]:
+    """Has a testbed of its own up, new, for this test: `other_cluster("--rate", "100mbit")`.
+
+    What it leaves goes when the next test asks for a testbed.
+    """
+    _testbed.clear()
 
     def change(*flags: str, env: dict[str, str] | None = None) -> Cluster:
+        _testbed.clear()
         take_down()
         return bring_up(*flags, env=env)
 
-    yield change
-    take_down()
-    bring_up(*USUAL)
+    return change
+
+
+@pytest.fixture
+def new_laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Laptop]]:
+    with ExitStack() as ends:
+
+        def new(number: int = 0) -> Laptop:
+            made = Laptop(cluster, tmp_path, number)
+            ends.callback(made.end)
+            return made
+
+        yield new
+
+
+@pytest.fixture
+def laptop(new_laptop: Callable[..., Laptop]) -> Laptop:
+    return new_laptop()

@@ -54,8 +54,17 @@ class Laptop:
         """A file of the laptop's, as this process sees it."""
         return Path(f"/proc/{self._holder.pid}/root", *path.parts[1:])
 
+    def session(self) -> Path:
+        """Of the one command that was given."""
+        (session,) = (self.remote / "sessions").iterdir()
+        return session
+
     def start(self, word: str, *words: str) -> subprocess.Popen:
         return self.start_known(word, *self.login, *words)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess:
+        """`muster run` through node0, to its end."""
+        return self.known("run", *self.login, *words)
 
     def start_known(self, *words: str) -> subprocess.Popen:
         """A command that names a run alone."""

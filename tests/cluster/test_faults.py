@@ -4,9 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +14,11 @@ import pytest
 from launch.runs.failure import explain
 from tests.cluster import ways
 from tests.cluster.recoveries import kill_node, link, network_of, slurm_daemons
-from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster
-from tests.cluster.ways import Run, Script, Trainer, finish, start
+from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.ways import Run, Script, Trainer
 from tests.launch.submit import wait_until
 
-TIMEOUT_S = 8.0  # a program's own
+TIMEOUT_S = 20.0  # a program's own; ranks of a busy machine are not late within it
 WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
 WHOLE = "WHOLE_MATRIX" in os.environ
 
@@ -178,8 +175,7 @@ def stop(run: Run) -> None:
     if run.way == "ssh":
         run.process.terminate()
     else:
-        (job,) = run.cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-        run.cluster.run("scancel", "--signal=TERM", job)
+        run.cluster.run("scancel", "--signal=TERM", ways.running_job(run.cluster))
 
 
 @pytest.mark.parametrize("way", chosen("sbatch"))
@@ -240,39 +236,6 @@ def test_a_script_that_eats_all_memory(begin, way, small_node):
     assert says in json.loads((run.run_dir / "exit.json").read_text())["message"]
 
 
-def test_the_user_stops_it(cluster, tmp_path):
-    run = Run(cluster, ways.ssh, tmp_path)
-    run.process.send_signal(signal.SIGINT)
-    run.ends()
-    code, _, err = run.end()
-    assert (
-        code == 75 and "stopped cleanly after step" in err + (run.run_dir / "exit.json").read_text()
-    )
-    stopped = json.loads((run.run_dir / "stopped.json").read_text())
-    assert stopped["why"] == "SIGINT"
-    assert [path.name for path in (run.run_dir / "checkpoints").iterdir()] == [
-        f"step_{stopped['step']:08d}"
-    ]
-
-
-def test_the_launcher_is_killed(cluster, tmp_path):
-    run = Run(cluster, ways.ssh, tmp_path)
-    run.process.kill()
-    run.ends()
-    assert run.end()[0] == -signal.SIGKILL
-
-
-def test_a_job_is_cancelled(cluster, tmp_path):
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
-    (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-    cluster.run("scancel", job)
-    run.ends()
-    assert run.end()[0] != 0
-    assert wait_until((run.run_dir / "exit.json").exists)
-    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 75
-    assert (run.run_dir / "stopped.json").exists()
-
-
 @pytest.mark.parametrize("program", [Trainer(), Script()] if WHOLE else [Trainer()])
 def test_a_node_of_slurm_dies(begin, program):
     """slurmd and the step's supervisor, as when its node goes down; the job is Slurm's to end."""
@@ -281,85 +244,5 @@ def test_a_node_of_slurm_dies(begin, program):
     assert {one.name() for one in daemons} == {"slurmd", "slurmstepd"}
     for one in daemons:
         one.kill()
-    try:
-        run.ends()
-        assert re.search(GONE, explain(run.run_dir, 4, 1).text)
-    finally:
-        end_job(run)
-
-
-def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, tmp_path):
-    """With it the leader: all that it led ends, and Slurm starts the job again."""
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
-    (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
-    for one in slurm_daemons(run, 0):
-        one.kill()
-    try:
-        run.ends()
-        show = ("scontrol", "show", "job", "--oneliner", job)
-        assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
-    finally:
-        end_job(run)
-
-
-def test_slurmd_alone_dies(cluster, tmp_path):
-    """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
-    (slurmd,) = (one for one in slurm_daemons(run, 2) if one.name() == "slurmd")
-    slurmd.kill()
-    try:
-        time.sleep(3)
-        assert run.left() != []
-        run.ends()
-    finally:
-        end_job(run)
-
-
-def end_job(run) -> None:
-    ways.cancel_all(run.cluster)
-    finish(run.process)
-
-
-@pytest.mark.usefixtures("warm_workers")
-def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
-    """Neither meets the other's workers, whichever way both were started."""
-    flags = ["--task", "synthetic", "--max-steps", "30", "--evaluate", "never", "--threads", "1"]
-    chosen = {"a": ways.ssh, "b": ways.ssh, "c": WAYS["sbatch"], "d": WAYS["sbatch"]}
-    started = {}
-    for name, way in chosen.items():
-        (tmp_path / name).mkdir()
-        folder = ["--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
-        started[name] = start(cluster, way(cluster, 4, *flags, *folder))
-    for name, process in started.items():
-        code, out, err = finish(process, timeout_s=300)
-        assert code == 0, name + out + err
-    runs = [next((tmp_path / name).glob("*/config.yaml")).parent for name in chosen]
-    found = [tuple(ways.losses(run_dir)) for run_dir in runs]
-    assert all(len(one) == 30 for one in found)
-    assert len(set(found)) == 4
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_port_is_taken(cluster, way, tmp_path):
-    """One that was asked for is an error with its name; without asking another is taken."""
-    hold = "import socket, time; s = socket.create_server(('', 29777)); print(flush=True)"
-    holder = subprocess.Popen(
-        [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c"]
-        + [f"{hold}; time.sleep(10_000)"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        holder.stdout.readline()
-        flags = ["--task", "synthetic", "--max-steps", "2", "--threads", "1"]
-        folder = ["--logs-dir", str(tmp_path), "--master-port", "29777"]
-        code, _, err = finish(start(cluster, WAYS[way](cluster, 2, *flags, *folder)))
-    finally:
-        for child in psutil.Process(holder.pid).children(recursive=True):
-            child.kill()
-        holder.kill()
-        holder.wait()
-    output = tmp_path / "job.out"
-    text = err + (output.read_text() if output.exists() else "")
-    assert code == 1
-    assert "--master-port 29777 is in use" in text and "node0" in text
+    run.ends()
+    assert re.search(GONE, explain(run.run_dir, 4, 1).text)

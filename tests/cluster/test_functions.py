@@ -69,6 +69,7 @@ def run(cluster, project: Path, what: str, flags: dict[str, object]) -> tuple[in
     return ways.finish(ways.start(cluster, argv, project), timeout_s=300)
 
 
+@pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
 def test_results_and_the_exception_of_eight_ranks(cluster, project, way):
     flags = flags_of(cluster, way)

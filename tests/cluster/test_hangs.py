@@ -48,11 +48,7 @@ def ask(cluster, run: str, *flags: str) -> str:
 
 def cancel(cluster, project: Path, process: subprocess.Popen) -> tuple[int, str, str]:
     """End the run, wherever it is; what its launcher says of it."""
-    subprocess.run(
-        [sys.executable, JOBS, "cancel", only_run(project).name],
-        env=ways.environment(cluster),
-        check=False,
-    )
+    cluster.run(sys.executable, JOBS, "cancel", only_run(project).name)
     return ways.finish(process)
 
 
@@ -116,14 +112,8 @@ def test_a_hang_is_said_without_being_asked(cluster, project, way):
     shutil.copy(PROGRAM.with_name("holds.py"), project)
     words = ["--nodes", "4", "--nproc-per-node", "1", "--hang-after-s", "6", "--on-hang", "stop"]
     words += ["--max-restarts", "1", "--", "holds.py"]
-    process = ways.start(
-        cluster, slurm(*words) if way == "slurm" else ssh(cluster, *words), project
-    )
-    try:
-        code, out, err = ways.finish(process)
-    finally:
-        process.kill()
-        process.wait()
+    argv = slurm(*words) if way == "slurm" else ssh(cluster, *words)
+    code, out, err = ways.finish(ways.start(cluster, argv, project))
     assert code == NO_RETRY, (code, out, err)
     assert "total 6" in out
     assert re.search(

@@ -12,8 +12,9 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, Cluster
-from tests.cluster.ways import Run, finish, losses, start
+from tests.cluster.ways import Run, finish, start
 from tests.launch.submit import SUBMIT, wait_until
+from tests.train.workers import losses
 
 FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.cluster.ways import cancel_all
+from tests.preload import interpreter
 from tests.required import missing
 from tests.train.tasks.vision.files import write_cifar
 
@@ -45,7 +45,7 @@ def mpirun(cluster, tmp_path):
     clean = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
 
     def run(mpi: list[str], program: list[str], node: str | None = None):
-        argv = [*words, *mpi, sys.executable, *program]
+        argv = [*words, *mpi, interpreter(), *program]
         if node is not None:
             return cluster.exec(node, *argv, timeout_s=300)
         return subprocess.run(argv, env=clean, capture_output=True, text=True, timeout=300)
@@ -109,7 +109,7 @@ def test_an_mpirun_inside_a_job(cluster: Cluster, tmp_path, mpirun):
     logs, temporary = tmp_path / "logs", tmp_path / "mpi"
     words = ["--allow-run-as-root", "--mca", "oob_tcp_if_include", NETWORK]
     words += ["--mca", "orte_tmpdir_base", str(temporary), "--map-by", "node"]
-    program = [sys.executable, *SYNTHETIC, "--logs-dir", str(logs)]
+    program = [interpreter(), *SYNTHETIC, "--logs-dir", str(logs)]
     try:
         job = ["salloc", "--nodes=4", "--ntasks=4"]
         ended_well(cluster.run(*job, "mpirun", *words, *program, timeout_s=300))
@@ -119,7 +119,7 @@ def test_an_mpirun_inside_a_job(cluster: Cluster, tmp_path, mpirun):
 
 
 def test_plain_srun(cluster: Cluster, tmp_path):
-    program = [sys.executable, *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
+    program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
     argv = ["srun", f"--chdir={REPOSITORY}", "-n4", *program]
     try:
         ended_well(cluster.run(*argv, timeout_s=300))
@@ -130,7 +130,7 @@ def test_plain_srun(cluster: Cluster, tmp_path):
 
 
 def test_a_shell_of_a_job_and_a_step_of_one_task_are_alone(cluster: Cluster, tmp_path):
-    program = [sys.executable, *SYNTHETIC, "--sync", "single", "--logs-dir"]
+    program = [interpreter(), *SYNTHETIC, "--sync", "single", "--logs-dir"]
     try:
         for name, step in (("shell", []), ("step", ["srun", "--ntasks=1", "--nodes=1"])):
             argv = ["salloc", "--nodes=2", "--ntasks=4", *step, *program, str(tmp_path / name)]

@@ -16,12 +16,13 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import ways
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import finish, losses, start
+from tests.cluster.ways import finish, start
+from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
 FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
-PATIENCE_S = 240  # far more than it takes where nothing else runs
+PATIENCE_S = 600  # far more than it takes where nothing else runs
 # Each worker stays until all have come.
 MEETS = """#!/bin/sh
 touch "$1/$RANK"

@@ -15,7 +15,7 @@ from tests.cluster.ways import finish
 PROGRAMS = Path(__file__).with_name("programs")
 WAYS = ("ssh", "script", "slurm")
 WHOLE = "WHOLE_MATRIX" in os.environ
-FAILING_ORDINARILY = ("ddp", "lightning", "mpi_hello")
+FAILING_ORDINARILY = ("ddp", "mpi_hello")
 FAILS = "ValueError: sample 17 is empty"
 
 
@@ -28,10 +28,6 @@ class Program:
     met: str
     failing: tuple[str, ...]  # the words with which rank 5 fails
     flags: tuple[str, ...] = ()
-
-
-def accelerate_test(name: str, *flags: str) -> tuple[str, ...]:
-    return ("accelerate_tests.py", name, *flags)
 
 
 BY_HAND = ("--workers", "manual")
@@ -53,18 +49,11 @@ PROGRAM = {
         "rank 0 of 8: 3 steps, TorchElasticEnvironment, 8 batches",
         (*LIGHTNING, *FAIL),
     ),
-    # it names no number; this it does only in a group, which is one of WORLD_SIZE
-    "accelerate_sync": Program(
-        ("-m", "accelerate.test_utils.scripts.test_sync"),
-        "slurm",
-        "**Test Distributed `no_sync` context manager**",
-        accelerate_test("test_sync", *FAIL),
-    ),
-    "accelerate_script": Program(
-        accelerate_test("test_script"),
+    "accelerate": Program(
+        ("accelerate_test.py",),
         "script",
         "test_script on 8 processes",
-        accelerate_test("test_script", *FAIL),
+        ("accelerate_test.py", *FAIL),
     ),
     "mpi_hello": Program(
         ("hello_mpi.py",),

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from muster import json_lines
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import Run, finish, losses, start
+from tests.cluster.ways import Run, finish, start
 from tests.launch.submit import SUBMIT, wait_until
+from tests.train.workers import losses
 
 FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
 WILD = "a b'c\"$(touch pwned)`id`;&\\*,%j"
 SCRIPT = ways.sbatch("multinode.sh")
-RESTARTS = [pytest.param(ways.slurm, id="submit.py")]
-if "WHOLE_MATRIX" in os.environ:
-    RESTARTS.append(pytest.param(SCRIPT, id="script"))
 
 
 def submit(cluster, *flags) -> tuple[int, str, str]:
@@ -41,7 +40,7 @@ def test_what_the_cluster_does_not_have_is_reported_before_anything_is_made(clus
         (["--partition", "short", "--time", "3"], "--time 3, but partition short allows 2:00"),
         (["--gres", "unicorn:1"], "Slurm would not take this job: Invalid generic resource"),
         (["--constraint", "purple"], "Slurm would not take this job: "),
-        (["--hosts", "a,b"], "--hosts is for --launcher ssh"),
+        (["--hosts", "a,b"], "--hosts has no effect with --launcher slurm"),
     ]:
         code, out, err = submit(cluster, *settings, *folder)
         assert code == 2 and message in err and out == "", (settings, err)
@@ -85,19 +84,20 @@ def test_variables_are_not_commands(cluster, tmp_path):
 
 
 def steps(run_dir: Path) -> list[int]:
-    path = run_dir / "metrics" / "rank_00000.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [record["step"] for record in map(json.loads, lines) if record["kind"] == "step"]
+    """Of a run that may still be writing."""
+    records = json_lines.read(run_dir / "metrics" / "rank_00000.jsonl")
+    return [record["step"] for record in records if record["kind"] == "step"]
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
         run = Run(cluster, SCRIPT, tmp_path)
-        (job,) = cluster.run("squeue", "--noheader", "--format=%A").stdout.split()
+        job = ways.running_job(cluster)
         cluster.run("scancel", "--batch", "--signal=USR1", job)
         first = run.run_dir / "attempts" / "0"
-        assert wait_until(first.exists)
+        assert wait_until((first / "workers").exists)  # which is put aside last
         stopped = json.loads((first / "stopped.json").read_text())
         assert stopped["why"] == "notice" and steps(first)[-1] == stopped["step"]
         assert wait_until(lambda: len(steps(run.run_dir)) > 20)
@@ -116,24 +116,7 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     )
 
 
-@pytest.mark.parametrize("way", RESTARTS)
-def test_a_killed_worker_is_started_again_inside_the_allocation(cluster, tmp_path, way):
-    run = Run(cluster, way, tmp_path, "--checkpoint-every", "20", "--max-restarts", "1")
-    try:
-        assert wait_until(lambda: any(run.run_dir.glob("checkpoints/step_????????")))
-        run.worker(2).kill()
-        assert wait_until((run.run_dir / "attempts" / "0").exists)
-        records = run.run_dir / "metrics" / "rank_00003.jsonl"
-        assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
-        first, second = steps(run.run_dir / "attempts" / "0"), steps(run.run_dir)
-        assert first[0] == 1 and 1 < second[0] <= first[-1] + 1 and second[0] % 20 == 1
-    finally:
-        ways.cancel_all(cluster)
-    outputs = [tmp_path / "job.out", *run.run_dir.glob("submitit/*_log.*")]
-    printed = "".join(path.read_text() for path in outputs if path.exists())
-    assert "restart 1 of 1: 4 nodes go on from the last checkpoint" in printed
-
-
+@pytest.mark.usefixtures("warm_workers")
 def test_a_program_submits_a_run_and_waits_for_its_end(cluster, tmp_path):
     def documents(*argv: str) -> tuple[int, list[dict]]:
         code, out, _ = finish(start(cluster, [sys.executable, *argv], cwd=tmp_path))

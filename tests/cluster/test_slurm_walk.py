@@ -1,12 +1,11 @@
 """A run on Slurm goes through few files, where it is submitted and in its job."""
 
-import os
-import subprocess
 import sys
 
 from muster import run_files
 from muster.writing import read_json
 from tests.cluster.testbeds import REPOSITORY
+from tests.commands import begin, finish
 from tests.launch.test_walk import entered, traced
 
 MOST_AT_SUBMISSION, MOST_IN_JOB = 30, 30
@@ -16,16 +15,10 @@ def test_a_run_on_slurm_enters_few_files(cluster, tmp_path):
     (tmp_path / "t.py").write_text("print('here')\n")
     command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
     flags = ["--launcher", "slurm", "--wait", "--nodes", "2", "--workers", "manual"]
-    process = subprocess.Popen(
-        [*command, *flags, "--", "t.py"],
-        cwd=tmp_path,
-        env={**os.environ, **cluster.env, **traced(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    env = {**cluster.env, **traced(tmp_path)}
+    process = begin(*command, *flags, "--", "t.py", cwd=tmp_path, env=env)
+    code, _, err = finish(process)
+    assert code == 0, err
     run_dir = tmp_path / "logs" / "walk"
     leader, agent = (
         read_json(path)["pid"]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.ways import finish, losses, start
+from tests.cluster.ways import finish, start
 from tests.launch.submit import unnamed
+from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,12 +12,13 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import finish
-from tests.launch import test_sweep
+from tests.commands import call
 from tests.launch.submit import wait_until
+from tests.launch.sweeps import DOC, EXAMPLES
 
 SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 # Of docs/sweeps.md, those that need a cluster.
-EXAMPLES = [words for words in test_sweep.EXAMPLES if "--launcher" in words]
+ON_CLUSTERS = [words for words in EXAMPLES if "--launcher" in words]
 WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
 # It says where and when it ran.
@@ -127,14 +127,11 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
         "with a bug",
         "repaired",
     ]
-    listed = subprocess.run(
-        [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "list"],
-        env=ways.environment(cluster), cwd=project, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
+    listed = call(*jobs, "list", env=ways.environment(cluster), cwd=project).stdout
     assert listed.count("train-lr-") >= 4, listed
-    assert (
-        json.loads((folder_of(project) / "sweep.json").read_text())["cells"][3]["state"] == "done"
-    )
+    record = json.loads((folder_of(project) / "sweep.json").read_text())
+    assert record["cells"][3]["state"] == "done"
 
 
 @WHOLE_MATRIX
@@ -163,9 +160,11 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
 
 
 @WHOLE_MATRIX
-@pytest.mark.parametrize("words", EXAMPLES, ids=lambda words: words[words.index("--launcher") + 1])
+@pytest.mark.parametrize(
+    "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
+)
 def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
-    script = re.search(r"```python\n(.*?)```", test_sweep.DOC, re.S)
+    script = re.search(r"```python\n(.*?)```", DOC, re.S)
     (tmp_path / "train.py").write_text(script[1])
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     config = ["--ssh-config", str(cluster.ssh_config)] if "ssh" in words else []

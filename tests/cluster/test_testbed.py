@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.cluster.testbeds import TESTBED, testbed
+from tests.commands import call
 
 NODES = ["node0", "node1", "node2", "node3"]
 CORES = "import os; print(sorted(os.sched_getaffinity(0)))"
@@ -45,13 +46,8 @@ def test_nodes_have_names_and_know_each_other(cluster):
 
 
 def test_exec_passes_on_where_one_is_and_how_it_ends(cluster, tmp_path):
-    done = subprocess.run(
-        [sys.executable, TESTBED, "exec", "node1", "--", "sh", "-c", "pwd; cat; exit 7"],
-        cwd=tmp_path,
-        input="given",
-        capture_output=True,
-        text=True,
-    )
+    inside = [sys.executable, TESTBED, "exec", "node1", "--"]
+    done = call(*inside, "sh", "-c", "pwd; cat; exit 7", cwd=tmp_path, stdin="given")
     assert (done.returncode, done.stdout) == (7, f"{tmp_path}\ngiven")
     assert cluster.exec("node1", "no-such-command").returncode == 127
     unknown = cluster.exec("node9", "hostname")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.testbeds import STATE, TESTBED, take_down, testbed
+from tests.commands import call
 from tests.launch.submit import wait_until
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -37,10 +38,10 @@ def processes() -> dict[int, str]:
 
 def machine() -> dict[str, object]:
     """What a testbed could leave behind."""
-    links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout
+    links = call("ip", "-o", "link").stdout
     return {
         "links": sorted(line.split(":")[1].strip() for line in links.splitlines()),
-        "namespaces": subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout,
+        "namespaces": call("ip", "netns").stdout,
         "mounts": Path("/proc/mounts").read_text(),
         "run": sorted(path.name for path in Path("/run").iterdir()),
         "hosts": Path("/etc/hosts").read_text(),
@@ -60,14 +61,15 @@ def test_up_again_changes_nothing_and_another_is_refused(cluster):
     assert str(Path(TESTBED).parent.parent) in line and line.endswith(f"python {TESTBED} down")
 
 
-@pytest.mark.parametrize("name", ["node1.slurmd", "node1.anchor", "slurmctld"])
-def test_up_names_what_died(other_cluster, name):
+def test_up_names_what_died(other_cluster):
+    other_cluster("--nodes", "2")
     assert wait_until(lambda: testbed("status").returncode == 0)
-    os.kill(record(name), signal.SIGKILL)
-    assert wait_until(lambda: testbed("status").returncode == 1)
-    again = testbed("up", "--nodes", "4")
-    assert again.returncode == 1
-    assert name in again.stderr and again.stderr.endswith("testbed.py down, then up\n")
+    for name in ("node1.slurmd", "node1.anchor", "slurmctld"):
+        os.kill(record(name), signal.SIGKILL)
+        assert wait_until(lambda name=name: name in testbed("up", "--nodes", "2").stderr)
+        assert testbed("status").returncode == 1
+    again = testbed("up", "--nodes", "2")
+    assert again.returncode == 1 and again.stderr.endswith("testbed.py down, then up\n")
 
 
 def test_status_and_env_say_what_there_is(cluster):
@@ -86,8 +88,9 @@ def test_status_and_env_say_what_there_is(cluster):
     assert done.stdout.split() == [*NODES, "4"]
 
 
-@pytest.mark.parametrize("stage", ["network", "nodes", "slurm and sshd"])
-@pytest.mark.parametrize("then", ["down", "up"])
+@pytest.mark.parametrize(
+    ("stage", "then"), [("network", "down"), ("nodes", "down"), ("slurm and sshd", "up")]
+)
 def test_what_is_cut_short_can_be_cleaned_up(other_cluster, stage, then):
     take_down()
     before = machine()

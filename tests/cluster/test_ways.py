@@ -10,8 +10,9 @@ import pytest
 from configs import plugins
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, TESTBED
-from tests.cluster.ways import environment, finish, losses, start
+from tests.cluster.ways import finish, start
 from tests.preload import interpreter
+from tests.train.workers import losses
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -47,16 +48,9 @@ def by_hand(cluster, nodes: int, sync: str, folder: Path) -> list[float]:
     """One command on each node, as the courses have it."""
     where = ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*FLAGS, "--sync", sync, "--logs-dir", str(folder), "--run-id", "by-hand", *where]
+    on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
     workers = [
-        subprocess.Popen(
-            [sys.executable, TESTBED, "exec", f"node{rank}", "--", interpreter()]
-            + ["-m", "train.worker", *flags, "--rank", str(rank)],
-            cwd=REPOSITORY,
-            env=environment(cluster),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start(cluster, [*on_node, f"node{rank}", "--", *worker, *flags, "--rank", str(rank)])
         for rank in range(nodes)
     ]
     for worker in workers:
@@ -121,27 +115,6 @@ def test_nodes_with_different_numbers_of_workers(cluster, tmp_path):
 
     found["multinode_manual.sh"] = run(cluster, three_tasks, 2, "ddp", tmp_path / "manual")
     assert found == dict.fromkeys(found, expected)
-
-
-def test_each_point_of_a_sweep(cluster, tmp_path):
-    output = tmp_path / "%a.out"
-    argv = [*ways.SBATCH, "--array=0,17", f"--output={output}"]
-    argv += [
-        str(REPOSITORY / "slurm" / "sweep.sh"),
-        "--max-steps",
-        "2",
-        "--logs-dir",
-        str(tmp_path),
-    ]
-    code, out, err = finish(start(cluster, [*argv, "--threads", "1", "--logs-dir", str(tmp_path)]))
-    assert code == 0, out + err + "".join(path.read_text() for path in tmp_path.glob("*.out"))
-    message = [(tmp_path / f"{point}.out").read_text().splitlines()[0] for point in (0, 17)]
-    assert message == [
-        "point 0 of 18: batch size 64 per worker, fp32, 1 workers",
-        "point 17 of 18: batch size 256 per worker, bf16, 4 workers",
-    ]
-    config = next(tmp_path.glob("*_17/config.yaml")).read_text()
-    assert "batch_size: 1024\n" in config and "precision: bf16\n" in config
 
 
 def test_a_sweep_takes_a_program_too_and_refuses_a_point_that_is_none(cluster, tmp_path):

@@ -1,11 +1,12 @@
 """A testbed as tests see it, and `launch/testbed.py` as a user runs it."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[2]
 TESTBED = str(REPOSITORY / "launch" / "testbed.py")
@@ -16,13 +17,7 @@ def testbed(
     *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """`python launch/testbed.py WORDS`, to its end."""
-    return subprocess.run(
-        [sys.executable, TESTBED, *words],
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-    )
+    return call(sys.executable, TESTBED, *words, env=env, timeout_s=timeout_s)
 
 
 testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins like a test's
@@ -51,13 +46,7 @@ class Cluster:
 
     def run(self, *argv: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a command on the box, which is the cluster's login node."""
-        return subprocess.run(
-            argv,
-            env={**os.environ, **self.env},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        return call(*argv, env=self.env, timeout_s=timeout_s)
 
 
 def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,9 @@ from pathlib import Path
 import psutil
 
 from launch.runs.run_record import is_same_process
+from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.commands import finish
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
@@ -29,15 +30,7 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 
 def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
-    return subprocess.Popen(
-        argv,
-        cwd=cwd,
-        env=environment(cluster),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return commands.begin(*argv, cwd=cwd, env={**cluster.env, **PYTHON})
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -63,20 +56,6 @@ def sbatch(script: str) -> Callable[..., list[str]]:
         return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
 
     return way
-
-
-def finish(process: subprocess.Popen, timeout_s: float = 300) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
-
-
-def losses(run_dir: Path) -> list[float]:
-    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    return [record["loss"] for record in map(json.loads, lines) if record["kind"] == "step"]
 
 
 class Trainer:
@@ -191,11 +170,14 @@ class Run:
         return finish(self.process, timeout_s=300)
 
 
+def running_job(cluster: Cluster) -> str:
+    """The number of the one job that runs; one that has ended may be in the queue for a while."""
+    asked = ("squeue", "--noheader", "--states=running", "--format=%A")
+    (job,) = cluster.run(*asked).stdout.split()
+    return job
+
+
 def cancel_all(cluster: Cluster) -> None:
     """Leave no job behind: the next test has the testbed to itself."""
     cluster.run("scancel", "--user", "root")
     assert wait_until(lambda: not cluster.run("squeue", "--noheader").stdout.strip())
-
-
-def interrupt(process: subprocess.Popen) -> None:
-    os.kill(process.pid, signal.SIGINT)

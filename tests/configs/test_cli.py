@@ -1,5 +1,4 @@
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from configs import cli, plugins
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
+from tests.commands import call
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -257,9 +257,7 @@ finally:
 @pytest.mark.parametrize("script", COMMANDS)
 def test_help_is_quick_because_it_imports_no_torch(script):
     code = HELP.format(script=str(REPOSITORY / script))
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert done.returncode == 0 and done.stderr.splitlines()[-1] == "False False", done.stderr
     assert re.match(r"usage: .*\n", done.stdout)
 

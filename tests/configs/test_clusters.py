@@ -1,7 +1,6 @@
 """What `muster.toml` says of a cluster holds where no flag says otherwise."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
 from muster.command import COMMANDS
 from muster.errors import UsageError
+from tests.commands import call
 
 USERS = """
 [clusters.hpc]
@@ -97,13 +97,12 @@ def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monk
 def test_muster_config_says_what_holds_and_from_where(project):
     first, module = COMMANDS["config"]
     argv = [sys.executable, str(REPOSITORY / first), module, "--on", "hpc", "--time", "30"]
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = call(*argv)
     assert done.returncode == 0, done.stderr
     assert f"partition: gpu  ({project / 'muster.toml'}:3)" in done.stdout
-    assert (
-        "time: 30  (the command line)" in done.stdout and "on_hang: warn  (default)" in done.stdout
-    )
-    done = subprocess.run([*argv, "--json"], capture_output=True, text=True)
+    for line in ("time: 30  (the command line)", "on_hang: warn  (default)"):
+        assert line in done.stdout
+    done = call(*argv, "--json")
     (found,) = map(json.loads, done.stdout.splitlines())
     assert found["kind"] == "settings" and found["settings"]["nodes"]["value"] == "8"
     assert found["settings"]["nodes"]["from"].endswith("home/muster/muster.toml:5")

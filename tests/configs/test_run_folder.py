@@ -1,6 +1,7 @@
 """A run folder is named by time, and belongs to one run."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,23 +15,31 @@ from muster.errors import UsageError
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form: "20260821-143000")
     config = TrainConfig(task="synthetic", sync="single", logs_dir=tmp_path / "new")
-    names = [program.claim_new(config, config.name, "1x1") for _ in range(3)]
+    names = [program.new_run_id(config, config.name, "1x1", make=True) for _ in range(3)]
     first = "20260821-143000-synthetic-single-1x1"
     assert names == [first, f"{first}-2", f"{first}-3"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
 
 
 def test_of_two_runs_that_choose_the_same_name_one_chooses_again(tmp_path, monkeypatch):
-    chosen = iter(["same", "same", "other"])
-    monkeypatch.setattr(program, "new_run_id", lambda run, what, size: next(chosen))
+    monkeypatch.setattr(time, "strftime", lambda form: "now")
     config = TrainConfig(logs_dir=tmp_path)
-    assert [program.claim_new(config, "x", "1x1") for _ in range(2)] == ["same", "other"]
+    assert program.new_run_id(config, "x", "1x1") == "now-x-1x1"  # which makes nothing
+    make, other = Path.mkdir, iter([tmp_path / "now-x-1x1"])
+
+    def late(path, **more):
+        for first in other:  # another run is quicker
+            make(first, **more)
+        make(path, **more)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    assert program.new_run_id(config, "x", "1x1", make=True) == "now-x-1x1-2"
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --logs-dir"):
-        program.claim_new(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1")
+        program.new_run_id(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1", make=True)
 
 
 def fill(run_dir, names):

@@ -2,9 +2,9 @@
 
     python -m tests.figures.recording [--output docs/figures/run.svg] [-- COMMAND ...]
 
-The command runs in a pseudo-terminal, and what it prints goes through a terminal emulator (pyte),
-so that lines which it has overwritten are not shown; rich draws the rest. Where the checkout lies
-is left out of its paths.
+The command runs in a pseudo-terminal. A terminal emulator (pyte) interprets its output, so that
+overwritten lines are not shown; rich draws the rest. Long lines are broken between words, so that
+letters are 10 pixels high on a phone of 390 pixels. The checkout's path is left out.
 """
 
 import argparse
@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.text import Text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-COLUMNS, LINES = 100, 100
+COLUMNS, LINES = 200, 100  # of the terminal, in which no line of a run is broken
+LETTERS, INDENT = 63, 4  # of a line in the picture, and of what continues one
 TIMEOUT_S = 600
 COMMAND = ("python", "launch/submit.py", "--nodes", "4", "--sync", "ddp")
-# of pyte, which has names of its own; another one is six digits
+# pyte's own names; any other colour is six digits
 COLOURS = {"brown": "yellow", "default": ""}
 
 
@@ -53,12 +54,23 @@ def drawn(command: str, printed: str) -> str:
     screen = pyte.Screen(COLUMNS, LINES)
     pyte.Stream(screen).feed(f"$ {command}\r\n" + printed.replace(f"{REPOSITORY}/", ""))
     rows = [_row(screen, line) for line in range(screen.lines)]
-    text = Text("\n").join(rows)
+    console = Console(width=LETTERS, record=True, file=io.StringIO())
+    text = Text("\n").join(line for row in rows for line in _broken(row, console))
     text.rstrip()
-    console = Console(width=COLUMNS, record=True, file=io.StringIO())
     console.print(text, no_wrap=True)
     whole = console.export_svg(title="Muster", unique_id="run")
     return re.sub(r"@font-face {.*?}\n", "", whole, flags=re.DOTALL)  # which it would load
+
+
+def _broken(row: Text, console: Console) -> list[Text]:
+    first, *more = row.wrap(console, LETTERS) or [row]
+    if more:
+        rest = row[len(first.plain) :]
+        begin = len(rest.plain) - len(rest.plain.lstrip())
+        more = list(rest[begin:].wrap(console, LETTERS - INDENT))
+    for line in more:
+        line.pad_left(INDENT)
+    return [first, *more]
 
 
 def _row(screen: pyte.Screen, line: int) -> Text:
@@ -77,7 +89,7 @@ def _style(cell: pyte.screens.Char) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """This one, with the interpreter's tools first, and the terminal that pyte is."""
+    """This environment, with the interpreter's tools first, and pyte's kind of terminal."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     return {**kept, "PATH": path, "TERM": "xterm-256color", "HF_HUB_OFFLINE": "1"}

@@ -19,13 +19,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "docs" / "results"
 # The figures that each page shows, as the report names their files.
 SHOWN = {
+    "bsc": ["throughput"],
     "cos598d": ["seconds", "speedup"],
     "cos598d_traffic": [],
     "cs744": ["seconds", "speedup"],
     "hetseq_testbed": ["seconds", "speedup"],
 }
-# Of studies that bsc.yaml has taken the place of; docs/results/bsc.md says at which commit.
-BEFORE = {"bsc_train": ["throughput"], "bsc_eval": ["evaluation"]}
 LOSSES = "first_losses.svg", REPOSITORY / "docs" / "figures" / "report-losses.svg"
 
 

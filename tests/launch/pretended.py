@@ -56,5 +56,5 @@ class Pretended(Launcher):
 PROGRAM = Program.module("train.worker", "--task=synthetic", takes_resume=True)
 
 if __name__ == "__main__":  # pretended.py MODE RUN_DIR: lead one run, as submit.py does
-    run = LaunchSpec("run", Path(sys.argv[2]), PROGRAM, join_s=20.0, quiet=True)
+    run = LaunchSpec("run", Path(sys.argv[2]), PROGRAM, join_s=300.0, quiet=True)
     sys.exit(lead(Pretended(sys.argv[1]), run, FACTS))

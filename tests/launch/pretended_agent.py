@@ -25,6 +25,8 @@ def main() -> int:
             assignment = message.get("assignment", assignment)
         time.sleep(0.01)
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
+    if code:
+        launcher.send(failed=f"it ended with {code}", lost=None)
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code
 

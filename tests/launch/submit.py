@@ -11,6 +11,7 @@ import psutil
 
 from launch.agent.processes import process_tree
 from muster import run_files
+from tests import commands
 from tests.preload import below, interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
@@ -24,14 +25,7 @@ def start(
     python: str = sys.executable,
 ) -> subprocess.Popen:
     skip_if_quick()
-    return subprocess.Popen(
-        [*before, python, SUBMIT, *flags],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd)
 
 
 def submit(
@@ -39,12 +33,7 @@ def submit(
 ) -> tuple[int, str, str]:
     """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
     process = start(*flags, cwd=cwd, python=python or interpreter())
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode, out, err
+    return commands.finish(process, timeout_s)
 
 
 def unnamed(run_dir: Path) -> list[str]:

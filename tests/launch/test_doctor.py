@@ -1,25 +1,18 @@
 """`python launch/doctor.py` as a user runs it, on this machine."""
 
 import json
-import os
 import re
-import subprocess
 
+from tests.commands import call
 from tests.launch.submit import REPOSITORY, alive
 from tests.preload import interpreter
 
 DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 
 
-def doctor(*flags, timeout_s=300):
-    done = subprocess.run(
-        [interpreter(), DOCTOR, "--launcher", "local", *flags],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        cwd="/",
-        env={**os.environ, "COLUMNS": "150"},
-    )
+def doctor(*flags):
+    words = [interpreter(), DOCTOR, "--launcher", "local", *flags]
+    done = call(*words, cwd="/", env={"COLUMNS": "150"})
     return done.returncode, done.stdout, done.stderr
 
 

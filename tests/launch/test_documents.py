@@ -1,7 +1,6 @@
 """With `--json` stdout has documents alone, and a program can act on what they say."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from launch.runs import waiting
 from launch.runs.failure import OUT_OF_MEMORY, RULES
 from muster import errors, json_output
 from muster.command import COMMANDS
+from tests.commands import begin, call, finish
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.launch.test_jobs import ENDLESS, JOBS, leader, run_folder
 from tests.preload import interpreter, skip_if_quick
@@ -40,8 +40,7 @@ data = bytearray(int(sys.argv[-1]) * 2**30)
 def muster(*words, cwd="/", python=sys.executable) -> tuple[int, list[dict], str]:
     """Exit code, documents and stderr of a command."""
     first, *more = COMMANDS[words[0]]
-    argv = [python, str(REPOSITORY / first), *more, *map(str, words[1:])]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, cwd=cwd)
+    done = call(python, REPOSITORY / first, *more, *words[1:], cwd=cwd, timeout_s=600)
     return done.returncode, documents(done.stdout), done.stderr
 
 
@@ -171,16 +170,11 @@ def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
-    argv = [sys.executable, JOBS, *map(str, where), "wait", run, "--json"]
-    waiter = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert waiter.stdout is not None and documents(waiter.stdout.readline())
-        waiter.send_signal(signal.SIGINT)
-        out, err = waiter.communicate(timeout=300)
-    finally:
-        waiter.kill()
-        waiter.wait()
-    assert waiter.returncode == 130 and "goes on; to end it" in err
+    waiter = begin(sys.executable, JOBS, *where, "wait", run, "--json")
+    assert waiter.stdout is not None and documents(waiter.stdout.readline())
+    waiter.send_signal(signal.SIGINT)
+    code, out, err = finish(waiter)
+    assert code == 130 and "goes on; to end it" in err
     assert documents(out)[-1]["cause"] == "signal"
     assert muster("jobs", *where, "status", run, "--json")[1][0]["word"] == "running"
     code, found, _ = muster("jobs", *where, "cancel", run, "--json")
@@ -205,19 +199,16 @@ def test_a_run_whose_reader_has_gone_ends(tmp_path):
 
 def test_between_two_attempts_a_run_has_not_ended(tmp_path):
     run = run_folder(tmp_path, "a", leader(), {"code": 137, "message": "lost"})
-    argv = [sys.executable, JOBS, "--logs-dir", str(tmp_path), "wait", "--for", "3s"]
-    assert subprocess.run(argv, capture_output=True).returncode == 124  # its leader lives
+    argv = [sys.executable, JOBS, "--logs-dir", tmp_path, "wait", "--for", "3s"]
+    assert call(*argv).returncode == 124  # its leader lives
     (run / "job.json").write_text(json.dumps(leader(started_unix_s=1.0)))
-    assert subprocess.run(argv, capture_output=True).returncode == 137
+    assert call(*argv).returncode == 137
 
 
 def test_the_program_of_the_page_finds_the_batch_that_fits(tmp_path):
     skip_if_quick()
     (tmp_path / "train.py").write_text(HUNGRY)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    argv = [sys.executable, str(PROGRAM)]
-    env = {**os.environ, "PATH": path}
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=env)
+    done = call(sys.executable, PROGRAM, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     size = int(re.findall(r"done with batches of (\d+): ", done.stdout)[0])
     assert size in (1, 2)

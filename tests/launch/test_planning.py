@@ -1,5 +1,6 @@
 """The plan of a launcher, as a value."""
 
+import json
 import shlex
 import socket
 from dataclasses import replace
@@ -12,7 +13,16 @@ from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, 
 from configs.settings.train import TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec, Program
+from launch.spec import (
+    DECIDED,
+    Assignment,
+    Facts,
+    LaunchSpec,
+    NodeFacts,
+    NodeSpec,
+    Program,
+    assignments_of,
+)
 from muster.errors import MusterError, UsageError
 
 SPEC = LaunchSpec(
@@ -53,6 +63,12 @@ def test_one_torchrun_per_node_with_the_workers_that_node_has():
         assert option(command.argv, "--rdzv-id") == "my-run"
         assert command.argv[-4:] == SPEC.program.argv
         assert command.env["MUSTER_TTY"] == "80" and command.cwd == "/repo dir"
+
+
+def test_each_agent_is_told_which_ranks_are_its_own():
+    found = assignments_of(SPEC, FACTS, local().plan(SPEC, FACTS))
+    assert [one.ranks for one in found] == [(0, 1), (2,)]
+    assert [Assignment.from_json(json.loads(json.dumps(one.to_json()))) for one in found] == found
 
 
 def test_by_hand_each_worker_is_told_who_it_is():

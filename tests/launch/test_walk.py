@@ -1,12 +1,11 @@
 """A run goes through few files: each is one that whoever reads the code has to open."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from muster import run_files
 from muster.writing import read_json
+from tests.commands import begin, finish
 from tests.launch.submit import REPOSITORY
 
 MOST = 30  # launcher and first agent together; they were 67
@@ -27,17 +26,10 @@ def entered(folder: Path, *pids: int) -> list[str]:
 def test_a_run_of_two_nodes_enters_few_files(tmp_path):
     (tmp_path / "t.py").write_text("print('here')\n")
     command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
-    process = subprocess.Popen(
-        [*command, "--nodes", "2", "--workers", "manual", "--", "t.py"],
-        cwd=tmp_path,
-        env={**os.environ, **traced(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert "here" in output
+    words = ["--nodes", "2", "--workers", "manual", "--", "t.py"]
+    process = begin(*command, *words, cwd=tmp_path, env=traced(tmp_path))
+    code, out, err = finish(process)
+    assert code == 0 and "here" in out, err
     first = read_json(run_files.AGENT.path(tmp_path / "logs" / "walk", node=0))
     files = entered(tmp_path, process.pid, first["pid"])
     assert len(files) <= MOST, f"{len(files)} files:\n{''.join(files)}"

@@ -1,12 +1,12 @@
 """A command that is still importing ends at Ctrl-C without a word."""
 
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from configs.plugins import REPOSITORY
+from tests.commands import call
 
 COMMANDS = ("submit", "jobs", "doctor", "testbed", "study", "sweep")
 # Ctrl-C comes as the first of its own modules is imported.
@@ -25,8 +25,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
-    script = str(REPOSITORY / "launch" / f"{command}.py")
-    argv = [sys.executable, "-c", INTERRUPTED, script, "--help"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    script = REPOSITORY / "launch" / f"{command}.py"
+    done = call(sys.executable, "-c", INTERRUPTED, script, "--help")
     assert done.stderr == ""
     assert done.returncode == -signal.SIGINT

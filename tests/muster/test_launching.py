@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.launching import _flags, write_call
 from muster.run_files import FUNCTION, LAUNCH, RESULT
+from tests.commands import call
 from tests.launch.submit import alive, wait_until
 from tests.preload import skip_if_quick
 
@@ -35,17 +34,10 @@ def project(tmp_path, monkeypatch) -> Path:
     return tmp_path / "project"
 
 
-def run(project: Path, text: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def run(project: Path, text: str) -> subprocess.CompletedProcess[str]:
     """A script of the user's, whose last line is JSON."""
     (project / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = call(sys.executable, "script.py", cwd=project)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -157,8 +149,7 @@ if __name__ == "__main__":
     os.kill(os.getpid(), signal.SIGKILL)
 """
     (project / "script.py").write_text(text)
-    done = subprocess.run([sys.executable, "script.py"], cwd=project, timeout=300, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert call(sys.executable, "script.py", cwd=project).returncode == -signal.SIGKILL
     job = muster.job((project / "run_id").read_text())
     assert len(set(job.results(timeout_s=300))) == 4
 
@@ -186,98 +177,6 @@ def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
     assert job.status().word == "stopped" and alive(job.run_dir) == []
     with pytest.raises(muster.RunFailed, match="stopped by SIGTERM"):
         job.results()
-
-
-def test_what_cannot_start_is_refused_here(project, monkeypatch):
-    monkeypatch.chdir(project)
-    with pytest.raises(muster.UsageError, match="unknown flag --colour"):
-        muster.launch(print, colour="red")
-    with pytest.raises(muster.UsageError, match="--nodes must be at least 1"):
-        muster.launch(print, nodes=0)
-    with pytest.raises(muster.UsageError, match="dry_run: that is for a command line"):
-        muster.launch(print, dry_run=True)
-    with pytest.raises(TypeError, match=r"print or its arguments cannot be pickled: .*lock"):
-        muster.launch(print, threading.Lock())
-    with pytest.raises(muster.UsageError, match=r"fits no run|no runs in"):
-        muster.job("no-such-run")
-    assert not (project / "logs").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "problem"),
-    [
-        (lambda: muster.launch("train.py"), "muster.launch: function is 'train.py'; it must be a"),
-        (lambda: muster.launch(print, kwargs=[1]), "muster.launch: kwargs is a list; give a dict"),
-        (lambda: muster.map(None, [1]), "muster.map: function is None; it must be a function"),
-        (lambda: muster.map(print, 3), "muster.map: items is a int; give a list of them"),
-        (
-            lambda: muster.map(print, [1], at_once=0),
-            "muster.map: at_once is 0; it must be at least",
-        ),
-        (lambda: muster.job(3), "muster.job: run is 3; give the id of a run"),
-        (lambda: muster.job(""), "muster.job: run is ''; give the id of a run"),
-        (lambda: muster.job("--all"), "muster.job: run is '--all'; give the id of a run"),
-        (lambda: muster.Job(None), "muster.Job: run_dir is None; give a run's folder"),
-        (lambda: muster.Job("a").wait("60"), "wait: timeout_s is '60'; it must be a number"),
-        (lambda: muster.Job("a").wait(-1), "wait: timeout_s is -1; it must be at least 0"),
-        (lambda: muster.Job("a").results("60"), "wait: timeout_s is '60'; it must be a number"),
-        (lambda: muster.Job("a").rank(0.5), "rank: number is 0.5; it must be a whole number"),
-        (lambda: muster.Job("a").rank(-1), "rank: number is -1; it must be at least 0"),
-        (lambda: muster.Job("a").logs(rank="0"), "logs: rank is '0'; it must be a whole number"),
-        (lambda: muster.Job("a").logs(rank=-1), "logs: rank is -1; it must be at least 0"),
-        (lambda: muster.on_stop(None), "muster.on_stop: save is None; it must be a function"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_where_it_is_given(call, problem):
-    with pytest.raises(muster.UsageError, match=re.escape(problem)):
-        call()
-
-
-def test_flags_as_a_command_line_has_them():
-    words, env = _flags(
-        nodes="2:4",
-        hosts=["node0", "node1"],
-        snapshot=False,
-        preflight=True,
-        network=None,
-        env={"TOKEN": "hidden"},
-        slurm=["mail-type=END", "comment=mine"],
-    )
-    assert words == [
-        *("--nodes=2:4", "--hosts=node0,node1", "--no-snapshot", "--preflight", "--env=TOKEN"),
-        *("--slurm=mail-type=END", "--slurm=comment=mine"),
-    ]
-    assert "TOKEN" not in env and json.loads(env["MUSTER_ENV"]) == {"TOKEN": "hidden"}
-    assert _flags(slurm={"comment": "mine"})[0] == ["--slurm=comment=mine"]
-    with pytest.raises(muster.UsageError, match="hosts: takes no dict"):
-        _flags(hosts={"node0": 2})
-
-
-def test_a_run_that_somebody_else_started_has_a_state(tmp_path):
-    (tmp_path / "by-hand").mkdir()
-    (tmp_path / "by-hand" / "config.yaml").touch()
-    assert muster.Job(tmp_path / "by-hand").status().word == "unknown"
-
-
-def test_importing_muster_loads_nothing_else():
-    code = (
-        "import sys, muster; before = set(sys.modules); muster.launch;"
-        "print(json.dumps([sorted(before & set('torch numpy cloudpickle subprocess'.split())),"
-        "sorted(set(sys.modules) & set('torch numpy configs launch train'.split()))]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json; {code}"], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == [[], []]
-
-
-def test_a_call_says_what_its_worker_must_know(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path.parent), *sys.path])
-    write_call(tmp_path / "call", "work", print, (), {})
-    about = json.loads((tmp_path / "call" / "call.json").read_text())
-    assert about["name"] == "work" and about["path"][:2] == [".", ".."]
-    assert not any("site-packages" in one for one in about["path"])
 
 
 def test_each_item_has_a_run_of_its_own(project):

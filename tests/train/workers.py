@@ -1,7 +1,6 @@
 """Real workers in real processes, for the tests of this folder."""
 
 import json
-import os
 import random
 import socket
 import subprocess
@@ -12,6 +11,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from tests.commands import begin, call
 from tests.preload import interpreter, skip_if_quick
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,14 +43,7 @@ def start(
     python: str | None = None,
 ) -> subprocess.Popen[str]:
     skip_if_quick()
-    return subprocess.Popen(
-        [python or interpreter(), *python_args],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return begin(python or interpreter(), *python_args, cwd=cwd, env=env)
 
 
 def finish(
@@ -92,6 +85,10 @@ def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def losses(run_dir: Path) -> list[float]:
+    return [one["loss"] for one in records(run_dir, 0) if one["kind"] == "step"]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(path.read_text())
     return value
@@ -113,8 +110,8 @@ def run_on_ranks(script: str, ranks: int, *words: str, timeout_s: float = 300) -
     """Run `script` as each worker of one group on this machine; all of them must end well."""
     torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, f"--nproc-per-node={ranks}", script, *words]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
+    env = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    done = call(*command, env=env, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -43,6 +43,7 @@ TESTS = """
     tests/train/sync/compression/test_compression.py
     tests/train/sync/modes/test_gather_scatter.py tests/train/sync/modes/test_ddp.py
     tests/muster/worker/test_inspection.py tests/muster/worker/test_worker_main.py
+    tests/muster/worker/test_worker_end.py
     tests/muster/worker/test_function_call.py tests/muster/test_rank_variables.py
 """.split()
 CLOSE = 1e-12  # of losses in float64, which are about 1

@@ -13,6 +13,7 @@ from typing import Any
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.launch.submit import SUBMIT
+from tests.train.workers import losses
 
 PROGRAM = Path(__file__).with_name("program.py")
 NODES, LIMIT_S = 2, 600
@@ -53,7 +54,7 @@ def ended(cluster: Cluster, name: str, python: str, folder: Path) -> dict[str, A
         return {"problem": f"exit code {code}: {(err or out)[-1500:]}"}
     runs = [path for path in (project / "logs").iterdir() if path.is_dir()]
     result: dict[str, Any] = json.loads(found.read_text())
-    return {**result, "records": [ways.losses(one) for one in runs if (one / "metrics").is_dir()]}
+    return {**result, "records": [losses(one) for one in runs if (one / "metrics").is_dir()]}
 
 
 if __name__ == "__main__":

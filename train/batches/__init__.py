@@ -1,1 +1,1 @@
-"""Who computes what: which samples of each global batch are each rank's."""
+"""Which samples of each global batch each rank computes."""

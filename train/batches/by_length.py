@@ -1,8 +1,8 @@
-"""Samples of unequal length are cut so that all ranks have equally many tokens, padding included.
+"""Divide samples of unequal length so that all ranks have equally many tokens, with padding.
 
-A global batch is sorted by length, and each rank's part is a run of neighbours in it; so is each of
-its micro-batches, which is filled up to its longest sample. Which samples the batch holds stays as
-it is, and so do the mean over them, the loss and the gradient.
+A global batch is sorted by length. Each rank's part is a run of neighbours in it, and so is each of
+its micro-batches, which is padded to its longest sample. The samples of the batch stay the same,
+and so do their mean, the loss and the gradient.
 
 An example: six samples of these lengths on two equal ranks. Padding counts, so a run of n samples
 costs n times its longest one.
@@ -11,11 +11,11 @@ costs n times its longest one.
     three each        |rank 0: 3 * 5| |rank 1: 3 * 16|         slowest: 48 tokens
     best cut          |rank 0: 4 * 6    | |rank 1: 2 * 16|     slowest: 32 tokens
 
-How the best cut is found: for a limit of tokens, each rank in turn takes the longest run that stays
-within it (`_fill`). If samples are left over, the limit was too low. Bisection finds the lowest
-limit that is enough (`_improved`). This is repeated for each number of micro-batches, as long as
-its fixed costs alone are below the best cut so far, and for a few orders of the ranks (`_orders`),
-since with unequal shares it matters who takes the short samples.
+How the best cut is found: for a limit of tokens, each rank in turn takes the longest run within the
+limit (`_fill`). If samples remain, the limit was too low. Bisection finds the lowest sufficient
+limit (`_improved`). This is repeated for each number of micro-batches, as long as their fixed costs
+alone are below the best cut so far. It is also repeated for a few orders of the ranks (`_orders`):
+with unequal shares it matters which rank takes the short samples.
 """
 
 import math
@@ -24,30 +24,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-# What a forward and backward pass costs whatever is in it, in tokens; by a line through the times
-# of passes over 16 to 2,048 tokens. On a CPU core it was 68 for 6 layers of 384, and 112 for the
-# quickstart's BERT. A GPU's is an estimate: 15 ms of launches, at a million tokens a second.
+# The fixed cost of a forward and backward pass, in tokens: fitted to the times of passes over 16 to
+# 2,048 tokens. On a CPU core it was 68 for 6 layers of 384, and 112 for the quickstart's BERT. For
+# a GPU it is an estimate: 15 ms of launches, at a million tokens a second.
 PASS_TOKENS = {"cpu": 100.0, "cuda": 15000.0}
 PRECISION = 5e-3  # of the search for the best cut
-ABOVE = 1 + 1e-9  # so that what is exactly as long as allowed is not refused for its last bit
+ABOVE = 1 + 1e-9  # a factor: a part of exactly the limit is not refused for a rounding error
 
-Part = list[range]  # of a rank: its micro-batches, as runs in the sorted batch
+Part = list[range]  # of one rank: its micro-batches, as runs in the sorted batch
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How to cut a batch whose samples have `widths` (M,), ascending; tokens include padding."""
+    """A division of a batch with sample lengths `widths` (M,), ascending; padding counts."""
 
     widths: Sequence[int]
-    shares: Sequence[float]  # of the tokens, by rank; 0 gets nothing, and one is above 0
+    shares: Sequence[float]  # of the tokens, by rank; a share of 0 gets nothing, and one is above 0
     pass_tokens: float  # fixed cost of a micro-batch
     least: int = 1  # micro-batches of a rank, if it has as many samples
 
     def best(self, plain: Sequence[tuple[int, int]]) -> list[Part]:
-        """The part of each rank, so that the slowest has as little to do as was found.
+        """The part of each rank, so that the slowest rank has as few tokens as could be found.
 
-        `plain` is the cut that does not look at lengths, by rank: samples, and the longest of
-        them. With `least` 1 the slowest rank has no more tokens than there.
+        `plain` is the division that ignores lengths: for each rank the number of samples and the
+        longest. With `least` 1 the slowest rank has no more tokens than in `plain`.
         """
         found: list[Part] = []
         found_cost = math.inf
@@ -70,19 +70,19 @@ class Cut:
 
     @cached_property
     def _pass_cost(self) -> float:
-        """The fixed cost by share, of a rank that has the mean one."""
+        """The fixed cost by share, of a rank with the mean share."""
         return self.pass_tokens * sum(share > 0 for share in self.shares) / math.fsum(self.shares)
 
     @cached_property
     def _floor(self) -> float:
-        """Tokens by share, if all are busy to the end and nothing is padding."""
+        """Tokens by share, if all ranks are busy to the end and nothing is padding."""
         return sum(self.widths) / math.fsum(self.shares)
 
     def _orders(self, plain: Sequence[tuple[int, int]]) -> list[tuple[int, ...]]:
-        """In which the ranks take their runs, from the shortest sample to the longest.
+        """Orders in which the ranks take their runs, from the shortest sample to the longest.
 
-        With unequal shares, which is best depends on the lengths. By the longest sample of
-        `plain`, each rank can have as many samples as there, and no longer ones.
+        With unequal shares, the best order depends on the lengths. In the order of the longest
+        sample in `plain`, each rank can have as many samples as there, and no longer ones.
         """
         ranks = [rank for rank, share in enumerate(self.shares) if share > 0]
         if len({self.shares[rank] for rank in ranks}) == 1:
@@ -95,7 +95,7 @@ class Cut:
         return list(dict.fromkeys(tuple(sorted(ranks, key=key)) for key in keys))
 
     def _improved(self, parts: list[Part], order: Sequence[int], passes: int) -> list[Part]:
-        """`parts`, or the better ones that bisection finds."""
+        """`parts`, or a better division that bisection finds."""
         low, high = self._floor, self._slowest(parts)
         while high - low > PRECISION * low:
             middle = (low + high) / 2
@@ -107,7 +107,7 @@ class Cut:
         return parts
 
     def _fill(self, order: Sequence[int], passes: int, most: float) -> list[Part]:
-        """Give each rank as many samples as `most` tokens by share allow; []: some are left."""
+        """Give each rank as many samples as `most` tokens by share allow; [] if some remain."""
         parts: list[Part] = [[] for _ in self.shares]
         start, size = 0, len(self.widths)
         for rank in order:
@@ -121,14 +121,14 @@ class Cut:
         return parts if start == size else []
 
     def _reach(self, start: int, tokens: float) -> int:
-        """The end of the longest run from `start` that has at most so many."""
+        """The end of the longest run from `start` with at most `tokens`."""
         ends = range(start + 1, len(self.widths) + 1)
         return start + bisect_right(
             ends, tokens, key=lambda end: (end - start) * self.widths[end - 1]
         )
 
     def _slowest(self, parts: Sequence[Part], pass_cost: float = 0.0) -> float:
-        """Tokens by share of the rank that has most, each pass counting `pass_cost` as well."""
+        """Tokens by share of the slowest rank; each pass also counts `pass_cost`."""
         return max(
             sum(len(run) * self.widths[run[-1]] for run in part) / share + len(part) * pass_cost
             for part, share in zip(parts, self.shares, strict=True)

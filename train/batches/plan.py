@@ -1,8 +1,8 @@
 """Which samples each rank computes: one seeded permutation per epoch, cut into global batches.
 
-Step k of an epoch takes samples [k*M, (k+1)*M) of the permutation, whatever the number of ranks;
-the split, and the samples' lengths, only decide who computes which of them. So neither the batches
-nor the loss curve depend on the ranks or on the split.
+Step k of an epoch takes samples [k*M, (k+1)*M) of the permutation, whatever the number of ranks.
+The split and the samples' lengths only decide which rank computes which sample. So neither the
+batches nor the loss curve depend on the number of ranks or on the split.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from .by_length import Cut
 
 
 def split_batch(size: int, weights: Sequence[float]) -> list[int]:
-    """Cut `size` samples by `weights`: whole numbers that sum to `size`, by largest remainder.
+    """Divide `size` samples by `weights`: whole numbers that sum to `size`, by largest remainder.
 
     A weight of zero gets zero samples. Ties go to the lower rank.
     """
@@ -46,12 +46,12 @@ class MicroBatch:
     """Samples that one rank computes in one forward pass."""
 
     indices: tuple[int, ...]
-    # n * world_size / M: scaled by it, a plain mean over ranks of the sum over micro-batches is
-    # the mean over all M samples. Zero for the dummy of a rank that has nothing to compute.
+    # The factor n * world_size / M makes a plain mean over ranks of the sum over micro-batches the
+    # mean over all M samples. It is zero for the dummy of a rank without samples.
     weight: float
-    tokens: int = 0  # padding included; 0: lengths are not known, or it is a dummy
-    share: float = 1.0  # of the global batch, that this rank has in this step
-    is_last: bool = True  # of this step, on this rank
+    tokens: int = 0  # padding included; 0 if lengths are unknown, or for a dummy
+    share: float = 1.0  # this rank's part of the global batch in this step
+    is_last: bool = True  # whether it is this rank's last of the step
 
     @property
     def samples(self) -> int:
@@ -59,9 +59,10 @@ class MicroBatch:
 
     @contextmanager
     def on(self, model: nn.Module) -> Iterator[None]:
-        """Around its forward and backward pass: only the last one of a step synchronises.
+        """A context for its forward and backward pass: only a step's last one synchronises.
 
-        The BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` know whether it counts.
+        It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
+        it.
         """
         layers = batchnorm.synced_layers(model)
         batchnorm.count_samples(layers, self.samples > 0)
@@ -74,11 +75,11 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One step, as one rank sees it: its micro-batches, never none."""
+    """One step of one rank: its micro-batches, at least one."""
 
     samples: int  # M, of the global batch
     micro_batches: tuple[MicroBatch, ...]
-    step: int = 0  # its number, from 1, where somebody counts them
+    step: int = 0  # its number, from 1, if steps are counted
     epoch: int = 0  # 0 is the first
 
     @property
@@ -99,13 +100,13 @@ class BatchPlan:
     weights: tuple[float, ...]  # one per rank
     accumulation: int
     seed: int
-    # Whether the batch is cut into micro-batches first, and each of these among the ranks: what
-    # sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
+    # Whether the batch is first cut into micro-batches, and each of these among the ranks. A layer
+    # that sees a whole micro-batch (BatchNorm) then sees the same one on any number of ranks.
     in_step: bool = False
-    # Whether all ranks run as many passes in a step, as where each of them is a collective.
+    # Whether all ranks run equally many passes in a step, as needed if each pass is a collective.
     same_passes: bool = False
-    lengths: Sequence[int] = ()  # tokens of each sample; empty: not known, or all alike
-    pass_tokens: float | None = None  # of train/batches/by_length.py; None: lengths do not count
+    lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all alike
+    pass_tokens: float | None = None  # see train/batches/by_length.py; None: ignore lengths
 
     @property
     def steps_per_epoch(self) -> int:
@@ -150,7 +151,7 @@ class BatchPlan:
         return self._step(ordered, [ordered[run.start : run.stop] for run in runs])
 
     def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
-        # A rank without samples still runs its share of forward passes, times zero, so that the
+        # A rank without samples still runs as many forward passes, times zero, so that the
         # collectives of all ranks match.
         share = sum(map(len, parts)) / len(batch)
         micro_batches = (
@@ -169,10 +170,9 @@ class BatchPlan:
 def evaluation_indices(
     size: int, rank: int, world_size: int, batch_size: int, lengths: Sequence[int] = ()
 ) -> list[list[int]]:
-    """The batches of an evaluation set that `rank` computes: over all ranks, each sample once.
+    """The batches of an evaluation set that `rank` computes; over all ranks, each sample once.
 
-    By `lengths` of the samples, if there are any: neighbours in length go together, and every
-    rank has short ones and long ones.
+    With `lengths`, samples of similar length go together, and every rank has short and long ones.
     """
     if lengths:
         own = sorted(range(size), key=lengths.__getitem__)[rank::world_size]

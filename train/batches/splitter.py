@@ -1,7 +1,7 @@
-"""`split="auto"`: who is measured to be faster gets more, so that all ranks end a step at once.
+"""`split="auto"`: faster ranks get more samples, so that all ranks end a step at the same time.
 
-A rank computes n samples in beta n seconds, and beta is measured while it trains: nothing is
-computed for the sake of measuring, and nothing changes but who computes what.
+A rank computes n samples in beta n seconds. beta is measured during the training: no extra work is
+computed, and only the assignment of samples to ranks changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from ..records.schema import SplitRecord
 from ..sync.ranks import Ranks
 from .plan import BatchPlan, split_batch
 
-MEASURED_STEPS = 8  # before the first split, the first of which warms up
-# A new split must promise so much over the one there is: speeds always waver a little.
+MEASURED_STEPS = 8  # before the first split; the first step is a warm-up
+# A new split must gain at least this much, since speeds always vary a little.
 DEAD_BAND = 1.05
 
 
 class Splitter:
-    """Chooses the ranks' parts, alike on all of them."""
+    """Chooses the ranks' parts, the same on all of them."""
 
     def __init__(
         self,
@@ -28,12 +28,12 @@ class Splitter:
         note: Callable[[SplitRecord], None] = lambda record: None,
     ) -> None:
         self._ranks, self._say, self._note = ranks, say, note
-        self._betas = [0.0] * ranks.world_size  # seconds of a sample on each rank; 0: unknown
+        self._betas = [0.0] * ranks.world_size  # seconds per sample on each rank; 0: unknown
 
     def better(self, plan: BatchPlan, step: int, seconds: float, amount: float) -> BatchPlan:
-        """`plan`, or one with other parts from `step` on, where that gains enough; collective.
+        """`plan`, or one with other parts from `step` on if that gains enough; collective.
 
-        This rank has computed an `amount`, in samples or all ranks in tokens, in so many seconds.
+        This rank has computed `amount` in `seconds`: samples, or tokens if all ranks count tokens.
         """
         own = torch.tensor([seconds, amount], dtype=torch.float64, device=self._ranks.device)
         for rank, (taken_s, computed) in enumerate(self._ranks.all_gather(own).tolist()):
@@ -49,7 +49,7 @@ class Splitter:
         return plan
 
     def _slowest(self, plan: BatchPlan, weights: Sequence[float]) -> float:
-        """By samples alone, the time of the rank that ends last; without any it computes one."""
+        """The time of the slowest rank, by samples alone; a rank without samples computes one."""
         parts = split_batch(plan.batch_size, weights)
         return max(beta * max(1, part) for beta, part in zip(self._betas, parts, strict=True))
 

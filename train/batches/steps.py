@@ -1,4 +1,4 @@
-"""Which samples each rank computes in each step, for a loop of one's own."""
+"""Which samples each rank computes in each step, for your own training loop."""
 
 import math
 import sys
@@ -17,7 +17,7 @@ from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
 from .splitter import MEASURED_STEPS, Splitter
 
-# Who takes steps before the loop computes them: torch's DataLoader with workers, and Accelerate's.
+# Callers that take steps before the loop computes them: DataLoader workers, and Accelerate's.
 READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
 
 
@@ -46,7 +46,7 @@ def steps(
         3 [2]
 
     Args:
-        dataset: what has a length, or that length.
+        dataset: a dataset with a length, or that length.
         batch_size: samples of a step, over all ranks.
         seed: of the permutations, one for each epoch.
         epochs: how often all samples are gone through.
@@ -58,7 +58,7 @@ def steps(
         model: what `muster.sync` returned.
 
     Raises:
-        UsageError: an argument that makes no sense.
+        UsageError: an invalid argument.
     """
     ranks = current_ranks()
     size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
@@ -104,31 +104,31 @@ def _no_ratios(split: Any, world_size: int) -> Iterator[str]:
 
 
 class Steps:
-    """Iterates over the steps that are left, from one epoch to the next; see `steps`.
+    """Iterates over the remaining steps, from one epoch to the next; see `steps`.
 
-    It has a `state_dict`, so that a training goes on where it was: with the step after the one
-    that was handed out last. So it is the loop that is to go through it; what reads ahead of the
-    loop gets `batches`, and is refused here.
+    Its `state_dict` lets a training continue after the step that was handed out last. So the
+    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`, and
+    is refused here.
     """
 
     def __init__(
         self, plan: BatchPlan, ranks: Ranks, epochs: int, model: nn.Module | None = None
     ) -> None:
         self.plan, self.epochs = plan, epochs
-        self.step = 0  # the number of the one that was handed out last
+        self.step = 0  # the number of the step that was handed out last
         self._ranks = ranks
         self._timer = None if model is None else PassTimer(model)
-        self.is_read_ahead = False  # from where it was, by `batches`
+        self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
-        self._samples = 0  # that this rank has computed since it was last measured
+        self._samples = 0  # computed by this rank since the last measurement
 
     def __len__(self) -> int:
-        """Of all epochs together."""
+        """The steps of all epochs together."""
         return self.epochs * self.plan.steps_per_epoch
 
     def __iter__(self) -> Iterator[StepPlan]:
         while self.step < len(self):
-            plan = self.plan  # until speeds have changed
+            plan = self.plan  # valid until the speeds change
             for found in self.left(self.step):
                 _refuse_reading_ahead()
                 self.step += 1
@@ -140,7 +140,7 @@ class Steps:
                     break
 
     def left(self, after: int) -> Iterator[StepPlan]:
-        """The steps after that one, with this split; no position changes."""
+        """The steps after step `after`, with this split; no position changes."""
         per_epoch = self.plan.steps_per_epoch
         for epoch in range(after // per_epoch, self.epochs):
             every = self.plan.epoch(epoch, self._ranks.rank)
@@ -149,17 +149,17 @@ class Steps:
                     yield replace(found, step=step, epoch=epoch)
 
     def batches(self) -> "Batches":
-        """The samples of each micro-batch that is left, for `batch_sampler=` of a DataLoader.
+        """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
-        It may be read ahead, as a DataLoader with workers does: what has been read there changes
-        no position. Each time that it is gone through it begins after the last step of the loop.
+        It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
+        iteration over it begins after the last step of the loop.
 
             loader = iter(DataLoader(dataset, batch_sampler=steps.batches(), num_workers=4))
             for step in steps:
                 for micro, batch in zip(step.micro_batches, loader):
 
         Raises:
-            UsageError: split is "auto", which decides while it trains.
+            UsageError: split is "auto", which decides during the training.
         """
         if self._timer is not None:
             raise UsageError(
@@ -169,13 +169,13 @@ class Steps:
         return Batches(self)
 
     def _measure(self, timer: PassTimer) -> None:
-        """Give faster ranks more, where that gains enough; collective."""
+        """Give faster ranks more samples, if that gains enough; collective."""
         taken, samples, self._samples = timer.take(), self._samples, 0
         seconds = taken.forward_s + taken.backward_s
         self.plan = self._splitter.better(self.plan, self.step, seconds, samples)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it is, and in what."""
+        """The position, and the samples it refers to."""
         plan = self.plan
         return {
             "step": self.step,
@@ -185,10 +185,10 @@ class Steps:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there, on any number of ranks and with any split.
+        """Continue from there, on any number of ranks and with any split.
 
         Raises:
-            UsageError: those were steps through other samples, or a DataLoader has read ahead.
+            UsageError: the steps were through other samples, or a DataLoader has read ahead.
         """
         if self.is_read_ahead:
             raise UsageError(
@@ -217,10 +217,10 @@ class Batches:
 
 
 def _refuse_reading_ahead() -> None:
-    """Refuse to hand out a step to who will compute it later: the position would run ahead.
+    """Refuse to hand a step to code that computes it later: the position would run ahead.
 
     Raises:
-        UsageError: a DataLoader that reads ahead has asked for it, in whatever wrapping.
+        UsageError: a DataLoader that reads ahead has asked for it, however it is wrapped.
     """
     frame = sys._getframe(1).f_back
     while frame is not None:

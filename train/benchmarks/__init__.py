@@ -1,1 +1,1 @@
-"""How fast and how right collectives are, among all ranks and between every two nodes."""
+"""Measure collectives and check their results, among all ranks and between every two nodes."""

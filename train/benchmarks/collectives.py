@@ -1,15 +1,15 @@
-"""One collective of one size is checked value by value, and timed, in nccl-tests' terms.
+"""Check one collective of one size value by value, and time it, in the terms of nccl-tests.
 
-Its columns are those of doc/PERFORMANCE.md there. algbw is size / time; busbw is algbw times a
-factor that makes it comparable with the speed of a link, however many ranks there are:
+Its columns are those of doc/PERFORMANCE.md of nccl-tests. algbw is size / time; busbw is algbw
+times a factor that makes it comparable with a link's speed, for any number of ranks:
 
     all_reduce                              2 (n - 1) / n
     reduce_scatter all_gather gather scatter  (n - 1) / n
     broadcast reduce sendrecv                           1
 
-As there, the size of what is gathered or scattered is that of all parts together; sendrecv is a
-ring, in which each rank sends to the next one and receives from the one before. The time is that of
-the slowest rank, over enough repetitions to fill a part of a second.
+As in nccl-tests, the size of what is gathered or scattered is that of all parts together. sendrecv
+is a ring, in which each rank sends to the next one and receives from the one before. The time is
+that of the slowest rank, over enough repetitions to fill a part of a second.
 """
 
 import time
@@ -31,11 +31,11 @@ ITEM_BYTES = 4
 
 @dataclass(frozen=True)
 class Effort:
-    """How long one collective of one size is repeated."""
+    """How often one collective of one size is repeated."""
 
     budget_s: float  # for all repetitions
     most: int  # repetitions
-    rounds: int  # ranks meet before each; the fastest and the mean are told
+    rounds: int  # ranks meet before each; the fastest and the mean are reported
 
 
 THOROUGH = Effort(budget_s=0.5, most=1000, rounds=5)
@@ -43,14 +43,14 @@ THOROUGH = Effort(budget_s=0.5, most=1000, rounds=5)
 
 @dataclass(frozen=True)
 class _Case:
-    """A collective with its buffers: `run` may be repeated, `results` hold after the first."""
+    """A collective with its buffers: `run` may be repeated, `results` are valid after the first."""
 
     run: Callable[[], object]
-    results: list[tuple[Tensor, Callable[[], Tensor]]]  # what came, and what should have
+    results: list[tuple[Tensor, Callable[[], Tensor]]]  # received tensors, expected values
 
 
 def bus_factor(name: str, world_size: int) -> float:
-    """What nccl-tests multiplies algbw with to get busbw."""
+    """The factor of nccl-tests from algbw to busbw."""
     n = world_size
     if name == "all_reduce":
         return 2 * (n - 1) / n
@@ -110,12 +110,12 @@ def _timed(call: Callable[[], object], often: int, device: torch.device) -> floa
 
 
 def _pattern(count: int, of_rank: int, device: torch.device) -> Tensor:
-    """Small whole numbers, of which float sums are exact, unlike on every rank."""
+    """Small whole numbers, whose float sums are exact, different on every rank."""
     return (torch.arange(count, device=device) % 251 + of_rank).float()
 
 
 def _case(name: str, count: int, peers: Peers) -> _Case:
-    """That collective with its buffers, of `count` floats for each rank or part."""
+    """The collective `name` with its buffers, of `count` floats for each rank or part."""
     rank, size = peers.world.rank, peers.world.world_size
     own = _pattern(count, rank, peers.device)
     came = torch.zeros_like(own)
@@ -149,7 +149,7 @@ def _case(name: str, count: int, peers: Peers) -> _Case:
             whole = own.new_zeros(count * size)
             expected = [(part, of(one)) for one, part in enumerate(whole.split(count))]
             return _Case(lambda: dist.all_gather_single(whole, own), expected)
-        case "reduce_scatter":  # part i of every rank is the pattern of that rank, plus i
+        case "reduce_scatter":  # part i of every rank is that rank's pattern plus i
             whole = torch.cat([own + part for part in range(size)])
             expected = [(came, lambda: total() + rank * size)]
             return _Case(lambda: dist.reduce_scatter_single(came, whole), expected)

@@ -1,4 +1,4 @@
-"""How fast and how right the network is: every collective, and every way between two nodes."""
+"""Measure the network and check its data: every collective, and every pair of nodes."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,17 +19,17 @@ MOST = 50  # repetitions
 EFFORT = Effort(budget_s=0.25, most=MOST, rounds=1)
 PAIR_BUDGET_S = 0.1
 PAIR_SIZES = (1024**2, 16 * 1024**2)
-# Where a small message takes longer than this, a large one has nothing to add but time.
+# If a small message takes longer than this, a large one would only take more time.
 SLOW_S = 0.1
-ALONE = 16  # up to so many ranks, one pair at a time: nothing else is on the wire
-EVERY_RANK = 16  # up to so many ranks all are paired, else the first of each node
+ALONE = 16  # up to this many ranks, one pair at a time: no other traffic
+EVERY_RANK = 16  # up to this many ranks all are paired, else the first of each node
 
 
 def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
-    """All of it; the same on every rank, but for what only rank 0 is told.
+    """All measurements; the same on every rank, except for those that only rank 0 gets.
 
     Raises:
-        MusterError: a rank does not take part; it is named.
+        MusterError: a rank does not take part; the message names it.
     """
     world = peers.world
     if world.world_size == 1:
@@ -61,10 +61,10 @@ def where(peers: Peers) -> dict[str, Any]:
 
 
 def all_are_here(timeout_s: float) -> None:
-    """Have all ranks pass this point.
+    """Wait until all ranks have called this.
 
     Raises:
-        MusterError: a rank does not; it is named.
+        MusterError: a rank does not; the message names it.
     """
     group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
     try:
@@ -83,7 +83,7 @@ def rounds(ranks: Sequence[int], alone: int = ALONE) -> Iterator[list[tuple[int,
 
 
 def _tournament(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """The first stays, the others go around it, as players at tables do."""
+    """The circle method: the first stays, the others move around it."""
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     for _ in range(len(places) - 1):
         half = len(places) // 2
@@ -93,7 +93,7 @@ def _tournament(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, Any]]:
-    """One way after the other, where few nodes may share a core or a switch; both directions."""
+    """Both directions, one after the other, since nodes may share a core or a switch."""
     chosen = list(range(len(nodes)))
     if len(nodes) > EVERY_RANK:
         chosen = [nodes.index(node) for node in dict.fromkeys(nodes)]
@@ -106,14 +106,14 @@ def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, 
         dist.barrier()
     gathered: list[Any] = [None] * len(nodes)
     dist.all_gather_object(gathered, found)
-    # the one that sends has it, too; the one that receives has waited for the last byte
+    # the sender has the result, too; the receiver has waited for the last byte
     return sorted(
         (one for ways in gathered for one in ways), key=lambda one: (one["from"], one["to"])
     )
 
 
 def _way(rank: int, source: int, target: int, device: torch.device) -> list[dict[str, Any]]:
-    """Bytes a second from `source` to `target`, as the source sees it: until the last has come."""
+    """Bytes per second from `source` to `target`, measured by the source until the last arrived."""
     found = []
     token = torch.zeros(1, device=device)
     for size in PAIR_SIZES:
@@ -133,7 +133,7 @@ def _way(rank: int, source: int, target: int, device: torch.device) -> list[dict
 def _sent(
     rank: int, source: int, target: int, load: torch.Tensor, token: torch.Tensor, often: int
 ) -> float:
-    """Seconds for one load, until the other says that all have come."""
+    """Seconds for one load, until the receiver confirms that everything has arrived."""
     began = time.perf_counter()
     for _ in range(often):
         if rank == source:
@@ -142,14 +142,14 @@ def _sent(
             dist.recv(load, source)
     if rank == source:
         dist.recv(token, target)
-        token.item()  # on a GPU: wait for it
+        token.item()  # on a GPU, this waits for it
     else:
         dist.send(token, source)
     return max((time.perf_counter() - began) / often, 1e-9)
 
 
 def _agreed(rank: int, source: int, target: int, value: int, device: torch.device) -> int:
-    """The source's value, on both."""
+    """The source's value, on both ranks."""
     message = torch.tensor(value, device=device)
     if rank == source:
         dist.send(message, target)

@@ -1,1 +1,1 @@
-"""A run written to disk so that it can be continued, whatever happens while it is written."""
+"""Write a run to disk so that it can be continued, even if a write is interrupted."""

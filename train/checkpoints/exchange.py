@@ -1,6 +1,6 @@
-"""What checkpoints need of other ranks: nodes need not share a file system to save or to resume.
+"""What ranks exchange to save and resume, since nodes need not share a file system.
 
-Between the ranks of one job torch's object collectives carry it, through gloo.
+Between the ranks of one job, torch's object collectives carry it, through gloo.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from ..sync.ranks import Ranks
 
 Files = dict[str, Any]
 T = TypeVar("T")
-ALL = "all"  # in the place of a rank: they agree
+ALL = "all"  # stands for a rank: a value on which all ranks agree
 
 
 def gather(ranks: Ranks, value: T) -> list[T]:
@@ -36,7 +36,7 @@ def gather(ranks: Ranks, value: T) -> list[T]:
 def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     """Whether this rank is the first of those that see the same `folder`, which rank 0 makes.
 
-    Rank 0 is, and one rank of each `place`, a host's name, with a disk of its own. Collective.
+    Rank 0 is, and so is one rank of each `place` (a host's name) that has its own disk. Collective.
 
     Raises:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
@@ -52,7 +52,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         return Path(mark)
 
     mark = agreement.of_first(ranks.rank, ranks.world_size, marked)
-    # of those that do not see it, the host
+    # the hosts of the ranks that do not see it
     hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
         mark.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
 
 
 def share(ranks: Ranks, source: int, value: T) -> T:
-    """What the rank `source` has, on every rank."""
+    """The value of rank `source`, on every rank."""
     if ranks.world_size == 1:
         return value
     shared = [value]
@@ -70,9 +70,9 @@ def share(ranks: Ranks, source: int, value: T) -> T:
 
 
 def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
-    """Copies on the CPU of every rank's tensors, as `RANK/NAME`, or `all/NAME` where all agree.
+    """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if all ranks agree.
 
-    `state` has the same names and forms on every rank. A rank that does not keep them has none.
+    `state` has the same names and shapes on every rank. A rank with `keeps` false returns none.
     """
     own = {name: state[name].detach().to("cpu", copy=True).contiguous() for name in sorted(state)}
     digests = gather(ranks, {name: _digest(tensor) for name, tensor in own.items()})
@@ -88,7 +88,7 @@ def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dic
 
 
 def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """What `gather_own` kept of this rank; None: only what all had."""
+    """This rank's tensors from `gather_own`; with rank None only those that all ranks shared."""
     parts = [(full.partition("/"), tensor) for full, tensor in retained.items()]
     return {name: tensor for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
 

@@ -34,39 +34,39 @@ from .exchange import Files, gather, gather_own, own_of, share
 from .writer import Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
-SLOW_S = 1.0  # that writing one takes; below it, one that is skipped costs hardly any training
+SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
 
 
 class HasState(Protocol):
-    """What checkpoints are made of: a training, of whatever program. All ranks call it alike."""
+    """The interface of a training that is saved, of whatever program. All ranks call it alike."""
 
     def own_state(self) -> Mapping[str, Tensor]:
-        """What this rank remembers that others may not; the same names and forms on every rank."""
+        """This rank's own tensors; the same names and shapes on every rank."""
         ...
 
     def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
-        """What is the same on every rank: what each file holds, and a few numbers, for JSON.
+        """What is the same on every rank: the content of each file, and some numbers for JSON.
 
-        Tensors are copies on the CPU. Every rank is asked, since to put them together may take
-        all; what is returned by one that does not keep them is thrown away.
+        Tensors are copies on the CPU. Every rank is called, since collecting them may need all
+        ranks; the result of a rank with `keeps` false is discarded.
         """
         ...
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
-        """Go on from what the others returned; of `own_state`, as much as fits these ranks."""
+        """Continue from what the other methods returned; `own` is what fits these ranks."""
         ...
 
 
 class StepRequests(NamedTuple):
-    """What a rank says after a step, or at least one of them."""
+    """What one rank, or at least one of all ranks, requests after a step."""
 
-    stop: bool = False  # it was asked to
-    save: bool = False  # a checkpoint is due
-    busy: bool = False  # it is still writing the last one
+    stop: bool = False  # stop the training
+    save: bool = False  # save: a checkpoint is due
+    busy: bool = False  # this rank is still writing the last one
 
     @classmethod
     def of_any(cls, rows: Tensor) -> "StepRequests":
-        """What at least one of them says: (world_size, 3)."""
+        """What at least one row of (world_size, 3) requests."""
         return cls(*rows.any(0).tolist())
 
 
@@ -84,7 +84,7 @@ class CheckpointManager:
         keep_last: int = 2,
         keep_best: str | None = None,
     ) -> None:
-        """`writes`: whether this rank does, of which there is one for each file system.
+        """`writes`: whether this rank writes, as one rank of each file system does.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         """
@@ -95,16 +95,16 @@ class CheckpointManager:
         if writes:
             self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
         self.folder = folder
-        self._saved = -1  # the step of the last one
-        self._due_since = time.monotonic()  # the last one, made or skipped
-        self._told = False  # that the disk is slow
+        self._saved = -1  # the step of the last checkpoint
+        self._due_since = time.monotonic()  # when the last one was made or skipped
+        self._told = False  # whether a slow disk was reported
         self._best: float | None = None
         self._best_step: int | None = None
-        self._run: int | None = None  # among those that write into this folder
-        self._origin: int | None = None  # the run that this one goes on from, at the very first
+        self._run: int | None = None  # this run's number among those that write into this folder
+        self._origin: int | None = None  # the first run of the chain that this one continues
 
     def is_due(self, step: int) -> bool:
-        """Whether one should be made after `step`; rank 0 decides for all."""
+        """Whether a checkpoint is due after `step`; rank 0 decides for all."""
         if self._ranks.rank != 0:
             return False
         if self._unit == "step":
@@ -113,24 +113,24 @@ class CheckpointManager:
         return self._unit == "min" and waited_s >= 60 * self._every
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
-        """What this rank wants to be done after `step`; `stop`: it was asked to."""
+        """What this rank requests after `step`; `stop`: it was asked to stop."""
         is_busy = self._writer is not None and self._writer.is_busy
         return StepRequests(stop, self.is_due(step), is_busy)
 
     def is_due_at_end(self, step: int) -> bool:
-        """Whether one should be made when all is done, to go on with more steps one day."""
+        """Whether one is due at the end of the run, so that more steps can be added later."""
         return self._unit != "never" and self._saved != step
 
     @property
     def is_due_after_epoch(self) -> bool:
-        """Whether one should be made at the end of every epoch."""
+        """Whether one is due at the end of every epoch."""
         return self._unit == "epoch"
 
     def is_best(self, metrics: dict[str, float], step: int) -> bool:
-        """Whether --keep-best wants that of `step`, by metrics that are the same on all ranks.
+        """Whether --keep-best applies to `step`; `metrics` are the same on all ranks.
 
         Raises:
-            UsageError: --keep-best names none of them.
+            UsageError: --keep-best names none of the metrics.
         """
         name = self._keep_best
         if name is None or not metrics:
@@ -144,12 +144,12 @@ class CheckpointManager:
         return True
 
     def make(self, step: int, training: HasState, requests: StepRequests) -> None:
-        """Make a checkpoint that is due, or skip it where a rank is still writing the last one.
+        """Make a checkpoint, or skip it if a rank is still writing the last one.
 
-        If the training is to stop, wait for the last one, make this one, and wait for it.
+        If the training is to stop, wait for the last one, make this one, and wait for it as well.
 
         Raises:
-            MusterError: the training is to stop, and it could not be written.
+            MusterError: the training is to stop, and the checkpoint could not be written.
         """
         if requests.busy and not requests.stop:
             self._skip(step)
@@ -162,7 +162,7 @@ class CheckpointManager:
                 self._writer.require()
 
     def _skip(self, step: int) -> None:
-        """Let a checkpoint be; a rank whose disk is slow says so, once in a run."""
+        """Skip a checkpoint; a rank with a slow disk reports it once in a run."""
         self._due_since = time.monotonic()
         writer = self._writer
         if writer is not None and writer.is_busy and writer.busy_s >= SLOW_S and not self._told:
@@ -170,13 +170,13 @@ class CheckpointManager:
             warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
 
     def _save(self, step: int, training: HasState) -> None:
-        """Make a checkpoint, once the last one is on the disk of every rank that writes.
+        """Make a checkpoint as soon as every writing rank has the last one on its disk.
 
-        The step that follows waits for the copies, not for the disk.
+        The next step waits for the copies in memory, not for the disk.
         """
         started = time.perf_counter()
         runs = self._begin()
-        # Collectives: these come before ranks part into those that write and those that do not.
+        # Collectives come first; afterwards only some ranks write.
         keeps = self._writer is not None
         remembered = gather_own(self._ranks, training.own_state(), keeps=keeps)
         own, rest = training.saved(keeps=keeps)
@@ -195,7 +195,7 @@ class CheckpointManager:
         self._writer.start(step, files, state, stall_s=stall_s, runs=runs, best=self._best_step)
 
     def _begin(self) -> tuple[int, int]:
-        """Wait until no rank writes; this run's number in the folder, and its origin's."""
+        """Wait until no rank writes; return this run's number in the folder, and its origin's."""
         earlier = 0
         if self._writer is not None:
             self._writer.wait()
@@ -207,7 +207,7 @@ class CheckpointManager:
         return self._run, self._run if self._origin is None else self._origin
 
     def close(self) -> None:
-        """Wait for what is still being written, whatever becomes of it."""
+        """Wait for the running write, whether or not it succeeds."""
         if self._writer is not None:
             self._writer.wait()
 
@@ -217,10 +217,10 @@ class CheckpointManager:
         problems_of: Callable[[dict[str, Any]], Iterable[str]],
         tell: Callable[[str], None],
     ) -> tuple[Files, dict[str, Any]] | None:
-        """What --resume names, on every rank; None where it is auto and there is nothing yet.
+        """The checkpoint that --resume names, on every rank; None if it is auto and there is none.
 
-        The newest that is whole is used, on whichever file system; what is damaged is named and
-        passed over. `problems_of` its state are why this run cannot go on from it.
+        The newest whole one on any file system is used. Damaged ones are named and skipped.
+        `problems_of` returns the reasons why this run cannot continue from a state.
 
         Raises:
             UsageError: there is none, or there are problems.
@@ -228,7 +228,7 @@ class CheckpointManager:
         where = self.folder if place == AUTO else Path(place).expanduser()
         found, notes = (None, []) if self._writer is None else storage.newest(where)
         newest_here = (found[0].run, found[0].step) if found else None
-        agreement.wait_for_all(self._ranks.world_size)  # one disk may be far slower than another
+        agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
         newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
             tell(note)
@@ -251,10 +251,10 @@ class CheckpointManager:
         return files, state
 
     def restore(self, training: HasState, files: Files, state: dict[str, Any]) -> None:
-        """Have `training` go on from a checkpoint.
+        """Make `training` continue from a checkpoint.
 
-        What a rank alone remembers, and its random generators, is given back only to as many ranks
-        as there were.
+        A rank's own tensors and its random generators are restored only if the number of ranks is
+        the same.
         """
         same = state["world_size"] == self._ranks.world_size
         own = own_of(files.get("sync", {}), self._ranks.rank if same else None)

@@ -1,4 +1,4 @@
-"""Model and optimizer as tensors by name, the same on every rank, and back again."""
+"""Convert model and optimizer to tensors by name, the same on every rank, and back."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ Tensors = dict[str, Tensor]
 
 
 def of_model(model: nn.Module) -> Tensors:
-    """Copies on the CPU of all parameters and buffers; shared ones once, by their first name."""
+    """CPU copies of all parameters and buffers; a shared one once, under its first name."""
     return {name: _copy(tensor) for name, tensor in _once(model)}
 
 
@@ -21,10 +21,10 @@ def of_optimizer(
     *,
     keeps: bool = True,
 ) -> Tensors:
-    """Copies on the CPU of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors.
+    """CPU copies of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors.
 
-    `states` are those of the parameters of `model`. Asking for the next one may be a collective:
-    who does not keep them asks all the same.
+    `states` are those of the parameters of `model`. To take the next one may be a collective, so a
+    rank that does not store them iterates over them as well.
     """
     names = {param: name for name, param in model.named_parameters()}
     return {
@@ -37,7 +37,7 @@ def of_optimizer(
 
 @torch.no_grad()
 def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Have parameters and buffers be `tensors`, as `of_model` made them."""
+    """Copy `tensors`, made by `of_model`, into parameters and buffers."""
     for name, tensor in _once(model):
         tensor.copy_(tensors[name])
 
@@ -45,9 +45,9 @@ def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def optimizer_state(
     model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
-    """What `of_optimizer` kept of each parameter of `model` that it kept anything of: own copies.
+    """The state of each parameter of `model` that `of_optimizer` stored: new copies.
 
-    They are where `optimizer` has them.
+    They are on the device where `optimizer` needs them.
     """
     group = optimizer.param_groups[0]
     # only fused and capturable optimizers count their steps on the device
@@ -64,7 +64,7 @@ def optimizer_state(
 
 
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Why `tensors` are not those of `model`; one line each."""
+    """Why `tensors` are not those of `model`, one line each."""
     wanted = dict(_once(model))
     for name in sorted(wanted.keys() | tensors.keys()):
         want, got = _form(wanted.get(name)), _form(tensors.get(name))

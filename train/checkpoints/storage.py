@@ -1,4 +1,4 @@
-"""One checkpoint is one folder: complete and proved by checksums, or not there at all.
+"""A checkpoint is one folder: complete and verified by checksums, or absent.
 
     checkpoints/step_00000040/
         model.pt       parameters and buffers by name; of any program: each of its objects' state
@@ -7,14 +7,14 @@
         generators.pt  each rank's random generators
         state.json     numbers: position, schedule, settings, losses
         manifest.json  {"version": 2, "run": 2, "origin": 1, "sha256": {FILE: SUM}}
-    checkpoints/step_00000048.HOST.PID.partial/   what a process is writing, or died over
+    checkpoints/step_00000048.HOST.PID.partial/   being written, or left by a process that died
 
 A folder is written under its .partial name: first the files, each forced to the disk (fsync), then
-the manifest with their checksums, then the folder itself is forced, and renamed. A rename within
-one file system happens or does not, so a crash at any moment leaves either no `step_N`, or a whole
-one; what it leaves beside that is never taken for a checkpoint. `read` proves every file by its
-checksum, for disks and networks change bytes. torch.load(weights_only=True) takes tensors, numbers,
-texts and containers of them, and nothing that could run code.
+the manifest with their checksums. Then the folder itself is forced and renamed. A rename within one
+file system either happens or does not. So a crash at any moment leaves either no `step_N` or a
+whole one, and a .partial folder is never taken for a checkpoint. `read` verifies every file by its
+checksum, since disks and networks corrupt bytes. torch.load(weights_only=True) accepts tensors,
+numbers, strings and containers of them, and nothing that could run code.
 """
 
 import errno
@@ -39,11 +39,11 @@ from muster.run_files import CHECKPOINTS
 from muster.writing import as_json, force
 
 MANIFEST, STATE = "manifest.json", "state.json"
-VERSION = 2  # of what the files hold
-TRIES, PAUSE_S = 3, 0.5  # of a write: file systems over a network fail now and then
+VERSION = 2  # of the files' format
+TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
-Files = Mapping[str, Any]  # what each of them holds: tensors, numbers, texts, containers of them
+Files = Mapping[str, Any]  # content of each: tensors, numbers, strings, and containers of them
 
 
 class Damaged(MusterError):
@@ -52,20 +52,20 @@ class Damaged(MusterError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was written to its end; only `read` tells whether it still is as written.
+    """A folder that was written completely; only `read` verifies that it is still intact.
 
-    Runs that write into one folder are numbered in their order: of two checkpoints the later run's
+    Runs that write into one folder are numbered in their order. Of two checkpoints the later run's
     is the newer one, whatever their steps.
     """
 
     step: int
     path: Path
     run: int = 0  # 0: written before runs were numbered
-    origin: int = 0  # the run that began anew, of those that went on from one another
+    origin: int = 0  # the run that started new, of those that continued one another
 
     @property
     def state(self) -> dict[str, Any]:
-        """The numbers in it, unproved.
+        """The numbers in it, not verified.
 
         Raises:
             Damaged: they cannot be read.
@@ -81,21 +81,21 @@ def found(folder: Path) -> list[Checkpoint]:
         for name, path in names
         if name and (path / MANIFEST).is_file()
     }
-    # a manifest that cannot be read hides nothing: its checkpoint counts as one of the last run
+    # an unreadable manifest hides nothing: its checkpoint counts as one of the last run
     last = max((numbers for _, numbers in runs.values() if numbers), default=(0, 0))
     every = (Checkpoint(step, path, *(numbers or last)) for path, (step, numbers) in runs.items())
     return sorted(every, key=lambda one: (one.run, one.step), reverse=True)
 
 
 def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The newest, and those before it that it goes on from: not those of runs beside it."""
+    """The newest, and the earlier ones that its run continued; other runs are left out."""
     return [one for one in newest_first if one.origin == newest_first[0].origin]
 
 
 def newest(
     place: Path,
 ) -> tuple[tuple[Checkpoint, dict[str, Any], dict[str, Any]] | None, list[str]]:
-    """The newest of `place` that is whole, its files and state; and a line for each that is not."""
+    """The newest whole checkpoint of `place`, its files and state; and a line for each bad one."""
     notes: list[str] = []
     for one in _candidates(place):
         try:
@@ -106,10 +106,11 @@ def newest(
 
 
 def _candidates(place: Path) -> list[Checkpoint]:
-    """The checkpoints that `place` stands for, the newest first.
+    """The checkpoints in `place`, the newest first.
 
-    It may be one of them (then older ones beside it follow), the folder of several, or a run's. Of
-    several runs that wrote into one folder, the last one's count, and what it had gone on from.
+    `place` may be one checkpoint (then the older ones beside it follow), a folder of several, or a
+    run folder. If several runs wrote into it, those of the last run and of the runs it continued
+    count.
     """
     if not (place / MANIFEST).is_file():
         return line(found(place) or found(CHECKPOINTS.path(place)))
@@ -148,10 +149,10 @@ def write(
 
 
 def read(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What each file holds, and the state, of a checkpoint that is as it was written.
+    """The content of each file, and the state, of an intact checkpoint.
 
     Raises:
-        Damaged: a file is missing, has other bytes than it had, or holds more than values.
+        Damaged: a file is missing, its bytes have changed, or it holds more than plain values.
     """
     manifest = _read_json(checkpoint.path / MANIFEST)
     version, sums = manifest.get("version"), manifest.get("sha256")
@@ -172,14 +173,14 @@ def read(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
-    """Remove all but the newest checkpoints and the best, and what this host left unfinished.
+    """Remove all but the newest checkpoints and the best, and this host's unfinished ones.
 
-    Those of other runs, which the newest does not go on from, stay.
+    Those of runs that the newest one does not continue stay.
     """
     for old in line(found(folder))[keep_last:]:
         if old.step != best:
             doomed = old.path.with_name(f"{old.path.name}.old{UNFINISHED}")
-            # first without its name, so that half of it is never taken for one
+            # rename it first, so that a half removed one is never taken for a checkpoint
             with suppress(OSError):
                 old.path.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
@@ -197,7 +198,7 @@ def sha256(path: Path) -> str:
 
 
 def _runs(path: Path) -> tuple[int, int] | None:
-    """A checkpoint's run and origin; None: its manifest cannot be read."""
+    """A checkpoint's run and origin; None if its manifest cannot be read."""
     try:
         manifest = _read_json(path / MANIFEST)
         return int(manifest.get("run", 0)), int(manifest.get("origin", 0))
@@ -216,7 +217,7 @@ def _write(partial: Path, files: Files, state: Mapping[str, Any], runs: tuple[in
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, own in files.items():
-        with (partial / f"{name}{SUFFIX}").open("wb") as file:  # whose errors say what is wrong
+        with (partial / f"{name}{SUFFIX}").open("wb") as file:  # its errors say what is wrong
             torch.save(own, file)
     (partial / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
     sums = {path.name: sha256(path) for path in sorted(partial.iterdir())}
@@ -247,7 +248,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _os_error(error: BaseException) -> OSError:
-    """What the disk said, which torch may hide behind an error of its own."""
+    """The disk's own error, which torch may wrap in another one."""
     while not isinstance(error, OSError):
         if error.__context__ is None:
             return OSError(errno.EIO, str(error))
@@ -256,7 +257,7 @@ def _os_error(error: BaseException) -> OSError:
 
 
 def _unfinished(folder: Path) -> Iterator[Path]:
-    """What processes of this host that are no more were writing."""
+    """Folders that ended processes of this host were writing."""
     for path in folder.glob(f"step_*.{socket.gethostname()}.*{UNFINISHED}"):
         pid = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
         if pid.isdigit() and int(pid) != os.getpid() and not _is_there(int(pid)):
@@ -265,11 +266,11 @@ def _unfinished(folder: Path) -> Iterator[Path]:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether there is such a process, of any user; without `/proc`, which macOS has not."""
+    """Whether there is such a process, of any user; without `/proc`, which macOS lacks."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # a process of another user
         pass
     return True

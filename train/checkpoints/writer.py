@@ -1,4 +1,4 @@
-"""Checkpoints are written while training goes on: a step waits for the copy in memory only."""
+"""Write checkpoints while training continues: a step waits only for the copy in memory."""
 
 import sys
 import threading
@@ -14,11 +14,11 @@ from muster.errors import MusterError, is_full
 from ..records.schema import CheckpointRecord
 from . import storage
 
-FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # how soon, and how seldom at last, a wait is told
+FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # first and longest interval between reports of a wait
 
 
 class Writer:
-    """Writes one checkpoint at a time, in a thread of its own, and removes old ones."""
+    """Writes one checkpoint at a time, in its own thread, and removes old ones."""
 
     def __init__(
         self, folder: Path, *, keep_last: int, rank: int, note: Callable[[CheckpointRecord], None]
@@ -27,12 +27,12 @@ class Writer:
         self._written = -1  # the step of the last one that is on the disk
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
-        self._step, self._started = 0, 0.0  # what is being written, since when
-        self._records: list[CheckpointRecord] = []  # from the thread, for the one that trains
+        self._step, self._started = 0, 0.0  # what is being written, and since when
+        self._records: list[CheckpointRecord] = []  # from the thread to the training
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being written; notes those that are done."""
+        """Whether one is being written; also collects the records of finished ones."""
         busy = self._thread is not None and self._thread.is_alive()
         if not busy:
             self.wait()
@@ -48,9 +48,10 @@ class Writer:
         runs: tuple[int, int] = (0, 0),
         best: int | None = None,
     ) -> None:
-        """Begin to write a checkpoint of copies that nobody changes any more.
+        """Begin to write a checkpoint; nobody may change `files` and `state` any more.
 
-        `runs` are `run` and `origin` of `Checkpoint`; that of the step `best` stays, however old.
+        `runs` are `run` and `origin` of `Checkpoint`. The checkpoint of step `best` stays, however
+        old it is.
         """
         self.wait()
         self._step, self._started = step, time.perf_counter()
@@ -61,7 +62,7 @@ class Writer:
                 storage.write(self.folder, step, files, state, runs)
                 self._written = step
                 storage.prune(self.folder, self._keep_last, best)
-            except Exception as failed:  # noqa: BLE001  whatever it is: the training goes on
+            except Exception as failed:  # noqa: BLE001  the training continues after any error
                 error = self._complain(step, failed, runs[1])
             record = CheckpointRecord(
                 step=step, rank=self._rank, path=str(self.folder), error=error,
@@ -73,7 +74,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written; where that takes long, say so now and then."""
+        """Return when nothing is being written; report a long wait now and then."""
         pause_s = FIRST_WORD_S
         while self._thread is not None:
             self._thread.join(pause_s)
@@ -87,7 +88,7 @@ class Writer:
 
     @property
     def busy_s(self) -> float:
-        """For how long the last one that was begun has been written."""
+        """Seconds since the last write began."""
         return time.perf_counter() - self._started
 
     @property
@@ -116,12 +117,12 @@ class Writer:
 
 
 def warn(text: str) -> None:
-    """Tell who watches this run, also with --quiet."""
+    """Tell those who watch this run, also with --quiet."""
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _tensor_bytes(value: Any) -> int:
-    """Of all tensors in it."""
+    """The bytes of all tensors in `value`."""
     if isinstance(value, Tensor):
         return value.nbytes
     parts = value.values() if isinstance(value, Mapping) else value

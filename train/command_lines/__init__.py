@@ -1,1 +1,1 @@
-"""Command lines of other programs, taken as they are given."""
+"""Command lines of other programs, accepted unchanged."""

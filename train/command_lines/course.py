@@ -1,4 +1,4 @@
-"""The flags of the COS598D course's skeleton, each with what it still means."""
+"""The flags of the COS598D course's skeleton, and what each one means here."""
 
 import argparse
 from collections.abc import Sequence

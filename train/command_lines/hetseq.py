@@ -1,4 +1,4 @@
-"""HetSeq's own command lines run as they are given, on the same trainer as all others.
+"""HetSeq's own command lines run unchanged, on the same trainer as all others.
 
 python train/command_lines/hetseq.py --task bert --data wiki --dict vocab.txt \
     --config_file bert_config.json --max-sentences 32 --max-update 20000 --lr 1e-4 \
@@ -34,7 +34,7 @@ from train import worker
 from train.command_lines import hetseq_flags
 from train.distributed.address import interfaces
 
-NOT_FROM_OTHERS = ("127.", "::1", "fe80")  # addresses that other nodes do not reach
+NOT_FROM_OTHERS = ("127.", "::1", "fe80")  # addresses that other nodes cannot reach
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def meeting_point(
     method: str | None, ranks: range, size: int, timeout_s: float
 ) -> Iterator[tuple[str, int]]:
-    """Address and port of rank 0: those of tcp://, or in the file of file://, or on this machine.
+    """Address and port of rank 0: from tcp://, from the file of file://, or on this machine.
 
     Raises:
         MusterError: rank 0 finds the file there already, or others do not find it in time.
@@ -105,7 +105,7 @@ def _read(path: Path, timeout_s: float) -> tuple[str, int]:
 
 
 def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
-    """Train as all of these workers, a process each; the code of the first that failed."""
+    """Train all these workers, a process each; return the exit code of the first that failed."""
     context = multiprocessing.get_context("fork")  # torch is not imported yet
     processes = [context.Process(target=_train, args=(config, one)) for one in each]
     for process in processes:
@@ -116,7 +116,7 @@ def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
             process.terminate()
 
     signal.signal(signal.SIGTERM, pass_on)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to each
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to each process
     for process in processes:
         process.join()
     codes = [process.exitcode or 0 for process in processes]

@@ -1,4 +1,4 @@
-"""HetSeq's flags in ours: each is translated, not needed, or refused with what to use."""
+"""HetSeq's flags in ours: each is translated, ignored, or refused with what to use instead."""
 
 import argparse
 import re
@@ -15,10 +15,10 @@ PAIR = re.compile(r"\(?\s*([\d.e-]+)\s*,\s*([\d.e-]+)\s*\)?")
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What HetSeq's flags say of this node's workers and of batches; the other words as ours.
+    """HetSeq's flags about this node's workers and batches; the remaining words as our flags.
 
     Raises:
-        UsageError: one is wrong, or has no meaning here; every one at once.
+        UsageError: one is wrong, or has no meaning here; all problems at once.
     """
     what = "Train with HetSeq's command line"
     parser = translation.Parser(FLAGS, "python train/command_lines/hetseq.py", what)
@@ -44,10 +44,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
-    """The settings that a command of HetSeq means.
+    """The settings that a command of HetSeq stands for.
 
     Raises:
-        UsageError: one is wrong; every one at once, in HetSeq's words.
+        UsageError: one is wrong; all problems at once, in HetSeq's words.
     """
     (config,) = translation.settings([TrainConfig], [*_argv(args, ours)], FLAGS.same)
     assert isinstance(config, TrainConfig)

@@ -1,4 +1,4 @@
-"""Another program's flags become ours, and what is wrong is said in its words."""
+"""Translate another program's flags to ours, and report problems in its words."""
 
 import argparse
 import re
@@ -19,30 +19,31 @@ FLAG = re.compile(r"--[a-z][\w-]*")
 
 
 class Flags(NamedTuple):
-    """What a program's flags are here, as a file of this folder has it."""
+    """The meaning of a program's flags here, from its YAML file in this folder."""
 
     tasks: Mapping[str, str]
-    same: Mapping[str, str]  # ours of another name; those of one name are left out
-    defaults: Sequence[str]  # in our words, where the program has others than ours
+    same: Mapping[str, str]  # ours with another name; flags with the same name are left out
+    defaults: Sequence[str]  # in our words, if the program's differ from ours
     not_needed: Sequence[str]
-    refused: Mapping[str, str]  # with what to use
-    also: Mapping[str, str] = MappingProxyType({})  # further names of those that are the same
+    refused: Mapping[str, str]  # each with what to use instead
+    also: Mapping[str, str] = MappingProxyType({})  # other names of flags that are the same
 
 
 def read(program: str) -> Flags:
-    """Those of the program that a file of this folder is called after."""
+    """The flags of the program after which a file of this folder is named."""
     path = Path(__file__).with_name(f"{program}.yaml")
     return Flags(**yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a program's flags, to which those are added that say something in another way here."""
+    """A parser of a program's flags; add those that need a translation of their own."""
 
     def __init__(self, flags: Flags, prog: str, description: str) -> None:
         same = ", ".join(f"{theirs} ({ours})" for theirs, ours in flags.same.items())
         needless = ", ".join(flags.not_needed)
         super().__init__(
             prog=prog,
+            usage="%(prog)s [--flag VALUE ...]",
             description=f"{description}; all flags of train.worker work here, too.",
             epilog=f"Also, with ours in brackets: {same}. Not needed: {needless}.",
             allow_abbrev=False,
@@ -57,10 +58,10 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
     def parted(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """What the added flags say, and the other words as ours.
+        """The values of the added flags, and the other words as ours.
 
         Raises:
-            UsageError: one is wrong or missing, or has no meaning here.
+            UsageError: a flag is wrong or missing, or has no meaning here.
         """
         args, words = self.parse_known_args(argv)
         refuse(

@@ -1,1 +1,1 @@
-"""What a step should cost, from what links and processors were measured to do; needs no torch."""
+"""Predict the time of a step from measured links and processors; needs no torch."""

@@ -1,4 +1,4 @@
-"""What steps should cost, beside what they did: `python -m train.cost logs/<run or study> ...`."""
+"""Predicted times of steps beside measured ones: `python -m train.cost logs/<run or study> ...`."""
 
 import argparse
 from dataclasses import asdict
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]]:
-    """A row for each group of repeats of the largest set of runs that do the same work."""
+    """A row for each group of repeats, of the largest set of runs that do the same work."""
     groups = same_work([one for one in subject.entries if _is_exact(one, links)], subject.varying)
     chosen = max(groups, key=len, default=[])
     read = {id(one): read_steps(one.run, one.sync, one.workers) for one in chosen}
@@ -66,7 +66,7 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
         entry, own = entries[0], [known[id(one)] for one in entries if id(one) in known]
         if not own or label not in measured:
             continue
-        # computing is taken of runs on as many workers, best of those that only send after it
+        # computing time comes from runs on as many workers, best of those that send only afterwards
         alike = [
             known[id(one)] for one in chosen if one.workers == entry.workers and id(one) in known
         ]
@@ -86,7 +86,7 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
 
 
 def _is_exact(entry: Entry, links: dict[str, Link]) -> bool:
-    """Whether its mode has a model, and nothing was set that the model does not know of."""
+    """Whether its mode has a model, and no setting is outside the model."""
     settings = entry.settings
     return (
         entry.sync in MODES

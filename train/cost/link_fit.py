@@ -1,15 +1,15 @@
-"""Latency and bandwidth of a link, fitted to the bench of collectives.
+"""Fit latency and bandwidth of a link to the bench of collectives.
 
-How it works: a collective of S bytes among N workers is k messages that follow each other and b
-bytes on the busiest link, and so takes t(S) = k alpha + b beta: Hockney's model (R. W. Hockney,
-"The communication challenge for MPP", Parallel Computing 20, 1994), with the latency alpha of a
-message and beta = 1 / bandwidth. k and b are those of R. Thakur, R. Rabenseifner and W. Gropp,
+How it works: a collective of S bytes among N workers is k successive messages and b bytes on the
+busiest link. So it takes t(S) = k alpha + b beta: Hockney's model (R. W. Hockney, "The
+communication challenge for MPP", Parallel Computing 20, 1994), with the latency alpha of a message
+and beta = 1 / bandwidth. k and b are those of R. Thakur, R. Rabenseifner and W. Gropp,
 "Optimization of collective communication operations in MPICH", 2005. The bench measures t for
-several S. alpha and beta are those that minimise sum(w_i^2 (t(S_i) / t_i - 1)^2), so that a short
-time counts as much as a long one, weighted by how well the rounds of its measurement agree; neither
-is negative (NNLS: Lawson and Hanson, "Solving Least Squares Problems", 1974). Where a message waits
-while bytes of others move, t^2 = (k alpha)^2 + (b beta)^2 is fitted in the same way, linear in
-alpha^2 and beta^2, and taken where it fits clearly better. gloo's collectives do.
+several S. alpha and beta minimise sum(w_i^2 (t(S_i) / t_i - 1)^2), so that a short time counts as
+much as a long one, weighted by how well the rounds of its measurement agree. Neither is negative
+(NNLS: Lawson and Hanson, "Solving Least Squares Problems", 1974). If a message waits while bytes of
+others are sent, t^2 = (k alpha)^2 + (b beta)^2 is fitted in the same way, linear in alpha^2 and
+beta^2, and used if it fits clearly better. That is true of gloo's collectives.
 """
 
 import json
@@ -23,18 +23,18 @@ from scipy.optimize import nnls
 
 from muster.errors import UsageError
 
-OPERATIONS = ("all_reduce", "gather", "scatter")  # that the exact modes are made of
-CLEARLY = 0.9  # the squares' fit is taken where its error is below this part of the sum's
+OPERATIONS = ("all_reduce", "gather", "scatter")  # the collectives of the exact modes
+CLEARLY = 0.9  # the fit of squares is used if its error is below this part of the sum's
 NOISE = 0.05  # between rounds: below it no point is better than another
 
 
 @dataclass(frozen=True)
 class Link:
-    """What one worker's link does, each way."""
+    """One worker's link, in each direction."""
 
-    alpha_s: float  # of a message, however short
+    alpha_s: float  # of a message of any length
     byte_s: float  # of a byte of payload
-    power: int = 1  # of the sum: latency and bandwidth add up (1), or overlap (2)
+    power: int = 1  # latency and bandwidth add up (1), or overlap (2)
 
     def shares_s(self, messages: float, payload_bytes: float) -> tuple[float, float]:
         """Seconds of latency and of bandwidth: the larger in full, the other as far as it adds."""
@@ -44,10 +44,10 @@ class Link:
 
 
 def load(operation: str, size_bytes: float, workers: int) -> tuple[float, float]:
-    """Messages and bytes on the busiest link; of gather and scatter the size is of all parts.
+    """Messages and bytes on the busiest link; for gather and scatter the size is of all parts.
 
-    all_reduce goes around a ring twice, one part of N at a time; gather and scatter pass all other
-    workers' parts over the root's one link.
+    all_reduce goes around a ring twice, one part of N at a time. gather and scatter send all other
+    workers' parts over the root's single link.
     """
     others = workers - 1
     turns = 2 * others if operation == "all_reduce" else others
@@ -55,7 +55,7 @@ def load(operation: str, size_bytes: float, workers: int) -> tuple[float, float]
 
 
 def fit(operation: str, rows: Sequence[tuple[float, float, float]], workers: int) -> Link:
-    """The link as a collective sees it; a row has bytes, mean seconds and those of the fastest."""
+    """The link as a collective sees it; a row has bytes, the mean seconds and the fastest."""
     times = np.array([mean for _, mean, _ in rows])
     trust = np.array([1 / max(NOISE, 1 - fastest / mean) for _, mean, fastest in rows])
     trust /= np.sqrt(np.mean(trust**2))
@@ -78,7 +78,7 @@ def read_bench(path: Path) -> dict[str, Link]:
     """The link as each collective of a collectives.json sees it.
 
     Raises:
-        UsageError: it holds nothing to fit to.
+        UsageError: it holds nothing to fit.
     """
     try:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))

@@ -23,16 +23,16 @@ NEEDED = (*COMPUTING, "samples", "sync_s", "step_s", "payload_bytes")
 
 @dataclass(frozen=True)
 class Steps:
-    """The mean of a run's full batches but the first, of the rank that computes longest."""
+    """The mean of a run's full batches except the first, for the rank that computes longest."""
 
     computing_s: float  # all but the sync
-    backward_s: float  # of it
+    backward_s: float  # a part of it
     buckets_bytes: tuple[int, ...]  # of each collective of gradients
-    is_mixed: bool  # it communicates in its backward pass, which that may slow
+    is_mixed: bool  # it communicates during its backward pass, which may slow that down
 
 
 def read_steps(run: Run, mode: str, workers: int) -> Steps | None:
-    """None where too little is on record."""
+    """The steps of a run; None if too little is recorded."""
     ranks = [
         {
             row["step"]: row
@@ -60,7 +60,7 @@ def _own_s(row: Row) -> float:
 
 
 def _computing_s(rows: Sequence[Row]) -> float:
-    """What no phase accounts for is the same on all ranks, but for waiting."""
+    """The time outside all phases is the same on all ranks, except for waiting."""
     rest_s: float = min(row["step_s"] - _own_s(row) - row["sync_s"] for row in rows)
     return max(map(_own_s, rows)) + max(0.0, rest_s)
 
@@ -72,7 +72,7 @@ def _buckets(run: Run, mode: str, workers: int, payload_bytes: int) -> tuple[int
         found = tuple(int(one[3]) for one in (recorded or [[]])[-1] if one[0] in operations)
         if found:
             return found
-    # how often a rank hands the gradients' bytes to collectives; zero1 its part once more
+    # how often a rank passes the gradients' bytes to collectives; zero1 its part once more
     times = {"gather_scatter": 2.0, "zero1": 1 + 1 / workers}.get(mode, 1.0)
     return (int(payload_bytes / times),)
 
@@ -87,7 +87,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step; what hides behind the backward pass is in `hidden_s` alone."""
+    """One step; only `hidden_s` has the time that overlaps the backward pass."""
 
     computing_s: float
     latency_s: float = 0.0
@@ -104,7 +104,7 @@ def predict(
 ) -> Prediction:
     """One step of `mode`; `overlaps`: it sends during the backward pass, as ddp always does.
 
-    gather_scatter then sends the mean of one bucket while the next comes in.
+    gather_scatter then sends the mean of one bucket while it receives the next.
     """
     if workers == 1:
         return Prediction(steps.computing_s)

@@ -1,1 +1,1 @@
-"""The workers of a run: who they are, how they meet, and how one learns of a lost one."""
+"""The workers of a run: their ranks, how they meet, and how they learn of a lost one."""

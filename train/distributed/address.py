@@ -1,4 +1,4 @@
-"""How this worker reaches rank 0: its address is checked, and its interface is used."""
+"""Check rank 0's address, and choose the interface by which this worker reaches it."""
 
 import ctypes
 import errno
@@ -21,10 +21,10 @@ IPV6 = Path("/proc/net/if_inet6")
 
 
 def check_own_address(world: World) -> None:
-    """Rank 0 listens on --master-ip, so it must be an address of this machine, and free.
+    """Check that --master-ip, at which rank 0 listens, is a free address of this machine.
 
     Raises:
-        MusterError: it is not; the message says which addresses this machine has.
+        MusterError: it is not; the message lists this machine's addresses.
     """
     address = f"{world.master_addr}:{world.master_port}"
     try:
@@ -48,10 +48,10 @@ def check_own_address(world: World) -> None:
 
 
 def wait_for_address(world: World, timeout_s: float) -> None:
-    """Stay until rank 0 listens at --master-ip.
+    """Wait until rank 0 listens at --master-ip.
 
     Raises:
-        MusterError: it does not resolve, or nobody listens there after `timeout_s` seconds.
+        MusterError: it does not resolve, or nobody listens after `timeout_s` seconds.
     """
     started, last = time.monotonic(), "no answer"
     while True:
@@ -87,9 +87,9 @@ def _unresolved(world: World) -> MusterError:
 
 
 def choose_interface(world: World) -> None:
-    """Let gloo and nccl use the interface that leads to rank 0, unless the user chose one.
+    """Make gloo and nccl use the interface that leads to rank 0, unless the user chose one.
 
-    By itself gloo takes whatever the hostname resolves to, which may be 127.0.1.1 or a
+    By default gloo uses the address to which the hostname resolves. That may be 127.0.1.1, or a
     control network that must not carry gradients.
     """
     try:
@@ -102,16 +102,16 @@ def choose_interface(world: World) -> None:
     for name, address in interfaces():
         if address == own:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-            # nccl would take eth10 for eth1, too, without the sign before it.
+            # without the sign before it, nccl would also match eth10 for eth1
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
             if family == socket.AF_INET6:
                 os.environ.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")
 
 
 def interfaces() -> list[tuple[str, str]]:
-    """Each address of this machine, behind the name of its interface; IPv4 comes first.
+    """Each address of this machine, with the name of its interface; IPv4 comes first.
 
-    Asked of the kernel, since a program that calls `muster.init` may have no psutil.
+    The kernel is asked, since a program that calls `muster.init` may not have psutil.
     """
     if sys.platform != "linux":
         import psutil
@@ -123,9 +123,9 @@ def interfaces() -> list[tuple[str, str]]:
     request = struct.pack("iP", ROOM_BYTES, ctypes.addressof(buffer))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
         filled, _ = struct.unpack("iP", fcntl.ioctl(kernel, ASK_ADDRESSES, request))
-    width = 24 + 2 * struct.calcsize("P")  # of a struct ifreq: 40 bytes where a pointer has 8
+    width = 24 + 2 * struct.calcsize("P")  # of a struct ifreq: 40 bytes with pointers of 8
     rows = [buffer.raw[at : at + width] for at in range(0, filled, width)]
-    # a further address of eth0 may be called eth0:1
+    # a second address of eth0 may be called eth0:1
     names = [row[:16].partition(b"\0")[0].decode().partition(":")[0] for row in rows]
     found = [(name, socket.inet_ntoa(row[20:24])) for name, row in zip(names, rows, strict=True)]
     if IPV6.exists():

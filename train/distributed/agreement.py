@@ -1,9 +1,9 @@
-"""Ranks wait for each other, and tell each other values and errors, however slow a disk is.
+"""Ranks wait for each other, and exchange values and errors, however slow a disk is.
 
-A collective has a time limit, --timeout-s, so that a rank that hangs is found. Loading and saving
-have none that a slow disk could miss: before the collectives that follow them, all ranks meet here.
-A rank that is gone is noticed at once. Values are sent by torch's object collectives, through gloo:
-between the ranks of one job, and nobody else.
+A collective has a time limit, --timeout-s, so that a hanging rank is found. Loading and saving may
+be slow, so before the collectives that follow them all ranks meet here, without that limit. A rank
+that is gone is noticed at once. Values are sent by torch's object collectives, through gloo, only
+between the ranks of one job.
 """
 
 import pickle
@@ -22,18 +22,18 @@ from .exit_guard import PeerFailed
 
 T = TypeVar("T")
 
-# Up to torch 2.13 it has another name, which later ones warn of.
+# torch after 2.13 has a new name for it and warns of the old one.
 set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
-# Of preparing, loading and saving; above it a disk is taken to be gone, not slow.
+# For preparing, loading and saving; after it a disk counts as gone, not slow.
 PATIENCE_S = 3600.0
 POLL_S = 0.005
 
 
 def wait_for_all(world_size: int) -> None:
-    """Return when all ranks are here: a barrier that does not end after --timeout-s.
+    """Return when all ranks have called this: a barrier without the limit of --timeout-s.
 
-    Signals are taken meanwhile.
+    Signals are handled meanwhile.
 
     Raises:
         RuntimeError: a rank is gone, or did not come within `PATIENCE_S` seconds.
@@ -58,17 +58,17 @@ def gather(world_size: int, value: T) -> list[T]:
 
 
 def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
-    """What `act` returns on each rank, on every rank, however long it takes there.
+    """The result of `act` on each rank, on every rank, however long it takes.
 
     Raises:
-        Exception: what `act` raised here; else a PeerFailed with the words of one that failed.
+        Exception: what `act` raised here; otherwise a PeerFailed with the message of a failed rank.
     """
     outcome: tuple[Any, str] = None, ""
     failure = None
     try:
         outcome = act(), ""
-        pickle.dumps(outcome)  # what cannot be sent is found before the others wait for it
-    except Exception as error:  # noqa: BLE001  whatever it is: the others wait for it
+        pickle.dumps(outcome)  # find out if it cannot be sent before others wait for it
+    except Exception as error:  # noqa: BLE001  any error, since the others wait
         kind = "" if isinstance(error, MusterError) else f"{type(error).__name__}: "
         host = socket.gethostname()
         outcome = None, f"a worker on {host} could not go on: {kind}{text_of(error)}"
@@ -84,16 +84,16 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
 
 
 def of_first(rank: int, world_size: int, act: Callable[[], T]) -> T:
-    """What `act` returns on rank 0, on every rank; it raises as `of_each` does."""
+    """The result of `act` on rank 0, on every rank; raises like `of_each`."""
     first: Any = of_each(world_size, act if rank == 0 else lambda: None)[0]
     answer: T = first
     return answer
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """A group of all ranks that sends what lies in memory of the CPU. All call it alike.
+    """A group of all ranks for tensors in CPU memory. All ranks call this alike.
 
-    Its barriers can have a time limit of their own, and be polled.
+    Its barriers can have their own time limit, and be polled.
     """
     everyone = dist.group.WORLD
     assert everyone is not None  # all have met

@@ -1,4 +1,4 @@
-"""What a host was when the run ran: enough to say why two runs differ."""
+"""Describe a host at the time of a run, to explain differences between runs."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def describe(host: str, device: torch.device) -> dict[str, Any]:
 
 
 def link() -> dict[str, Any]:
-    """The interface that carries this host's gradients, as the system describes it."""
+    """The interface for this host's gradients, as the system describes it."""
     name = os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME") or ""
     name = name.removeprefix("=")
     facts = _interfaces().get(name, {})

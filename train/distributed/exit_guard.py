@@ -1,12 +1,12 @@
-"""How a worker ends: with an exit code, one message, and a record that tells cause from echo.
+"""How a worker ends: an exit code, one message, and a record that tells cause from consequence.
 
-When one of N workers fails, the other N - 1 fail moments later, with errors of their network. Who
-looks for the cause needs to know which of them was first, so each worker judges its own end: an
-error that says "the other side is gone" is an echo (`lost_peer`), everything else a cause. The
-guard is around all that a worker does. SIGTERM becomes the exception `Stopped`, raised once; from
-the moment in which the guard begins to write the record, further signals are ignored, since agents
-repeat them. Space for the record is reserved when the run folder is known: a full disk is one of
-the ends that has to be recorded.
+When one of N workers fails, the other N - 1 fail moments later, with network errors. To find the
+cause one must know which of them failed first. So each worker judges its own end: an error that
+says "the other side is gone" is a consequence (`lost_peer`), everything else a cause. The guard is
+around everything that a worker does. SIGTERM becomes the exception `Stopped`, raised once. When the
+guard begins to write the record, further signals are ignored, since agents repeat them. Space for
+the record is reserved as soon as the run folder is known, since a full disk is one of the ends to
+record.
 """
 
 import os
@@ -35,9 +35,9 @@ Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
 
 
 class PeerFailed(MusterError):
-    """Another worker could not go on, so this one cannot either.
+    """Another worker could not continue, so this one cannot either.
 
-    `missing`: the ranks that a collective waited for in vain, where they are known.
+    `missing`: the ranks that a collective waited for without success, if they are known.
     """
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
@@ -46,7 +46,7 @@ class PeerFailed(MusterError):
 
 
 class Stopped(BaseException):
-    """A signal asked this worker to stop."""
+    """A signal requested this worker's end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -54,10 +54,10 @@ class Stopped(BaseException):
 
 
 class ExitGuard:
-    """Around all a worker does: catches however it ends, says so once, and keeps the code.
+    """Around everything a worker does: records any kind of end once, and has the exit code.
 
-    Once `run_dir` is known, `exits/rank_*.json` there says how this rank ended and why; a rank
-    that was killed outright leaves none.
+    Once `run_dir` is known, `exits/rank_*.json` in it says how and why this rank ended. A rank that
+    was killed leaves none.
     """
 
     def __init__(self, world: World) -> None:
@@ -72,7 +72,7 @@ class ExitGuard:
 
     @run_dir.setter
     def run_dir(self, run_dir: Path) -> None:
-        """A disk that is full later does not keep this rank from saying so."""
+        """Set the run folder, and reserve space, so that a record also fits on a full disk."""
         if run_dir != self._run_dir:
             reserve(RANK_END.path(run_dir, rank=self.world.rank))
         self._run_dir = run_dir
@@ -91,9 +91,9 @@ class ExitGuard:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if os.getpid() != self._owner:  # what it forks does not speak for its rank
+        if os.getpid() != self._owner:  # a forked child does not record for its rank
             return False
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # all that is left is to record how it ended
         self.code, cause, message = judge(error) if error is not None else (0, "done", "")
         if cause == "lost_peer":
             report_timeout(message, trace)
@@ -122,23 +122,23 @@ class ExitGuard:
 
 
 def peak_memory_bytes() -> int:
-    """The most that this process has had resident."""
+    """The most memory that this process has had resident."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # Linux counts KiB
 
 
 def peak_gpu_memory_bytes() -> int:
-    """The most that torch has reserved on this process's GPU; 0 where it used none."""
+    """The most memory that torch has reserved on this process's GPU; 0 if it used none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return 0
-    with suppress(RuntimeError):  # a GPU that has failed answers nothing
+    with suppress(RuntimeError):  # a failed GPU does not answer
         return int(torch.cuda.max_memory_reserved())
     return 0
 
 
 def judge(error: BaseException) -> tuple[int, Cause, str]:
-    """Exit code, cause and one-line message of what ended a worker."""
+    """Exit code, cause and one-line message for the error that ended a worker."""
     if isinstance(error, StoppedCleanly):
         return STOPPED, "stopped", str(error)
     if isinstance(error, PeerFailed):

@@ -1,13 +1,13 @@
-"""When a collective fails, the ranks tell each other how they end; one that does not is named.
+"""When a collective fails, the ranks exchange how they end; a rank that does not is named.
 
-A rank whose collective fails closes its connections. So within moments all others fail as well, but
-those that are gone or hang. Nothing is sent before: it costs a step nothing.
+A rank whose collective fails closes its connections. So within moments all others fail as well,
+except those that are gone or hang. Before a failure nothing is sent, so it costs a step nothing.
 
 Each rank appends one line to the key `ends` of the store, as JSON, and reads the lines of others:
 
     {"rank": 2, "kind": "lost peer", "message": "...", "where": "step 41", "waited_s": 0.0}
 
-What a rank then says (`blame`) is the first row that holds. "Absent" are ranks without a line.
+A rank then reports (`blame`) the first row that applies. "Absent" are ranks without a line.
 
     another rank failed by itself        rank 1 on node1 failed: its message
     some timed out, and some are absent  the absent did not come within the timeout: they hang
@@ -33,36 +33,36 @@ from muster.errors import text_of
 from .exit_guard import PeerFailed, Stopped, judge
 from .world import World
 
-GRACE_S = 2.0  # for the others to tell how they end
-# Likewise, where no agent is there to find the cause: on a busy machine ends take long.
+GRACE_S = 2.0  # time for the others to report how they end
+# The same without an agent that finds the cause: on a busy machine ends take long.
 ALONE_S = 6.0
-TELL_S = 0.5  # for telling it, where this rank need not know of the others, or an agent does
+TELL_S = 0.5  # time to report it, if this rank need not know of the others, or an agent does
 POLL_S = 0.05
-ANSWER_S = 1.0  # of a store that was asked all the time
+ANSWER_S = 1.0  # for an answer of a store that was asked all the time
 TIMED_OUT = re.compile(r"timed out waiting (\d+)ms", re.IGNORECASE)
-# What gloo says of a collective that was under way beside another, of this rank, that timed out.
+# gloo's message for a collective beside another one, of this rank, that timed out.
 BESIDE_IT = "application timeout caused pair closure"
 MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class End:
-    """How a rank leaves the others before all is done."""
+    """How a rank leaves the others before everything is done."""
 
     rank: int
     kind: Literal["late peer", "lost peer", "stopped", "failed"]
     message: str
-    where: str = ""  # how far it had come
-    waited_s: float = 0.0  # for the late peer
+    where: str = ""  # its progress
+    waited_s: float = 0.0  # waiting for the late peer
 
     @property
     def is_echo(self) -> bool:
-        """Whether the cause is with another rank."""
+        """Whether the cause is on another rank."""
         return self.kind in ("late peer", "lost peer")
 
 
 def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
-    """How a rank ends that leaves with `error`; `timeout_s`: of its collectives."""
+    """The end of a rank with `error`; `timeout_s` is that of its collectives."""
     _, cause, message = judge(error)
     if cause == "signal":
         return End(rank, "stopped", message)
@@ -84,10 +84,10 @@ def explained(
     store: dist.Store,
     timeout_s: float = 0.0,
 ) -> BaseException:
-    """What to end with: `error`, or where that is but an echo, one that names the rank at fault.
+    """The error to end with: `error`, or for a consequence one that names the rank at fault.
 
-    To be called by each rank that leaves early, when it has left the process group. `hosts` are
-    those of the ranks, `timeout_s` is that of collectives.
+    Each rank that leaves early calls this after it has left the process group. `hosts` are those of
+    the ranks, `timeout_s` is that of collectives.
     """
     own = end_of(world.rank, error, timeout_s)
     serves = world.is_main and not world.agent_store
@@ -130,12 +130,12 @@ def blame(
     answered: bool,
     rank_0_lives: bool = False,
 ) -> PeerFailed:
-    """Why `own` had to end, given the ends that are known; without an answer, rank 0 has none.
+    """Why `own` had to end, given the known ends; `answers` false means that rank 0 has none.
 
-    Where rank 0 is known to live it is not lost: gloo keeps connections open until a process ends,
-    so a rank that waits for one which has failed may notice only then.
+    If rank 0 is known to live it is not lost: gloo keeps connections open until a process ends, so
+    a rank that waits for a failed one may notice it only then.
     """
-    # where the store did not answer, nobody else's end is known
+    # if the store did not answer, no other rank's end is known
     absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]
     text, every = own.message, list(ends.values())
     if failed := [one for one in every if one.kind == "failed"]:

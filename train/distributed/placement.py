@@ -1,6 +1,6 @@
-"""What the workers tell each other when they meet, and what follows: neighbours, cores, GPUs.
+"""What the workers exchange when they meet, and what follows: neighbours, cores, GPUs.
 
-All of it is computed by every rank from the same list, so that all ranks come to the same answer.
+Every rank computes everything from the same list, so that all ranks get the same result.
 """
 
 import os
@@ -18,7 +18,7 @@ from .world import World
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What one worker has; a list of them is in rank order."""
+    """The resources of one worker; a list of them is in rank order."""
 
     host: str
     machine: str  # containers and namespaces of one kernel share its cores
@@ -32,7 +32,7 @@ class WorkerInfo:
 
 
 def worker_info(world: World, gpus: Sequence[str]) -> WorkerInfo:
-    """What this worker has."""
+    """The resources of this worker."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     can_ask = hasattr(os, "sched_getaffinity")
     return WorkerInfo(
@@ -44,17 +44,17 @@ def worker_info(world: World, gpus: Sequence[str]) -> WorkerInfo:
 
 
 def fair_share(rank: int, workers: Sequence[WorkerInfo]) -> int:
-    """How many threads `rank` should run: each core is shared by the workers that may use it."""
+    """The number of threads for `rank`: each core is shared by the workers that may use it."""
     neighbours = [one for one in workers if one.machine == workers[rank].machine]
     shares = (1 / sum(core in one.cores for one in neighbours) for core in workers[rank].cores)
     return max(1, int(sum(shares) + 1e-9))  # a third and two thirds are one
 
 
 def assign_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
-    """The GPU of each rank, by its place in what that rank sees; None if there are too few.
+    """The GPU of each rank, by its index among those the rank sees; None if there are too few.
 
-    In rank order each worker takes the first that it sees and that no other has. So it does not
-    matter whether all workers of a machine see all its GPUs, or each its own.
+    In rank order each worker takes the first GPU that it sees and that no other has. So it does not
+    matter whether all workers of a machine see all its GPUs, or each only its own.
     """
     taken: set[tuple[str, str]] = set()
     chosen = []
@@ -109,7 +109,7 @@ def choose_backend(choice: str, device: torch.device) -> str:
 
 
 def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
-    """`world` with its local ranks, where workers were started by hand: hosts are the nodes."""
+    """`world` with local ranks, for workers started by hand: a host counts as a node."""
     places = [one.place for one in workers]
     own, nodes = places[world.rank], list(dict.fromkeys(places))
     before, all_of_it = places[: world.rank].count(own), places.count(own)

@@ -1,19 +1,22 @@
-"""All workers find each other, or each says who is missing and what to check.
+"""All workers find each other, or each reports who is missing and what to check.
 
-1. A store is opened at MASTER_ADDR:MASTER_PORT: torchrun's agent serves it, or rank 0 where
-   workers were started by hand. Its keys are prefixed with the attempt, since torchrun keeps a
-   store over restarts, and what an earlier attempt has left there must not be read; and with how
-   often this process has met before: its store is kept for the next time, as a rank that is
-   there early would find the one that rank 0 is about to close.
-2. Each rank claims its number (twice is an error, as is another world size), says what its machine
-   has, and polls until all have done so. Whoever gives up writes the reason into the store first,
-   so that all end with the same words.
-3. From the same list each rank computes the same answer: device, backend, neighbours, cores.
-4. The process group is made with the time limit of joining, and has that of collectives
-   afterwards.
+1. A store is opened at MASTER_ADDR:MASTER_PORT. torchrun's agent serves it, or rank 0 if workers
+were started by hand. Its keys have the attempt as a prefix, since torchrun keeps a store over
+restarts, and keys of an earlier attempt must not be read. The prefix also has the number of this
+process's meetings: its store is kept for the next one, as an early rank would otherwise find the
+store that rank 0 is about to close.
+
+2. Each rank claims its number (a duplicate is an error, and so is another world size), describes
+its machine, and polls until all have done so. A rank that gives up first writes the reason into the
+store, so that all ranks end with the same message.
+
+3. From the same list each rank computes the same result: device, backend, neighbours, cores.
+
+4. The process group is made with the time limit of joining, and then gets that of collectives.
+
 5. At the end all leave together, rank 0 last, as it may serve the store. A rank that fails closes
-   its connections at once, which is how the others learn of it, and then asks in the store who
-   failed first (lost_peers.py).
+its connections at once, by which the others learn of it, and then asks in the store who failed
+first (lost_peers.py).
 """
 
 import json
@@ -45,9 +48,9 @@ from .placement import (
 from .stop_request import StoppedCleanly
 from .world import World
 
-HEARD_S = 10.0  # that whoever gives up stays for others to hear why
-LEAVE_S = 60.0  # that rank 0 stays for the others to leave, when all is done
-# Of this process, by place and attempt, with the number of its next meeting there.
+HEARD_S = 10.0  # how long a rank that gives up stays, so that others can read why
+LEAVE_S = 60.0  # how long rank 0 waits for the others to leave, when all is done
+# The stores of this process, by place and attempt, with the number of the next meeting.
 _STORES: dict[tuple[str, int, int], tuple[dist.TCPStore, Iterator[int]]] = {}
 
 
@@ -72,13 +75,13 @@ class Peers:
         return places.index(places[self.world.rank]) == self.world.rank
 
     def prepare(self, make: Callable[[], None], is_made: Callable[[], bool]) -> None:
-        """Have rank 0 `make` something on disk while the others wait, then read it.
+        """Let rank 0 `make` something on disk while the others wait; they read it afterwards.
 
-        Where a host does not see what rank 0 made (no shared file system), one of its ranks
-        makes it there. Nothing is locked.
+        If a host does not see what rank 0 made (no shared file system), one of its ranks makes it
+        there. There are no locks.
 
         Raises:
-            PeerFailed: another rank could not make it; here `make`'s own error is raised.
+            PeerFailed: another rank could not make it; on this rank `make`'s own error is raised.
         """
 
         def again() -> None:
@@ -93,10 +96,10 @@ class Peers:
 class Meeting:
     """How workers meet, and how long they wait for each other."""
 
-    device: str = "auto"  # cpu, cuda, or auto: cuda where every worker has one
+    device: str = "auto"  # cpu, cuda, or auto: cuda if every worker has one
     backend: str = "auto"  # gloo, nccl, or auto: nccl on cuda
-    timeout_s: float = 120.0  # that a rank may be late for a collective, once all have met
-    join_timeout_s: float = 300.0  # that workers may come after one another
+    timeout_s: float = 120.0  # how late a rank may be for a collective, once all have met
+    join_timeout_s: float = 300.0  # how long after one another workers may start
 
 
 @contextmanager
@@ -104,8 +107,8 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     """The process group of all workers, from their meeting to its end.
 
     Raises:
-        MusterError: an address, port, worker or GPU that is not there, after `join_timeout_s`.
-        PeerFailed: another rank is gone, or hangs; it is named where it is known.
+        MusterError: an address, port, worker or GPU is missing after `join_timeout_s`.
+        PeerFailed: another rank is gone, or hangs; it is named if it is known.
     """
     own = worker_info(world, visible_gpus(how.device))
     if world.world_size == 1:
@@ -131,16 +134,16 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     )
     set_timeout(timedelta(seconds=how.timeout_s))
     try:
-        if not world.agent_store:  # torchrun has said who shares a node; by hand, the hosts do
+        if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
             world = with_neighbours(world, workers)
         yield Peers(world, store, workers, chosen)
         _part(world, store)
     except StoppedCleanly:
-        with suppress(RuntimeError):  # all is on the disk, whatever becomes of the others
+        with suppress(RuntimeError):  # everything is on the disk, whatever the others do
             _part(world, store)
         raise
     except BaseException as error:
-        dist.destroy_process_group()  # whoever waits for this rank is told at once
+        dist.destroy_process_group()  # ranks that wait for this one get an error at once
         reason = explained(error, world, [one.host for one in workers], store, how.timeout_s)
         if reason is error:
             raise
@@ -162,7 +165,7 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
             world.master_port,
             is_master=world.is_main and not world.agent_store,
             timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,  # what follows waits, since it can name who is missing
+            wait_for_workers=False,  # what follows waits, since it can name the missing ones
         )
         _STORES[place] = store, count()
     store, meetings = _STORES[place]
@@ -172,7 +175,7 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
 def _gather_workers(
     world: World, own: WorkerInfo, store: dist.Store, timeout_s: float
 ) -> list[WorkerInfo]:
-    """What each rank says of itself, in rank order, once all are there."""
+    """Each rank's description of itself, in rank order, once all have come."""
     _check_in(world, store)
     store.set(f"here/{world.rank}", json.dumps(asdict(own)))
     keys = [f"here/{rank}" for rank in range(world.world_size)]
@@ -195,7 +198,7 @@ def _gather_workers(
 
 
 def _check_in(world: World, store: dist.Store) -> None:
-    """Refuse what every node can get wrong by hand: a rank given twice, two world sizes."""
+    """Refuse common mistakes of a start by hand: a duplicate rank, two world sizes."""
     store.add("came", 1)
     agreed = store.compare_set("world_size", "", str(world.world_size)).decode()
     if agreed != str(world.world_size):
@@ -211,11 +214,11 @@ def _check_in(world: World, store: dist.Store) -> None:
 
 
 def _give_up(world: World, store: dist.Store, message: str) -> None:
-    """Say it to all who came; who serves the store, or would have them ended, stays until then."""
+    """Tell all who came, then raise; the server of the store stays until they have read it."""
     store.set("given_up", message)
     heard, deadline = store.add("heard", 1), time.monotonic() + HEARD_S
     while (world.is_main or world.agent_store) and heard < store.add("came", 0):
-        if time.monotonic() > deadline:  # one that came has been killed, or hangs
+        if time.monotonic() > deadline:  # one that came was killed, or hangs
             break
         time.sleep(0.02)
         heard = store.add("heard", 0)
@@ -228,8 +231,8 @@ def _missing(store: dist.Store, keys: Sequence[str]) -> str:
 def _part(world: World, store: dist.Store) -> None:
     """All leave together: none closes its connections while another still uses them.
 
-    Some may still be saving what all have made. Rank 0 leaves last, since it may serve the store
-    through which they say so.
+    Some may still be saving. Rank 0 leaves last, since it may serve the store through which the
+    others report that they leave.
     """
     wait_for_all(world.world_size)
     ranks = range(world.world_size)
@@ -237,5 +240,5 @@ def _part(world: World, store: dist.Store) -> None:
     store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
     store.set(f"left/{world.rank}", "")
     if world.is_main:
-        with suppress(RuntimeError):  # one that does not say so needs the store no more
+        with suppress(RuntimeError):  # a rank that does not report it needs the store no more
             store.wait([f"left/{rank}" for rank in ranks], timedelta(seconds=LEAVE_S))

@@ -11,7 +11,7 @@ from muster.orderly_stop import FOLDER
 
 
 class StoppedCleanly(BaseException):
-    """The training is over before its end, with a checkpoint to go on from."""
+    """The training ended early, with a checkpoint to continue from."""
 
     def __init__(self, step: int, why: str, checkpoint: Path) -> None:
         super().__init__(
@@ -21,12 +21,12 @@ class StoppedCleanly(BaseException):
         self.step, self.why, self.checkpoint = step, why, checkpoint
 
     def facts(self) -> dict[str, Any]:
-        """For `stopped.json` of the run folder, which says: continue me."""
+        """The content of `stopped.json` in the run folder, by which the run can be continued."""
         return {"step": self.step, "why": self.why, "resume": str(self.checkpoint)}
 
 
 class StopRequest:
-    """Inside it, SIGTERM, SIGINT and the chosen signal are requests; a second SIGINT is none."""
+    """A context: SIGTERM, SIGINT and the chosen signal are requests; a second SIGINT is not."""
 
     def __init__(self, stop_signal: str, env: Mapping[str, str] = os.environ) -> None:
         self.why = ""  # the signal's name, once there was one
@@ -44,8 +44,8 @@ class StopRequest:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # One that is stopping already goes on to take requests, and says so still: a scheduler
-        # and an agent each ask, and who comes last must not turn an orderly end into another.
+        # A worker that is stopping still accepts requests and keeps its reason: a scheduler and an
+        # agent both ask, and the last one must not turn a clean end into another.
         if kind is StoppedCleanly:
             return
         if self._sign is not None:
@@ -54,12 +54,12 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._owner:  # a data loader's process, which has inherited this
+        if os.getpid() != self._owner:  # a forked data loader has inherited this handler
             return
         if self.why and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.why = self.why or self._reason() or signal.Signals(number).name
 
     def _reason(self) -> str:
-        """The reason that the agent wrote where this worker had said that it can stop."""
+        """The agent's reason, from the file by which this worker announced that it can stop."""
         return self._sign.read_text() if self._sign is not None and self._sign.exists() else ""

@@ -1,4 +1,4 @@
-"""Who this worker is among the others: read once, from its launcher's variables or from flags."""
+"""This worker's place among the others, read once from its launcher's variables or from flags."""
 
 import re
 import socket
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from muster.errors import UsageError, refuse
 from muster.rank_variables import torchrun_variables
 
-MIN_PORT, MAX_PORT = 1024, 65535  # below, only root may listen
+MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One worker's place; the words are torchrun's, and `node_rank` is its GROUP_RANK."""
+    """One worker's place; the names are torchrun's, and `node_rank` is its GROUP_RANK."""
 
     rank: int = 0
     world_size: int = 1
@@ -24,10 +24,10 @@ class World:
     master_addr: str = ""
     master_port: int = 0
     host: str = ""
-    run_id: str | None = None  # the launcher's, where it gave one
+    run_id: str | None = None  # the launcher's, if it gave one
     attempt: int = 0  # how often torchrun restarted the group
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
-    is_led: bool = False  # an agent finds the cause where another worker is lost
+    is_led: bool = False  # an agent finds the cause if another worker is lost
 
     @property
     def is_main(self) -> bool:
@@ -43,9 +43,9 @@ class World:
         master_ip: str | None = None,
         master_port: int | None = None,
     ) -> "World":
-        """The world that the flags describe, else the environment, else one process alone.
+        """The world in the flags, else the one in the environment, else a single process.
 
-        Where mpirun, srun or a hand has given this process its rank, flags may say the rest.
+        If mpirun, srun or a user has given this process its rank, flags may add the rest.
 
         Raises:
             UsageError: one of them is incomplete, or they contradict each other.
@@ -86,7 +86,7 @@ class World:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "World":
-        """The world that torchrun, srun, mpirun, flags, or a script with their variables made.
+        """The world in the variables of torchrun, srun, mpirun, flags or a script.
 
         Raises:
             UsageError: a variable is missing or not a number, or RANK is not below WORLD_SIZE.
@@ -127,7 +127,7 @@ class World:
 
 
 def _chosen(run_id: str) -> str | None:
-    """The run id if somebody chose it; torchrun makes up "none", or a UUID with --standalone."""
+    """The run id if somebody chose it; torchrun sets "none", or a UUID with --standalone."""
     made_up = run_id == "none" or re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", run_id)
     return None if made_up else run_id
 

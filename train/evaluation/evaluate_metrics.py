@@ -1,9 +1,9 @@
-"""Any metric of `evaluate` on any number of ranks, equal to that of a single process.
+"""Any metric of `evaluate` on any number of ranks, with the result of a single process.
 
-The samples of all ranks come together on rank 0 once, in their order. The module itself computes
-there, in memory, while the others wait; all get what it returns. No file is shared, and no lock is
-taken. Only rank 0 needs the module. What travels between the ranks of this one job is sent by
-torch's object collectives, through gloo and memory of the CPU.
+The samples of all ranks are collected on rank 0 once, in their order. The module computes on rank
+0, in memory, while the others wait; all ranks get its result. No file is shared, and no lock is
+taken. Only rank 0 needs the module. torch's object collectives carry the samples between the ranks
+of this one job, through gloo and CPU memory.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
 
-    Every rank of torch's default group calls it, with its own samples: any number of them, also
+    Every rank of torch's default group calls it with its own samples: any number of them, also
     none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
 
         >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
@@ -44,15 +44,15 @@ def evaluate(
 
     Args:
         metric: a file (`./my_metric.py`), a name (`f1`), a loaded module, or several of them in a
-            list, or in a dict by the names that their results get in front where two are alike.
+            list, or in a dict; its names are prefixed to results that would be equal in name.
             Only rank 0's counts.
         predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
-        references: likewise.
+        references: the true values, in the same form.
         positions: whole numbers (n,), each sample's place in the whole set. The metric gets the
-            samples in that order, and of each place one, so that what a sampler has handed out
-            twice counts once. Without them the order is that of the ranks.
+            samples in that order, and one for each place, so that a sample which a sampler gave
+            out twice counts once. Without them the order is that of the ranks.
         config_name: of the module, such as `mrpc` of `glue`.
-        more: further columns that the module takes, and arguments of its `compute`.
+        more: other columns that the module takes, and arguments of its `compute`.
 
     Raises:
         UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def _to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
-    """The columns that each rank has, in the order of ranks, on rank 0; [] on the others."""
+    """The columns of each rank, in the order of ranks, on rank 0; [] on the others."""
     sent = {name: _on_cpu(values) for name, values in own.items() if values is not None}
     if ranks.world_size == 1:
         return [sent]
@@ -96,9 +96,9 @@ def _computed(
     """The module's result on all columns, in the order of the positions if there are any.
 
     Raises:
-        UsageError: a column is missing or of another length than another, or positions are not
-            whole numbers.
-        MusterError: the module raised something, or returned what is no dict.
+        UsageError: a column is missing, columns differ in length, or positions are not whole
+            numbers.
+        MusterError: the module raised an error, or did not return a dict.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
     for rank, part in enumerate(parts):
@@ -121,7 +121,7 @@ def _computed(
             is_array = isinstance(column, np.ndarray)
             given[name] = column[chosen] if is_array else [column[at] for at in chosen]
     try:
-        with torch.random.fork_rng(devices=[]):  # the other ranks draw nothing here
+        with torch.random.fork_rng(devices=[]):  # the other ranks draw no random numbers here
             found = module.compute(**given, **arguments)
     except Exception as error:
         line = text_of(error).strip().partition("\n")[0]
@@ -133,7 +133,7 @@ def _computed(
 
 
 def joined(parts: Sequence[np.ndarray | list[Any]]) -> np.ndarray | list[Any]:
-    """The parts end to end: an array where all are arrays of one kind and width."""
+    """The parts joined: an array if all are arrays of one kind and width."""
     some = [part for part in parts if len(part)] or [parts[0]]
     arrays = [part for part in some if isinstance(part, np.ndarray)]
     if len(arrays) == len(some) and len({(one.dtype, one.shape[1:]) for one in arrays}) == 1:
@@ -147,12 +147,12 @@ def _on_cpu(values: Any) -> np.ndarray | list[Any]:
     """A tensor, an array, or anything with one entry per sample, as an array or a list.
 
     Raises:
-        UsageError: it is one thing alone.
+        UsageError: it is a single value.
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         if values.is_floating_point() and values.itemsize < 4:
-            values = values.float()  # numpy knows no bfloat16
+            values = values.float()  # numpy has no bfloat16
         values = values.numpy()
     is_point = isinstance(values, np.ndarray) and values.ndim == 0
     if np.isscalar(values) or is_point or isinstance(values, Mapping):

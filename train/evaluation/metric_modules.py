@@ -1,11 +1,10 @@
-"""`evaluate`'s modules, loaded and computed in a private folder, in memory, without a file lock.
+"""Load and run modules of `evaluate` in a private folder, in memory, without a file lock.
 
 A module comes from the first of these places that has it:
 
-1. a file, such as `./my_metric.py`, or a folder with a file of its own name;
-2. the cache of `evaluate` (`HF_MODULES_CACHE`), which is only read;
-3. the Hub, where it can be reached; `evaluate.load` keeps what it downloads in the cache, this
-   does not.
+1. a file, such as `./my_metric.py`, or a folder with a file of its own name; 2. the cache of
+`evaluate` (`HF_MODULES_CACHE`), which is only read; 3. the Hub, if it can be reached;
+`evaluate.load` stores its downloads in the cache, this does not.
 
 `evaluate` itself asks the Hub first, and holds locks in its cache while it copies and computes.
 """
@@ -22,14 +21,14 @@ from typing import Any
 
 from muster.errors import UsageError, text_of
 
-MODULES = "evaluate_modules"  # the package that `evaluate` keeps modules in
+MODULES = "evaluate_modules"  # the package in which `evaluate` stores modules
 METRICS = "metrics"  # the package inside it
-KINDS = ("metric", "comparison", "measurement")  # of the Hub's names without an owner
-REACH_S = 5.0  # that the Hub may take to answer at all
+KINDS = ("metric", "comparison", "measurement")  # kinds of the Hub's names without an owner
+REACH_S = 5.0  # for an answer of the Hub
 
 
 class ModuleFolder:
-    """Modules of `evaluate`, and the private temporary folder that they are loaded from."""
+    """Modules of `evaluate`, and the private temporary folder from which they are loaded."""
 
     def __init__(self) -> None:
         _hush()
@@ -42,7 +41,7 @@ class ModuleFolder:
         self._package = f"muster_metrics_{uuid.uuid4().hex}"
 
     def close(self) -> None:
-        """Remove the folder; what was loaded can be used no more."""
+        """Remove the folder; its modules can no longer be used."""
         shutil.rmtree(self.path, ignore_errors=True)
         with suppress(ValueError):
             sys.path.remove(str(self.path))
@@ -67,10 +66,10 @@ class ModuleFolder:
             how |= {"cache_dir": str(self.path / "work"), "experiment_id": uuid.uuid4().hex}
             module = kind(config_name=config_name, **how)
             if kind._download_and_prepare is not EvaluationModule._download_and_prepare:
-                module.download_and_prepare()  # weights, say, where `evaluate` keeps them
+                module.download_and_prepare()  # for example weights, where `evaluate` stores them
         except UsageError:
             raise
-        except Exception as error:  # a module is a program: anything may happen in it
+        except Exception as error:  # a module is a program: any error may happen
             line = text_of(error).strip().partition("\n")[0]
             raise UsageError(f"metric {name}: {type(error).__name__}: {line}") from error
         return module
@@ -111,7 +110,7 @@ class ModuleFolder:
 
 @contextmanager
 def in_memory(module: Any) -> Iterator[Any]:
-    """A module that its owner has loaded, as it computes for one process and without files.
+    """A loaded module, set to compute for one process and without files.
 
     Raises:
         UsageError: it holds samples already.
@@ -130,12 +129,12 @@ def in_memory(module: Any) -> Iterator[Any]:
 
 
 def feature_names(modules: Sequence[Any]) -> list[str]:
-    """The columns that some of `modules` take, each once."""
+    """The columns that any of `modules` takes, each once."""
     return list(dict.fromkeys(name for module in modules for name in module._feature_names()))
 
 
 def _cached(name: str, private: Path) -> Any | None:
-    """The newest copy in `evaluate`'s own cache, taken from there to `private`; None: no such."""
+    """The newest copy in `evaluate`'s own cache, copied to `private`; None if there is none."""
     from evaluate import config
     from evaluate.loading import CachedEvaluationModuleFactory
 
@@ -151,7 +150,7 @@ def _cached(name: str, private: Path) -> Any | None:
 
 
 def _hub_hindrance() -> str:
-    """Why nothing can be loaded from the Hub; empty: it answers."""
+    """Why nothing can be loaded from the Hub; empty if it answers."""
     import requests
     from evaluate import config
     from huggingface_hub import constants
@@ -166,6 +165,6 @@ def _hub_hindrance() -> str:
 
 
 def _hush() -> None:
-    """Silence what the libraries say of their search: our errors say what went wrong."""
+    """Silence the libraries' messages about their search: our errors explain failures."""
     for name in ("evaluate", "datasets", "filelock", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)

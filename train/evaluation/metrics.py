@@ -25,7 +25,7 @@ class Confusion:
         self.state += counts.to(self.state).view_as(self.state)
 
     def compute(self) -> dict[str, float]:
-        """The chosen metrics over all samples counted."""
+        """The chosen metrics over all counted samples."""
         counts = self.state.cpu()
         every = {"accuracy": _accuracy, "f1": _f1, "matthews_correlation": _matthews}
         return {name: every[name](counts) for name in self._names}
@@ -47,12 +47,12 @@ class Correlation:
         self.state[positions.to(self.state.device)] = rows.to(self.state)
 
     def compute(self) -> dict[str, float]:
-        """Both correlations; NaN where one side is constant, as scipy has it."""
-        from scipy.stats import pearsonr, spearmanr  # half a second that classification saves
+        """Both correlations; NaN if one side is constant, as in scipy."""
+        from scipy.stats import pearsonr, spearmanr  # half a second, which classification saves
 
         predictions, labels = self.state.cpu().numpy().T
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # constant input: the NaN says it
+            warnings.simplefilter("ignore")  # constant input: NaN shows it
             return {
                 "pearson": float(pearsonr(predictions, labels)[0]),
                 "spearmanr": float(spearmanr(predictions, labels)[0]),

@@ -1,4 +1,4 @@
-"""`--metrics`: `evaluate`'s metrics beside those of a task, of each evaluation set."""
+"""`--metrics`: metrics of `evaluate` beside a task's own, for each evaluation set."""
 
 import json
 from collections import Counter
@@ -38,37 +38,37 @@ class Predictions:
         references: Tensor | Sequence[Any],
         positions: Sequence[int],
     ) -> None:
-        """Add n samples: one prediction and one reference each, and their places in the set."""
+        """Add n samples: one prediction and one reference each, and their positions in the set."""
         parts = predictions, references, list(positions)
         for part, column in zip(parts, self._columns.values(), strict=True):
             column.append(part.numpy() if isinstance(part, Tensor) else list(part))
 
     def columns(self) -> dict[str, Any]:
-        """All of them by name; None where there are none."""
+        """All columns by name; None if there are none."""
         return {name: joined(parts) if parts else None for name, parts in self._columns.items()}
 
 
 class TaskMetrics:
-    """The modules that `--metrics` names, loaded once, on rank 0. Making it is collective.
+    """The modules of `--metrics`, loaded once, on rank 0. Creation is collective.
 
     Raises:
-        UsageError: one cannot be found or loaded, or takes other input than a task has (on other
-            ranks than rank 0: PeerFailed).
+        UsageError: one cannot be found or loaded, or needs other input than the task has (on ranks
+            other than 0: PeerFailed).
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
         self._folder: ModuleFolder | None = None
         self._modules = list[Any]()  # of rank 0
         self._told = set[str]()
-        self.messages: list[str] = []  # to be told once
+        self.messages: list[str] = []  # each to be printed once
         self._names = of_first(ranks.rank, ranks.world_size, lambda: self._load(text))
 
     def compute(self, samples: Predictions, taken: Mapping[str, float]) -> dict[str, float]:
-        """The numbers among the results on the samples of all ranks, on every rank.
+        """The numbers in the results on the samples of all ranks, on every rank.
 
-        Names are those that `evaluate.combine` gives, with the module's name in front where the
-        task has a metric of that name already, which is in `taken`. Of a result within a result
-        the name is that of both: `LOC_f1`.
+        Names are those that `evaluate.combine` gives. If the task already has a metric of that
+        name, which is in `taken`, the module's name is prefixed. A result within a result is named
+        by both: `LOC_f1`.
 
         Raises:
             MusterError: a module failed.
@@ -86,7 +86,7 @@ class TaskMetrics:
         return found
 
     def close(self) -> None:
-        """Remove the folder that the modules were loaded from."""
+        """Remove the folder from which the modules were loaded."""
         if self._folder is not None:
             self._folder.close()
 
@@ -128,10 +128,10 @@ class TaskMetrics:
 
 
 def parsed(text: str) -> list[Wanted]:
-    """What `--metrics` says: names with commas between them, each with its arguments behind colons.
+    """The parts of `--metrics`: names separated by commas, each with arguments after colons.
 
-    A word behind a colon is the name of a configuration, and `average=macro` an argument of
-    `compute`; its value is JSON, or else a text.
+    A word after a colon is the name of a configuration, and `average=macro` an argument of
+    `compute`; its value is JSON, or else a string.
 
     Raises:
         UsageError: a name is empty, or there are two configurations.

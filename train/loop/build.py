@@ -1,4 +1,4 @@
-"""Everything that one worker's run is made of, built here from its settings, once and in order."""
+"""Build all parts of one worker's run from its settings, once and in order."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes what a run's settings ask for, alike on every rank; the rest gets plain values."""
+    """Builds what a run's settings ask for, alike on every rank; other modules get plain values."""
 
     config: TrainConfig
     ranks: Ranks
@@ -51,7 +51,7 @@ class Builder:
     def trainer(
         self, checkpoints: CheckpointManager | None = None, meter: Meter | None = None
     ) -> Trainer:
-        """All that a trainer is given. Ranks wait for each other in here: the order counts."""
+        """The arguments of a trainer. Ranks wait for each other in here, so the order matters."""
         config, ranks, task = self.config, self.ranks, self.task
         grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
         datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
@@ -62,7 +62,7 @@ class Builder:
         model = precision.place(model, config.precision, self.device)
         plan = self.plan(datasets.train, model, grad_sync.same_passes)
         splitter = Splitter(ranks, self.console.line, self.sinks.write)
-        agreement.wait_for_all(ranks.world_size)  # whose disks may be of unlike speed
+        agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
         if config.batchnorm == "synced" and ranks.world_size > 1:
             model = batchnorm.convert(model, config.timeout_s)
         if config.compile:
@@ -80,11 +80,11 @@ class Builder:
             splitter=splitter if config.split == "auto" else None,
             meter=meter, metrics=self.metrics,
         )  # fmt: skip
-        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but not the same dropout
+        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but different dropout
         return trainer
 
     def checkpoints(self, folder: Path, *, writes: bool) -> CheckpointManager:
-        """What makes the run's checkpoints, and finds the one to go on from."""
+        """The object that makes the run's checkpoints and finds the one to resume from."""
         config = self.config
         return CheckpointManager(
             folder, self.ranks, writes=writes, note=self.sinks.write,
@@ -93,9 +93,9 @@ class Builder:
         )  # fmt: skip
 
     def plan(self, samples: Samples, model: nn.Module, same_passes: bool = False) -> BatchPlan:
-        """Who computes what, with even parts where the split is still to be measured.
+        """Which rank computes which samples; equal parts if the split is still to be measured.
 
-        Lengths count unless a BatchNorm would see other samples together for it.
+        Samples are cut by length, unless a BatchNorm would then see other samples together.
         """
         config, normalises = self.config, batchnorm.has_any(model)
         lengths = lengths_of(self.task, samples)
@@ -116,7 +116,7 @@ class Builder:
 def first_samples(
     datasets: Datasets, train_samples: int | None, eval_samples: int | None
 ) -> Datasets:
-    """`datasets` with at most so many samples in each set; None: all."""
+    """`datasets` with at most `limit` samples in each set; None: all of them."""
 
     def first(samples: Samples, limit: int | None) -> Samples:
         if limit is None or limit >= len(samples):
@@ -128,30 +128,30 @@ def first_samples(
 
 
 def of_settings(kind: type[T], config: TrainConfig) -> T:
-    """A `kind`, which is a dataclass, from the settings that its fields have the names of."""
+    """A dataclass `kind`, filled from the settings that have the names of its fields."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(config, name) for name in names})
 
 
 def ranks_of(world: World) -> Ranks:
-    """`world` as sync modes know it."""
+    """`world` in the form that sync modes use."""
     return Ranks(world.rank, world.world_size)
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
-    """Compile each layer that `model` repeats, in place; all of it, where it repeats none.
+    """Compile each layer that `model` repeats, in place; the whole model if it repeats none.
 
-    Layer by layer, gradients become ready one layer after the other, so that they are sent while
-    others are computed; of a model compiled as a whole all would come at the end of the backward
-    pass. And layers that are alike are compiled once.
+    With compiled layers, gradients become ready layer by layer, so they are sent while others are
+    computed. If the whole model were compiled, all would become ready at the end of the backward
+    pass. Equal layers are compiled only once.
 
     Raises:
-        UsageError: --compile has no compiler for what it writes.
+        UsageError: --compile finds no compiler for the code that it generates.
     """
     compiler = os.environ.get("CXX", "g++")
     if device.type == "cpu" and shutil.which(compiler) is None:
         raise UsageError(f"--compile needs a C++ compiler on every node; there is no {compiler}")
-    # In this process: its pool of further ones would outlive a worker that is killed.
+    # Compile in this process: a pool of compiler processes would outlive a worker that is killed.
     torch._inductor.config.compile_threads = 1
     for layer in repeated(model) or [model]:
         layer.compile()

@@ -29,9 +29,10 @@ def evaluate(
 ) -> EvalRecord:
     """The metrics of every evaluation set, the same on all ranks, by one all_reduce per set.
 
-    Its cost does not grow with the number of ranks, and nothing needs a shared file or a lock.
-    `more` are metrics of `evaluate`, whose input rank 0 gets from all. The model has no sync mode's
-    wrapper: DDP's may not run where ranks have different numbers of batches.
+    The cost does not grow with the number of ranks; no shared file or lock is needed. `more` are
+    metrics of the library `evaluate`; rank 0 collects their input from all ranks. The model comes
+    without a sync mode's wrapper, since DDP's cannot run if ranks have different numbers of
+    batches.
     """
     model, ranks = state.model, state.grad_sync.ranks
     device = next(model.parameters()).device
@@ -50,7 +51,7 @@ def evaluate(
             batch_sampler=positions,
             collate_fn=task.collate,
         )
-        # Of each part of the loss: its sum, and how many units that is over.
+        # for each part of the loss: its sum, and the number of units in the sum
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)
         batches = iter(loader)
         for at in positions:
@@ -88,7 +89,7 @@ def evaluate(
 
 
 def _losses(task: Task, sums: Tensor) -> dict[str, float]:
-    """The loss by name, and its parts if there are several, from sums and counts, (2 * parts,)."""
+    """The loss by name, and its parts if there are several, from sums and counts (2 * parts,)."""
     loss_sums, units = sums.view(2, -1)
     means = (loss_sums / units.clamp(min=1)).tolist()
     parts = {f"eval_{name}": mean for name, mean in zip(task.loss_parts, means, strict=True)}
@@ -96,7 +97,7 @@ def _losses(task: Task, sums: Tensor) -> dict[str, float]:
 
 
 def lengths_of(task: Task, samples: Samples) -> list[int]:
-    """The tokens of each sample; empty: not known, or all alike."""
+    """The number of tokens of each sample; empty if unknown or equal for all."""
     if isinstance(samples, Subset):
         whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
         found = None if whole is None else whole[list(samples.indices)]

@@ -1,4 +1,4 @@
-"""A trained model is a folder in Hugging Face's form: weights, configuration, tokenizer, card."""
+"""Save a trained model in Hugging Face's form: weights, configuration, tokenizer, card."""
 
 import shutil
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ WEIGHTS = "model.safetensors"
 def save(
     task: Task, model: nn.Module, folder: Path, config: TrainConfig, totals: Mapping[str, Any]
 ) -> None:
-    """Write `model` (without a sync mode's wrapper) and what belongs to it into `folder`.
+    """Write `model` (without a sync mode's wrapper) and its files into `folder`.
 
-    A transformers model is saved by itself, for `from_pretrained`; of any other the folder holds
-    the weights, and `train.score` builds the rest from the card's settings. Of a model with
-    adapters it holds both: the adapters for PEFT, and all weights, since what they stand on need
-    not be a model that has a name, nor all that was trained be part of them.
+    A transformers model saves itself, for `from_pretrained`. For any other model the folder holds
+    the weights, and `train.score` builds the rest from the settings in the card. For a model with
+    adapters it holds both the adapters, for PEFT, and all weights: the base model need not have a
+    name, and other parts may have been trained too.
 
     Raises:
-        CannotWrite: the disk is full, or refuses; a model that was there before stays.
+        CannotWrite: the disk is full or refuses; an earlier model in the folder stays.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     try:
@@ -58,7 +58,7 @@ def _write(
 
 
 def _card(library: str, config: TrainConfig, totals: Mapping[str, Any]) -> str:
-    """The model's card, as Hugging Face has it, with all settings of the run."""
+    """The model's card in Hugging Face's form, with all settings of the run."""
     task, steps, ranks = config.task, totals["steps"], totals["world_size"]
     last = totals["evaluations"][-1] if totals.get("evaluations") else {}
     rows = [f"| {key} | {one:.4f} |" for key, one in last.items() if key not in ("epoch", "step")]
@@ -84,10 +84,10 @@ All settings of the run:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Give `model` the weights that `save` wrote for a model that is not transformers' own.
+    """Load the weights that `save` wrote into a `model` that is not transformers' own.
 
     Raises:
-        UsageError: they are missing, or are another model's.
+        UsageError: they are missing, or belong to another model.
     """
     try:
         load_model(model, folder / WEIGHTS)

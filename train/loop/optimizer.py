@@ -1,4 +1,4 @@
-"""The optimizer and its learning rate, once per step, whatever the number of ranks."""
+"""The optimizer and its learning rate: one step per global batch, whatever the number of ranks."""
 
 import torch
 from torch import nn
@@ -10,9 +10,9 @@ from train.tasks.base import Task
 
 
 def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
-    """That of `task`, if it has one; else that of --optimizer over the trained parameters.
+    """The task's optimizer if it has one, else that of --optimizer over the trained parameters.
 
-    Vectors (biases, norms) decay with --decay all.
+    Vectors (biases, norms) decay only with --decay all.
     """
     own = None if task is None else task.build_optimizer(model)
     if own is not None:
@@ -36,23 +36,23 @@ def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = N
         )
     betas = (config.adam_beta1, config.adam_beta2)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    # One fused kernel over all parameters: several times faster than a loop over them.
+    # One fused kernel over all parameters is several times faster than a loop over them.
     return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
 
 
 def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
-    """The step at which the learning rate has decayed."""
+    """The step at which the decay of the learning rate ends."""
     return config.schedule_steps or config.epochs * epoch_steps
 
 
 def build_schedule(
     config: TrainConfig, optimizer: Optimizer, epoch_steps: int, task: Task | None = None
 ) -> LambdaLR:
-    """That of `task`, if it has one; else linear warm-up, then decay to zero or constant.
+    """The task's schedule if it has one, else linear warm-up, then decay to zero or constant.
 
-    The polynomial goes to --end-lr by (1 - progress) ** power, as fairseq's and NVIDIA's BERT
-    have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
-    a run that stops early has had the same rates.
+    `polynomial` falls to --end-lr by (1 - progress) ** power, as in fairseq's and NVIDIA's BERT;
+    `linear` is its case of power 1 and end 0. The end of the schedule does not depend on
+    --max-steps: a run that stops early has used the same rates.
     """
     horizon = schedule_end(config, epoch_steps)
     own = None if task is None else task.schedule(horizon)

@@ -1,4 +1,4 @@
-"""One worker's run, from the meeting of all workers to the model on the disk."""
+"""One worker's run, from the meeting of all workers to the saved model."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from configs import plugins
 from configs.cli import to_yaml
-from configs.settings.program import claim, claim_new
+from configs.settings.program import claim, new_run_id
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.writing import write_json, write_text
@@ -39,10 +39,10 @@ SUMMED_UP = ("task", "sync", "batch_size", "split", "precision", "seed")  # sett
 
 
 def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
-    """Train, and leave what a run leaves: records, a summary, the model.
+    """Train, and write the run's results: records, a summary, the model.
 
     Raises:
-        StoppedCleanly: a signal ended it early; `stopped.json` of the run folder says how to go on.
+        StoppedCleanly: a signal ended the run early; `stopped.json` says how to continue it.
     """
     with prepared(config, world, exit_guard) as (trainer, run_dir):
         gc.enable()  # see train/worker.py
@@ -64,7 +64,7 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
     config = trainer.config
     settings = {name: getattr(config, name) for name in SUMMED_UP}
     settings |= {"world_size": trainer.ranks.world_size}
-    settings |= {"train_samples": len(trainer.datasets.train)}  # of an epoch
+    settings |= {"train_samples": len(trainer.datasets.train)}  # in one epoch
     totals = summary.summarise(settings, history)
     write_json(run_files.SUMMARY.path(run_dir), totals)
     if saves:
@@ -77,10 +77,10 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
 def joined(
     config: TrainConfig, world: World, exit_guard: ExitGuard, what: str = ""
 ) -> Iterator[tuple[Peers, Path]]:
-    """The workers that have met, and their run folder; `what`: no training, as its name says.
+    """All workers that have met, and their run folder; `what` names a run that does not train.
 
     Raises:
-        MusterError: a worker, a file or a setting stands against it.
+        MusterError: a worker, a file or a setting prevents it.
     """
     with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
         run_dir = exit_guard.run_dir = _open_run_folder(config, peers, what)
@@ -96,10 +96,10 @@ def joined(
 def prepared(
     config: TrainConfig, world: World, exit_guard: ExitGuard
 ) -> Iterator[tuple[Trainer, Path]]:
-    """A trainer whose workers have met, with its run folder, up to where it is to begin.
+    """A trainer whose workers have met, with its run folder, ready for its first step.
 
     Raises:
-        MusterError: a worker, a file or a setting stands against it.
+        MusterError: a worker, a file or a setting prevents it.
     """
     marks = {"imports": time.time()}
     with joined(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
@@ -124,7 +124,7 @@ def prepared(
         builder = Builder(config, ranks, device, task, console, sinks, metrics)
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         checkpoints = builder.checkpoints(folder, writes=writes)
-        closing.callback(checkpoints.close)  # before the sinks, which get its last record
+        closing.callback(checkpoints.close)  # before the sinks close, which get its last record
         closing.callback(console.stop)
         if advice := precision.advice(config.precision, device):
             console.line(advice)
@@ -140,20 +140,21 @@ def prepared(
 
 
 def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
-    """The run's folder, made by rank 0, on every rank.
+    """The run's folder on every rank; rank 0 creates it.
 
-    A launcher has made it already and says so by --redirect; by hand, a folder with anything in
-    it is refused unless --overwrite is given.
+    A launcher has created it already and passes --redirect. If workers are started by hand, a
+    folder that is not empty is refused unless --overwrite is given.
 
     Raises:
-        UsageError: the folder is in use, or cannot be made.
+        UsageError: the folder is in use, or cannot be created.
     """
     world = peers.world
 
     def choose() -> str:
         run_id = config.run_id or world.run_id
         if run_id is None:
-            run_id = claim_new(config, what or config.name, str(world.world_size))
+            size = str(world.world_size)
+            run_id = new_run_id(config, what or config.name, size, make=True)
         elif not config.redirect:
             claim(config.logs_root / run_id, config)
         run_dir = config.logs_root / run_id
@@ -167,12 +168,12 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
 
 
 def _meter(peers: Peers, ranks: Ranks, run_dir: Path) -> Meter | None:
-    """For the first rank of each host, where gradients go to other hosts through gloo."""
+    """A meter on the first rank of each host, if gradients go to other hosts through gloo."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     hosts = [one.host for one in peers.workers]
     if not peers.leads_host or len(set(hosts)) == 1 or interface is None:
         return None
-    if dist.get_backend() != "gloo":  # nccl may take other ways than one interface
+    if dist.get_backend() != "gloo":  # nccl may use other paths than one network interface
         return None
     samples = run_files.TRAFFIC.path(run_dir, host=peers.world.host)
     ledger = ranks.ledger

@@ -1,4 +1,4 @@
-"""All of a training that changes from step to step, as checkpoints keep it and give it back."""
+"""The state of a training that changes from step to step, as checkpoints save and restore it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ from train.checkpoints.exchange import Files
 from train.model.precision import Precision
 from train.sync.base import GradSync
 
-# Settings that the restored parts stand on, by the flag --reset-... that gives up the part.
+# For each restored part, the settings it depends on; its flag --reset-... discards the part.
 STANDS_ON = {
     "data": ("task", "seed", "batch_size", "train_samples"),
     "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr"),
@@ -24,17 +24,17 @@ STANDS_ON = {
 
 @dataclass
 class Position:
-    """How far a run is; with it, the plan says which samples come next."""
+    """How far a run is; with the position, the plan says which samples come next."""
 
-    step: int = 0  # optimizer steps done
+    step: int = 0  # optimizer steps completed
     epoch: int = 0  # 0 is the first
-    in_epoch: int = 0  # steps done of this epoch
-    before: int = 0  # steps done before the data began anew (--reset-data)
+    in_epoch: int = 0  # steps completed in this epoch
+    before: int = 0  # steps completed before the data restarted (--reset-data)
 
 
 @dataclass
 class TrainingState:
-    """What changes, with what belongs to it; `HasState` of the checkpoints."""
+    """What changes, and what belongs to it; it implements `HasState` of the checkpoints."""
 
     model: nn.Module  # without a sync mode's wrapper
     optimizer: Optimizer
@@ -43,7 +43,7 @@ class TrainingState:
     grad_sync: GradSync
     resets: frozenset[str] = frozenset()  # keys of STANDS_ON
     at: Position = field(default_factory=Position)
-    notes: dict[str, Any] = field(default_factory=dict)  # the loop's own, for a checkpoint
+    notes: dict[str, Any] = field(default_factory=dict)  # the loop's own data for a checkpoint
 
     def own_state(self) -> Mapping[str, Tensor]:
         self.grad_sync.settle(self.model)
@@ -55,13 +55,13 @@ class TrainingState:
         states = self.grad_sync.optimizer_state(self.model, self.optimizer)
         optimizer = snapshot.of_optimizer(self.model, states, keeps=keeps)
         schedule = self.schedule.state_dict()
-        del schedule["lr_lambdas"]  # functions, which are made anew from the settings
+        del schedule["lr_lambdas"]  # functions, which are made again from the settings
         state = {"at": asdict(self.at), "schedule": schedule, **self.notes}
         state["precision"] = self.precision.state_dict()
         return {"model": model, "optimizer": optimizer}, state
 
     def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint, with what is not to be reset."""
+        """Continue from a checkpoint, except for the parts to reset."""
         with self.grad_sync.whole(self.model):
             snapshot.into_model(self.model, files["model"])
             self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
@@ -81,12 +81,12 @@ class TrainingState:
 
 
 def recorded(config: TrainConfig) -> dict[str, Any]:
-    """The settings that a checkpoint holds, to compare them."""
+    """The settings that a checkpoint stores for a later comparison."""
     return {name: getattr(config, name) for names in STANDS_ON.values() for name in names}
 
 
 def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
-    """A line for each setting that differs from the checkpoint's and that it stands on."""
+    """A line for each setting that differs from the checkpoint's and on which it depends."""
     for part, names in STANDS_ON.items():
         for name in names if part not in resets(config) else ():
             was, now = state["settings"][name], getattr(config, name)
@@ -99,8 +99,8 @@ def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
 def moved_schedule(
     config: TrainConfig, now: int, state: dict[str, Any], tell: Callable[[str], None]
 ) -> Iterator[str]:
-    """Why the learning rate would jump, where it decays until step `now` and did until another."""
-    was = state.get("schedule_end", now)  # older checkpoints do not say
+    """Why the learning rate would jump, if its decay now ends at step `now` and ended elsewhere."""
+    was = state.get("schedule_end", now)  # older checkpoints do not store it
     if was == now or config.schedule == "constant" or config.reset_lr_scheduler:
         return
     if config.reset_data:
@@ -114,5 +114,5 @@ def moved_schedule(
 
 
 def resets(config: TrainConfig) -> frozenset[str]:
-    """The parts of a checkpoint that are not to be gone on from."""
+    """The parts of a checkpoint that are not to be restored."""
     return frozenset(part for part in STANDS_ON if getattr(config, f"reset_{part}"))

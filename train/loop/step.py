@@ -1,16 +1,16 @@
 """One optimizer step: forward and backward over this rank's part, sync, clip, update.
 
-With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is
-scaled by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the
-global mean, times W; so the plain mean over ranks, which every sync mode computes, is the mean
-over all M samples of loss and gradient, whatever the split.
+With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is scaled
+by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the global
+mean, times W. So the plain mean over ranks, which every sync mode computes, is the mean over all M
+samples, for loss and gradient and for any split.
 
-Collectives of a step, in this order on every rank: the sum of the task's units, if it counts other
-things than samples; what the sync mode sends during the backward pass; one float64 row of each
-rank: [loss, norm, stop, save, busy, a mark for each buffer, which gradients it has, if the mode
-asks]; what the mode's `sync` sends; the mean of the buffers that some rank has changed. Whether to
-stop or to save is decided from the rows of all ranks, after the same step on each: a signal that
-reaches one rank never splits them.
+Collectives of a step, in this order on every rank: (1) the sum of the task's units, if it counts
+units other than samples; (2) what the sync mode sends during the backward pass; (3) one float64 row
+of each rank: [loss, norm, stop, save, busy, a mark for each buffer, which gradients it has, if the
+mode needs it]; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has
+changed. All ranks decide from the same rows, after the same step, whether to stop or save. So a
+signal that reaches one rank never separates the ranks.
 """
 
 import math
@@ -36,10 +36,10 @@ from train.tasks.base import Batch, Task
 
 
 class Step:
-    """Does one step after the other; `wrapped` is the model with its sync mode around it.
+    """Runs one step after another; `wrapped` is the model in its sync mode's wrapper.
 
     Raises:
-        MusterError: the loss or the gradient stops being a number (on all ranks).
+        MusterError: the loss or a gradient is no longer finite (on all ranks).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Step:
         self.buffers = Buffers(self.ranks, wrapped)
         self._autocast = state.precision.autocast()
         self.collectives: list[Collective] = []  # of the last step's gradients
-        # found once: a walk through the modules of a BERT takes half a millisecond
+        # found once, since walking through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
         self._batchnorms = batchnorm.synced_layers(wrapped)
         wrapped.train()
@@ -63,9 +63,9 @@ class Step:
     def run(
         self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
     ) -> tuple[StepRecord, StepRequests]:
-        """Take the step of `plan`; `requests_of(step)` is what this rank wants after it."""
+        """Run the step of `plan`; `requests_of(step)` is what this rank requests after it."""
         timer = PhaseTimer(self.device)
-        if not self.state.model.training:  # it has just been evaluated
+        if not self.state.model.training:  # an evaluation came before
             self.model.train()
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with timer.phase("data"):
@@ -84,18 +84,18 @@ class Step:
                     self.grad_sync.backward(self.state.precision.scale(loss))
             local_loss += loss.detach()
         with timer.phase("optimizer"):
-            # A mode that is not exact leaves gradients local: they are clipped as they are.
+            # A mode that is not exact leaves gradients local, so each rank clips its own.
             is_exact = self.grad_sync.is_exact
             own_norm = torch.zeros(()) if is_exact else self._clip()
         with timer.phase("sync"):
-            # This rank's part of the loss, its gradient's norm where that is its own, what it wants
-            # to be done after this step, its changed buffers: in one collective.
+            # One collective carries this rank's part of the loss, its gradient's norm if the norm
+            # is local, its requests after this step, and the marks of its changed buffers.
             own_used = self.grad_sync.used(self.model)
             losses, norms, requests, marks, used = exchanged(
                 self.ranks, local_loss, own_norm, requests_of(self.state.at.step + 1),
                 self.buffers.marks(self.device), torch.tensor(own_used),
             )  # fmt: skip
-            # a rank that has used all need not wait for the device to tell
+            # a rank that has used all gradients need not wait for the device here
             self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
             self.buffers.average(plan.local_samples / plan.samples, marks)
         with timer.phase("optimizer"):
@@ -108,7 +108,7 @@ class Step:
             self.state.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
-        rows = torch.cat([losses, norms, requests], dim=1).cpu()  # only for these the host waits
+        rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
         global_loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
         self.grad_sync.finished()
         seconds, at = timer.seconds, self.state.at
@@ -130,15 +130,15 @@ class Step:
         return record, StepRequests.of_any(rows[:, 2:])
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
-        """What scales each micro-batch's loss, so that a plain mean over ranks is the mean.
+        """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
 
-        By samples, the plan knows it. By units of the task's own, it is
-        units * world_size / (units of the global batch), which the ranks add up.
+        By samples, the plan has it. By the task's own units it is units * world_size / (units of
+        the global batch); an all_reduce adds the units up.
         """
         counts = [self.task.units(batch) for batch in loaded]
         if counts[0] is None:
             return [micro.weight for micro in plan.micro_batches]
-        counted = [  # the dummy of a rank that has nothing to compute counts for nothing
+        counted = [  # the dummy batch of a rank without samples counts as zero
             torch.zeros_like(count) if micro.samples == 0 else count
             for count, micro in zip(counts, plan.micro_batches, strict=True)
             if count is not None
@@ -148,12 +148,12 @@ class Step:
         return list(local * self.ranks.world_size / total)
 
     def _clip(self) -> Tensor:
-        """Clip the gradients; their norm before that."""
-        self.state.precision.unscale_(self.state.optimizer)  # clipping sees the true ones
+        """Clip the gradients; return their norm before that."""
+        self.state.precision.unscale_(self.state.optimizer)  # before the clipping
         return self.grad_sync.clip(self._params, self.max_grad_norm)
 
     def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
-        """The loss, and this rank's norm, from those of each."""
+        """The loss, and this rank's norm, from the values of all ranks."""
         step = self.state.at.step + 1
         if broken := _not_finite(losses):
             ranks = ", ".join(map(str, broken))
@@ -178,7 +178,7 @@ def _not_finite(numbers: Sequence[float]) -> list[int]:
 
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
-    """`batch` on the device of `model`, its real numbers in the model's precision."""
+    """`batch` on the device of `model`, with floats in the model's precision."""
     dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
     return {
         name: tensor.to(

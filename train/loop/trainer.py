@@ -1,4 +1,4 @@
-"""The training loop: the same losses in every sync mode, on any number of ranks, with any split."""
+"""The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
 import itertools
 import time
@@ -34,10 +34,10 @@ from train.tasks.base import Batch, Datasets, Task
 
 
 class Trainer:
-    """Trains one task with one sync mode; `train/loop/build.py` makes all that it is given.
+    """Trains one task with one sync mode; `train/loop/build.py` builds its arguments.
 
     Raises:
-        MusterError: the loss or the gradient stops being a number (on all ranks).
+        MusterError: the loss or a gradient is no longer finite (on all ranks).
     """
 
     def __init__(
@@ -56,18 +56,18 @@ class Trainer:
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
     ) -> None:
-        """`wrapped` is the model with its sync mode around it."""
+        """`wrapped` is the model in its sync mode's wrapper."""
         self.config, self.task, self.datasets, self.plan = config, task, datasets, plan
         self.state, self.model, self.grad_sync = state, wrapped, state.grad_sync
         self.ranks, self.device = state.grad_sync.ranks, next(wrapped.parameters()).device
         self.console, self.sinks = console, sinks
         self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
         self.metrics = metrics
-        self._measured = 0  # the step up to which speeds are measured
+        self._measured = 0  # the step up to which speeds were measured
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
         self._step = Step(task, state, wrapped, config.max_grad_norm)
-        self._count_traffic(before=0, epoch=0)  # what made the replicas equal
+        self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
 
     @property
     def at(self) -> Position:
@@ -75,10 +75,10 @@ class Trainer:
         return self.state.at
 
     def go_on(self) -> None:
-        """Go on from what --resume names instead of from the beginning, if it names anything.
+        """Resume from the checkpoint of --resume, if any; otherwise start from the beginning.
 
         Raises:
-            UsageError: there is none, or it is of a run with other settings, model or data set.
+            UsageError: there is none, or it belongs to other settings, another model or data set.
         """
         config = self.config
         if config.resume is None:
@@ -101,7 +101,7 @@ class Trainer:
         refuse(problems, where=f"--resume {self.config.resume}: ")
         self.checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
-        same = state["world_size"] == self.ranks.world_size  # else what was measured now stays
+        same = state["world_size"] == self.ranks.world_size  # otherwise present ones stay
         if self._splitter is not None and state["split"] and same:
             self.console.line("split auto: going on with the checkpoint's parts")
             self.plan = replace(self.plan, weights=tuple(state["split"]["weights"]))
@@ -113,7 +113,7 @@ class Trainer:
         """Train all epochs, or up to --max-steps, and evaluate.
 
         Raises:
-            StoppedCleanly: a signal asked for it; there is a checkpoint.
+            StoppedCleanly: a signal requested it; a checkpoint was written.
         """
         epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
         total = self.at.before + epochs * per_epoch
@@ -143,8 +143,8 @@ class Trainer:
         return self.history
 
     def _count_traffic(self, before: int, epoch: int) -> None:
-        """Write down what crossed the network since step `before`."""
-        self.ranks.barrier(self.device)  # what is sent may still wait in the sender's kernel
+        """Record what crossed the network since step `before`."""
+        self.ranks.barrier(self.device)  # sent data may still be in the sender's kernel
         if self.meter is not None:
             step = self.at.step if epoch else 0
             record = self.meter.end(step=step, epoch=epoch, steps=step - before)
@@ -158,21 +158,21 @@ class Trainer:
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
-        # the evaluation took a while, and no step comes that would tell the others
+        # the evaluation took time, and no further step would tell the other ranks
         asked = StepRequests.of_any(self.ranks.all_gather(self._requests(self.at.step)))
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
-        # the best is waited for, and a stop is of no use at the end
+        # wait for the best one; at the end a stop request is of no use
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
 
     def _split_anew(self) -> None:
-        """Give faster ranks more, by the forward passes since the last time; collective.
+        """Give faster ranks more samples, by their forward passes since the last split; collective.
 
-        Those alone are timed: all that follows them in a step may wait for other ranks.
+        Only forward passes are timed: what follows them in a step may wait for other ranks.
         """
         if self._splitter is None:
             return
         count, self._measured = self.at.step - self._measured, self.at.step
-        if count < 2:  # the first one warms up
+        if count < 2:  # the first one is a warm-up
             return
         steps = list(self.history.steps)[-count:][1:]
         seconds = sum(one.forward_s for one in steps)
@@ -182,11 +182,11 @@ class Trainer:
         self.plan = self._splitter.better(self.plan, self.at.step, seconds, amount)
 
     def _checkpoint(self, requests: StepRequests) -> None:
-        """Make a checkpoint if one is due, and end here if that was asked for."""
+        """Make a checkpoint if one is due; end the run here if a rank was asked to stop."""
         if not (requests.save or requests.stop):
             return
         self.state.notes = {
-            "run_id": self.config.run_id,  # a launcher that starts it again looks for its own
+            "run_id": self.config.run_id,  # a launcher that restarts the run looks for its own
             "settings": recorded(self.config),
             "samples": len(self.datasets.train),
             "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
@@ -196,18 +196,18 @@ class Trainer:
         }
         self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
-            # by whichever rank was asked; a launcher goes by it
+            # the reason of whichever rank was asked; the launcher reads it
             reasons = gather(self.ranks, self.stopping.why)
             why = next(filter(None, reasons))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
     def _requests(self, step: int) -> Tensor:
-        """What this rank wants after `step`, as `StepRequests` has it."""
+        """What this rank requests after `step`, as a row of `StepRequests`."""
         requests = self.checkpoints.requests(step, stop=bool(self.stopping.why))
         return torch.tensor(requests, dtype=torch.float64, device=self.device)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
-        """The steps of this epoch that are still to do, each with its micro-batches."""
+        """The remaining steps of this epoch, each with its micro-batches."""
         if self._splitter is not None and not self._measured:
             yield from self._read(min(last, self.at.step + MEASURED_STEPS))
             self._split_anew()
@@ -219,14 +219,14 @@ class Trainer:
         plans, ahead = itertools.tee(
             itertools.islice(self.plan.epoch(epoch, self.ranks.rank), first, first + left)
         )
-        self.task.start_epoch(epoch)  # before the loader's processes take a copy of the samples
-        agreement.wait_for_all(self.ranks.world_size)  # some may have read from a slow disk
+        self.task.start_epoch(epoch)  # before the loader's processes copy the samples
+        agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(
             self.datasets.train,  # type: ignore[arg-type]
             batch_sampler=(list(micro.indices) for plan in ahead for micro in plan.micro_batches),
             collate_fn=self.task.collate,
             num_workers=self.config.data_workers,
-            # its own: a resumed epoch must not draw from the one that dropout draws from
+            # its own generator: a resumed epoch must not use the one of dropout
             generator=torch.Generator().manual_seed(rng.hash_seed(self.config.seed, epoch)),
             pin_memory=self.device.type == "cuda",
         )
@@ -235,14 +235,14 @@ class Trainer:
             yield plan, batches
 
     def _evaluate(self, when: str) -> dict[str, float]:
-        """The metrics, if they are wanted now."""
+        """Evaluate if it is due now; return the metrics."""
         config = self.config
         wanted = config.evaluate == when or config.epochs == 0
         if wanted or when == "end":
             self.grad_sync.settle(self.model)
         if not wanted or config.evaluate == "never":
             return {}
-        # at the end of an epoch its number is one more than that of those before it
+        # the number of epochs, the one that ends now included
         epoch = self.at.epoch + (1 if when == "epoch" or self.at.in_epoch else 0)
         with self.grad_sync.whole(self.state.model):
             record = evaluate(
@@ -257,7 +257,7 @@ class Trainer:
         return record.metrics
 
     def _equalize(self) -> None:
-        """Make all ranks' parameters those of rank 0, where it is time for it."""
+        """If it is due, make all ranks' parameters equal to those of rank 0."""
         every = self.config.equalize_every
         if every and self.at.step % every == 0 and self.ranks.world_size > 1:
             drift = self.ranks.equalize(self.state.model.parameters())

@@ -1,1 +1,1 @@
-"""What is done to a model: optimizer, precision, random numbers."""
+"""Settings of a model: optimizer, precision, random numbers."""

@@ -1,4 +1,4 @@
-"""How long a model's passes take on this rank, whoever trains it, by this process's clock."""
+"""Time a model's passes on this rank, in any training loop, by this process's clock."""
 
 import time
 import weakref
@@ -11,20 +11,21 @@ from torch import Tensor, nn
 
 @dataclass
 class PassTimes:
-    """Seconds since this was begun."""
+    """Seconds since the timer was last read."""
 
     began: float | None = None  # when the model was first called
     forward_s: float = 0.0
-    backward_s: float = 0.0  # until all gradients of this rank are there
+    backward_s: float = 0.0  # until all gradients of this rank were ready
     sync_s: float = 0.0  # from then until DDP has made them the mean
-    ended: float | None = None  # when it last had
+    ended: float | None = None  # when the last backward pass ended
 
 
 class PassTimer:
-    """Hooks on a model that DDP has wrapped or not, from when this is made.
+    """Hooks on a model, wrapped by DDP or not, that measure its passes from now on.
 
-    The end of a backward pass is known from the autograd engine, which calls back in the order in
-    which it was asked to: this, then DDP, which waits for what it has sent, then this again.
+    The autograd engine reports the end of a backward pass. It calls callbacks in the order in which
+    they were queued: this timer's, then DDP's, which waits for what it has sent, then this timer's
+    again.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -64,7 +65,7 @@ class PassTimer:
         self._times.ended = self._since
 
     def take(self) -> PassTimes:
-        """What was measured since this was last asked."""
+        """The times since the last call."""
         taken, self._times = self._times, PassTimes()
         return taken
 
@@ -73,7 +74,7 @@ _timers: "weakref.WeakKeyDictionary[nn.Module, PassTimer]" = weakref.WeakKeyDict
 
 
 def timer_of(model: nn.Module) -> PassTimer:
-    """The one timer of that model, made when it is first asked for."""
+    """The timer of `model`, created on the first call."""
     if model not in _timers:
         _timers[model] = PassTimer(model)
     return _timers[model]

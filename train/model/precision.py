@@ -1,4 +1,4 @@
-"""The arithmetic of a step: weights stay full precision, the forward pass may use less."""
+"""The arithmetic of a step: weights stay in full precision, the forward pass may use less."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from muster.errors import refuse
 
-CODES = (  # of quantised weights; their scales lie elsewhere
+CODES = (  # of quantised weights; their scales are stored elsewhere
     torch.int8, torch.uint8,
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 )  # fmt: skip
@@ -16,9 +16,9 @@ REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def place(model: nn.Module, precision: str, device: torch.device) -> nn.Module:
-    """`model` on `device` in float32; in float64 with --precision fp64.
+    """`model` on `device` in float32, or in float64 with --precision fp64.
 
-    What is in bfloat16 stays so, but for fp64. Complex buffers stay complex.
+    bfloat16 parameters stay so, except with fp64. Complex buffers stay complex.
 
     Raises:
         UsageError: a parameter is complex or quantised; the message names it.
@@ -43,7 +43,7 @@ def _complex(model: nn.Module) -> Iterator[str]:
 
 
 def _quantised(model: nn.Module) -> Iterator[str]:
-    """A line for a model that holds codes where a cast would take them for numbers."""
+    """A line for a model that holds integer codes, which a cast would treat as numbers."""
     remedy = "give the model without quantisation"
     for name, param in model.named_parameters():
         if param.is_quantized or param.dtype in CODES or type(param.data) is not Tensor:
@@ -66,8 +66,8 @@ def _name(param: nn.Parameter) -> str:
 class Precision(torch.amp.GradScaler):
     """fp32 and fp64 compute plainly; bf16 and fp16 run the forward pass under autocast.
 
-    fp16 also scales the loss, so that small gradients do not vanish, and skips a step whose
-    scaled gradients overflowed; that is decided after the sync, hence alike on every rank.
+    fp16 also scales the loss, so that small gradients do not become zero, and skips a step whose
+    scaled gradients overflowed. That is decided after the sync, hence alike on every rank.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -82,7 +82,7 @@ class Precision(torch.amp.GradScaler):
 
 
 def advice(precision: str, device: torch.device) -> str:
-    """What stands against this precision here, in words; empty: nothing."""
+    """A reason against this precision on this machine; empty if there is none."""
     if device.type != "cpu" or precision not in REDUCED:
         return ""
     if precision == "fp16":

@@ -1,6 +1,6 @@
-"""What is random in a training: a process's generators, their seeds and states, and dropout.
+"""Random numbers of a training: seeds and states of a process's generators, and dropout.
 
-numpy is imported where its generator is meant, so that `muster.steps` needs torch alone.
+numpy is imported only if its generator is used, so that `muster.steps` needs torch alone.
 """
 
 import random
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def hash_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers: neighbouring numbers give unrelated seeds."""
+    """One 63-bit seed from several numbers: similar numbers give unrelated seeds."""
     mixed = 0x9E3779B97F4A7C15
     for part in parts:  # splitmix64's finaliser (Steele, Lea and Flood, 2014)
         mixed = (mixed + part) * 0xBF58476D1CE4E5B9 % 2**64
@@ -21,7 +21,7 @@ def hash_seed(*parts: int) -> int:
 
 
 def seed(number: int) -> None:
-    """Seed python's, numpy's and torch's generators, on all devices."""
+    """Seed the generators of Python, numpy and torch, on all devices."""
     import numpy
 
     random.seed(number)
@@ -30,7 +30,7 @@ def seed(number: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The state of python's, numpy's and torch's generators."""
+    """The states of the generators of Python, numpy and torch."""
     import numpy
 
     name, keys, *rest = numpy.random.get_state(legacy=True)
@@ -43,7 +43,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Have all generators go on from where `capture` found them."""
+    """Set all generators to the states that `capture` returned."""
     import numpy
 
     random.setstate(state["python"])
@@ -54,12 +54,12 @@ def restore(state: dict[str, Any]) -> None:
 
 
 def set_dropout(model: nn.Module, probability: float) -> None:
-    """Give every dropout of `model` this probability, those inside attention kernels too."""
+    """Set the probability of every dropout of `model`, including those in attention kernels."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = probability
         for name, value in vars(module).items():
-            # Attention that calls a fused kernel keeps its probability as a plain number.
+            # Attention that calls a fused kernel holds its probability as a plain number.
             if "dropout" in name and isinstance(value, float):
                 setattr(module, name, probability)
         config = getattr(module, "config", None)

@@ -1,1 +1,1 @@
-"""What a program of one's own is made with: its ranks, its records, its checkpoints."""
+"""What any program can use: its ranks, records and checkpoints."""

@@ -1,4 +1,4 @@
-"""The ranks of anyone's program: they meet, have a device each and one run folder, and part."""
+"""The ranks of any program: they meet, get a device each and one run folder, and leave together."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ TOLD = ("rank", "world_size", "local_rank", "local_world_size")
 
 @dataclass(frozen=True)
 class RankOfRun:
-    """This process among the ranks of its run; the words are torchrun's."""
+    """This process as a rank of its run; the names of its fields are torchrun's."""
 
     rank: int
     world_size: int
@@ -33,8 +33,8 @@ class RankOfRun:
     node_rank: int
     num_nodes: int
     device: torch.device
-    run_dir: Path  # of logs, records and checkpoints; this run's alone
-    attempt: int = 0  # how often the run was started again
+    run_dir: Path  # of logs, records and checkpoints; of this run alone
+    attempt: int = 0  # how often the run was restarted
 
     @property
     def is_main(self) -> bool:
@@ -50,11 +50,11 @@ def init(
     timeout_s: float = 1800.0,
     join_timeout_s: float = 300.0,
 ) -> Iterator[RankOfRun]:
-    """Join the process group of all ranks, and give this rank of the run.
+    """Join the process group of all ranks, and return this process's rank in the run.
 
     Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
     `muster.rank_variables`), and for a single process. All ranks leave the block together. If a
-    rank fails, the others are told at once.
+    rank fails, the others are informed at once.
 
         >>> with muster.init(device="cpu") as run:
         ...     print(run.rank, run.world_size, run.device)
@@ -67,9 +67,9 @@ def init(
         join_timeout_s: seconds within which all ranks must have started.
 
     Raises:
-        UsageError: an argument that makes no sense, variables that contradict each other, or a
-            group that exists already.
-        MusterError: an address, port, rank or GPU that is not there, after `join_timeout_s`.
+        UsageError: an invalid argument, variables that contradict each other, or a process group
+            that exists already.
+        MusterError: an address, port, rank or GPU is missing after `join_timeout_s`.
     """
     problems = [
         *one_of("device", device, "auto", "cpu", "cuda"),
@@ -98,7 +98,7 @@ def init(
                 **{name.upper(): str(getattr(found, name)) for name in TOLD},
             }
             added = {name: value for name, value in given.items() if not os.environ.get(name)}
-            os.environ.update(added)  # where the rest of `muster`, and the program, look
+            os.environ.update(added)  # the rest of `muster`, and the program, read them there
             try:
                 yield RankOfRun(
                     found.rank, found.world_size, found.local_rank, found.local_world_size,
@@ -109,12 +109,12 @@ def init(
                     del os.environ[name]
     finally:
         if made:
-            with suppress(OSError):  # something was written, and stays
+            with suppress(OSError):  # not empty: something was written, and stays
                 run_dir.rmdir()
 
 
 def _new(world_size: int) -> str:
-    """A folder for a run that no launcher has given one, made here: no other run has it, too."""
+    """Make a folder for a run without a launcher, which no other run has."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{Path(sys.argv[0]).stem or 'python'}-{world_size}"
     for at in count(1):
         run_dir = Path("logs", name if at == 1 else f"{name}-{at}").absolute()
@@ -122,7 +122,7 @@ def _new(world_size: int) -> str:
             run_dir.mkdir(parents=True)
         except FileExistsError:
             continue
-        except OSError:  # a program that writes nothing needs none; another will say what is wrong
+        except OSError:  # a program that writes nothing needs none; others report it as they write
             pass
         break
     return str(run_dir)

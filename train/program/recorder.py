@@ -1,4 +1,4 @@
-"""The records of anyone's program: what reports, comparisons and the cost model read."""
+"""The records of any program, which reports, comparisons and the cost model read."""
 
 import math
 import os
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .saved_objects import Checkpoints
 
 
-# The checkpoints whose `after_step` was called last, if they are still there: what they ask of the
-# other ranks goes along with the loss, so that a step has one small collective.
+# The checkpoints whose `after_step` was called last, if they still exist. Their requests to other
+# ranks are sent with the loss, so that a step has one small collective.
 last_asked: "weakref.WeakValueDictionary[str, Checkpoints]" = weakref.WeakValueDictionary()
 
 
@@ -42,28 +42,29 @@ def record(
     lr: Tensor | float = 0.0,
     grad_norm: Tensor | float = 0.0,
 ) -> float | None:
-    """Write down a step, or an evaluation, in the run folder; every rank calls this alike.
+    """Record a step, or an evaluation, in the run folder; every rank calls this alike.
 
-    A step has a `loss`: the mean over ranks of what they hand in, computed here with one small
-    collective, is recorded and returned. An evaluation has `metrics`, the same on every rank.
+    A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
+    recorded and returned. An evaluation has `metrics`, the same on every rank.
 
         >>> with muster.init(device="cpu"):
         ...     muster.record(1, loss=0.5)  # the mean over ranks
         0.5
 
     Args:
-        step: of `muster.steps`, which knows samples and epoch; or its number, from 1; by default
-            one more than the last.
-        loss: this rank's: with `muster.steps` the sum of its micro-batches' weighted losses.
+        step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
+            default one more than the last.
+        loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
         metrics: by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` returned: seconds and bytes of the steps after the first.
-        samples: of the step, over all ranks, where `step` does not know them.
+        model: what `muster.sync` returned: then seconds and bytes of each step are recorded, too,
+            except for the first.
+        samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
-        grad_norm: of the gradient, before it was clipped.
+        grad_norm: norm of the gradient, before clipping.
 
     Raises:
-        UsageError: neither a loss nor metrics, an argument that is not what it must be, or no run
-            folder: no launcher, no `muster.init`.
+        UsageError: neither a loss nor metrics, an invalid argument, or no run folder (no launcher,
+            no `muster.init`).
     """
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is None:
@@ -107,7 +108,7 @@ def _number(value: Tensor | float) -> float:
 
 
 def write_record(record: Record) -> None:
-    """Write down what else happened, where there is a run folder."""
+    """Write another kind of record, if there is a run folder."""
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is not None:
         _recorder(Path(run_dir), current_ranks()).write(record)
@@ -119,7 +120,7 @@ class Recorder:
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self._sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
-        self._ended: float | None = None  # the last step; the first one's begin is not known
+        self._ended: float | None = None  # of the last step; the first step's start is not known
 
     def stepped(
         self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
@@ -143,7 +144,7 @@ class Recorder:
             "optimizer": now - (taken.ended or now), "step": now - before,
         }  # fmt: skip
         record = step_record(self._ranks.rank, plan, made, seconds, loss=mean, **numbers)
-        if not plan.micro_batches:  # a number: as if the parts were even
+        if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self._sinks.stepped(record, made)
         self._ended = time.perf_counter()
@@ -173,9 +174,9 @@ class Recorder:
 
 
 def exchanged(ranks: Ranks, loss: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-    """A step's one small collective: of every rank its `loss` and the rest, (world_size, n) each.
+    """A step's one small collective: every rank's `loss` and `more`, (world_size, n) each.
 
-    The rest are numbers, (n,) or one, as many on every rank: what it wants done, say.
+    `more` are numbers, (n,) or one, equally many on every rank, such as the rank's requests.
     """
     parts = [one.reshape(-1).to(loss) for one in (loss, *more)]
     rows = ranks.all_gather(torch.cat(parts))
@@ -184,7 +185,7 @@ def exchanged(ranks: Ranks, loss: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
 
 
 def mean_loss(losses: Sequence[float]) -> float:
-    """Of the ranks' parts, whatever their order."""
+    """The mean of the ranks' parts, in whatever order they come."""
     return math.fsum(losses) / len(losses)
 
 
@@ -192,7 +193,7 @@ def step_record(
     rank: int, plan: StepPlan, made: Sequence[Collective], seconds: Mapping[str, float],
     **numbers: float,
 ) -> StepRecord:  # fmt: skip
-    """What a rank writes down of a step: `seconds` of its phases, and loss, lr and grad_norm."""
+    """A rank's record of a step: `seconds` of its phases, and loss, lr and grad_norm."""
     phases: dict[str, Any] = {f"{name}_s": taken for name, taken in seconds.items()}
     return StepRecord(
         step=plan.step, epoch=plan.epoch + 1, rank=rank,

@@ -1,7 +1,7 @@
-"""Checkpoints of anyone's program: whatever has a `state_dict`, saved and resumed bit for bit.
+"""Checkpoints of any program: any object with a `state_dict` is saved and resumed bit for bit.
 
-A state holds tensors, numbers, texts, and lists, tuples and dicts of them: what torch.load takes
-with weights_only. Anything else is refused by its path.
+A state holds tensors, numbers, strings, and lists, tuples and dicts of them: what torch.load
+accepts with weights_only. Anything else is refused; the message has its path.
 """
 
 import json
@@ -29,7 +29,7 @@ NUMBERS = (bool, int, float, str, type(None))
 
 
 class Stateful(Protocol):
-    """A model, an optimizer, a schedule, a GradScaler, `muster.steps`, or of one's own."""
+    """A model, an optimizer, a schedule, a GradScaler, `muster.steps`, or an object of yours."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
@@ -55,13 +55,13 @@ def checkpoints(
         ['step_00000100']
 
     Args:
-        folder: by default `MUSTER_CHECKPOINTS`, which a run that is started again finds again.
+        folder: by default `MUSTER_CHECKPOINTS`, which stays the same when a run is restarted.
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
-        objects: by a name each, such as model=model, optimizer=optimizer, steps=steps.
+        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps.
 
     Raises:
-        UsageError: no folder is known, or an argument is not what it must be.
+        UsageError: no folder is known, or an argument is invalid.
     """
     refuse(_problems(keep_last, objects), where="muster.checkpoints: ")
     if not (place := folder or os.environ.get("MUSTER_CHECKPOINTS")):
@@ -83,7 +83,7 @@ def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
     if not objects:
         yield "there is nothing to save; give objects by names: model=model"
     for name, one in objects.items():
-        if name in ("sync", "generators") or not name.isidentifier():  # files have these names
+        if name in ("sync", "generators") or not name.isidentifier():  # names of files
             yield f"an object cannot be called {name!r}; give it another name: model=model"
         yield from methods(name, one, "state_dict", "load_state_dict")
 
@@ -95,19 +95,19 @@ class Checkpoints:
         self, manager: CheckpointManager, ranks: Ranks, objects: Mapping[str, Stateful]
     ) -> None:
         self._manager, self._ranks, self._state = manager, ranks, _State(objects)
-        self._answers = dict[int, Tensor]()  # to what was asked after a step, by its number
-        self.step = 0  # the last one that `saved_if_due` was called with, or resumed from
+        self._answers = dict[int, Tensor]()  # replies to the requests after a step
+        self.step = 0  # the last step given to `saved_if_due`, or resumed from
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """The folder of the checkpoints."""
         return self._manager.folder
 
     def resume(self) -> int:
-        """Go on from the newest whole checkpoint; its step, or 0 where there is none yet.
+        """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
 
         Raises:
-            UsageError: it is of other objects.
+            UsageError: it is a checkpoint of other objects.
         """
         found = self._manager.find("auto", self._state.problems, lambda line: None)
         if found is None:
@@ -117,13 +117,13 @@ class Checkpoints:
         return self.step
 
     def after_step(self, step: int) -> None:
-        """Save if it is time to, or if some rank was asked to stop: then end in order, with 75.
+        """Save if it is time to. If some rank was asked to stop, save and exit with code 75.
 
-        One small collective; none after `muster.record` of the same step, with whose loss goes
-        what this asks of the other ranks. Files are written while the training goes on.
+        This is one small collective. After `muster.record` of the same step it is none, since the
+        requests were sent with the loss. Files are written while the training continues.
 
         Raises:
-            SystemExit: a rank was asked to stop; all that is asked for is on the disk.
+            SystemExit: a rank was asked to stop; everything is on the disk.
         """
         self._count(step)
         rows, self._answers = self._answers.get(self.step), {}
@@ -139,15 +139,15 @@ class Checkpoints:
             raise SystemExit(STOPPED)
 
     def requests(self, step: int) -> StepRequests:
-        """What this rank wants to be done after `step`."""
+        """What this rank requests after `step`."""
         return self._manager.requests(step, stop=stopping())
 
     def answered(self, step: int, rows: Tensor) -> None:
-        """`requests` of every rank, (world_size, 3), that came with the loss of `step`."""
+        """Take `requests` of every rank, (world_size, 3), which came with the loss of `step`."""
         self._answers = {step: rows}
 
     def save(self, step: int) -> None:
-        """Save now, and return when it is on the disk."""
+        """Save now, and return when the checkpoint is on the disk."""
         self._count(step)
         self._manager.make(self.step, self._state, StepRequests(stop=True))
 
@@ -191,7 +191,7 @@ def _copied(value: Any, path: tuple[str, ...]) -> Any:
     """`value` with its tensors copied to the CPU.
 
     Raises:
-        UsageError: something is neither a dense tensor, a number, a text, a list, a tuple nor a
+        UsageError: a part is neither a dense tensor, a number, a string, a list, a tuple nor a
             dict.
     """
     if isinstance(value, Tensor):
@@ -199,7 +199,7 @@ def _copied(value: Any, path: tuple[str, ...]) -> Any:
             raise _refused(path, f"a tensor of {value.dtype} ({value.layout}, {value.device})")
         return value.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
     if isinstance(value, NUMBERS):
-        return json.loads(json.dumps(value))  # numpy's numbers are Python's from here on
+        return json.loads(json.dumps(value))  # numpy's numbers become Python's
     if isinstance(value, list | tuple):
         found = [_copied(one, (*path, str(at))) for at, one in enumerate(value)]
         return found if isinstance(value, list) else tuple(found)

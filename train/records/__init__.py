@@ -1,1 +1,1 @@
-"""What happened, as records on disk: numbers are never read back out of printed text."""
+"""Events of a run as records on disk: numbers are never read from printed text."""

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: rank 0's lines, one progress bar, a table at the end."""
+"""Output for a person during a run: rank 0's lines, one progress bar, a final table."""
 
 import os
 import sys
@@ -8,10 +8,10 @@ from tqdm import tqdm
 
 
 class Console:
-    """Prints on rank 0 only, and nothing at all when quiet.
+    """Prints on rank 0 only, and nothing at all with --quiet.
 
-    The bar is drawn where a person looks: on a terminal, or where a launcher that shows this
-    output on its own terminal says so (MUSTER_TTY, the terminal's width in columns).
+    The bar is drawn on a terminal, or if a launcher that shows this output on its own terminal says
+    so (MUSTER_TTY, the terminal's width in columns).
     """
 
     def __init__(self, *, speaks: bool, env: Mapping[str, str] = os.environ) -> None:
@@ -52,7 +52,7 @@ class Console:
             self._bar.update()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

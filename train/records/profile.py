@@ -8,14 +8,14 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from muster.run_files import PROFILE
 
-# The first step pays for what happens only once, and the profiler itself for the second.
+# The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5
 
 
 class Profiler:
     """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
 
-    A run that is shorter leaves what there is of it.
+    A shorter run leaves the part that it has.
     """
 
     def __init__(self, run_dir: Path, rank: int) -> None:
@@ -34,7 +34,7 @@ class Profiler:
         self._running = True
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Called after each step."""
         if self._running:
             self._profile.step()
             self._running = self._profile.step_num < WAIT + WARM_UP + ACTIVE
@@ -48,5 +48,5 @@ class Profiler:
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """What happens inside has this name in a trace; without one it costs microseconds."""
+    """Name a part of the program in a trace; without a trace it costs microseconds."""
     return record_function(f"muster.{name}")

@@ -1,7 +1,7 @@
-"""The records of a run: what `logs/<run_id>/` holds, and the only thing reports are made from.
+"""The records of a run in `logs/<run_id>/`; reports are made from these alone.
 
-One JSON object a line, one file per rank, one writer per file. Seconds are wall-clock seconds of
-the rank that writes; bytes are counts, never rates.
+One JSON object per line, one file per rank, one writer per file. Seconds are wall-clock seconds of
+the writing rank; bytes are counts, never rates.
 """
 
 import json
@@ -25,19 +25,19 @@ class StepRecord:
     local_samples: int  # of this rank
     data_s: float
     forward_s: float
-    backward_s: float  # with ddp and accelerate: includes the communication they overlap with it
+    backward_s: float  # with ddp and accelerate: includes the communication that overlaps it
     sync_s: float  # communication outside the backward pass
     optimizer_s: float
-    step_s: float  # all of the step, whatever it was spent on
+    step_s: float  # the whole step, whatever it was spent on
     lr: float
     grad_norm: float  # of the synchronised gradient, before clipping
-    payload_bytes: int  # of the tensors this rank handed to gradient collectives
-    # During the backward pass. Of torch's DDP by its own clock, from the start of its first
-    # collective to the end of its last; the rest of it is waited for, as part of `backward_s`. Of
-    # the hand-written modes, all of it is overlapped; what is waited for is part of `sync_s`.
+    payload_bytes: int  # of the tensors that this rank passed to gradient collectives
+    # Communication during the backward pass. For torch's DDP by its own clock, from the start of
+    # its first collective to the end of its last; the part that does not overlap is waited for in
+    # `backward_s`. For our own modes all of it overlaps; waiting is part of `sync_s`.
     comm_s: float = 0.0
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
-    # of `local_samples`, padding included; 0: the task does not know, or all samples are alike
+    # of `local_samples`, padding included; 0: the task does not know, or all samples are equal
     local_tokens: int = 0
     kind: Literal["step"] = "step"
 
@@ -53,56 +53,56 @@ class EvalRecord:
     local_samples: int
     eval_s: float
     metrics: dict[str, float]  # by their own names; the same on every rank
-    predict_s: float = 0.0  # of `eval_s`: samples fetched and computed
-    metric_s: float = 0.0  # of `eval_s`: predictions counted
+    predict_s: float = 0.0  # of `eval_s`: loading and computing samples
+    metric_s: float = 0.0  # of `eval_s`: counting predictions
     sync_s: float = (
-        0.0  # of `eval_s`: counts of all ranks added up, waiting for slower ones included
+        0.0  # of `eval_s`: adding up all ranks' counts, including waiting for slower ranks
     )
     kind: Literal["eval"] = "eval"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
-    """One checkpoint, by a rank that writes them."""
+    """One checkpoint, from a rank that writes them."""
 
     step: int
     rank: int
-    path: str  # of the folder that holds them
+    path: str  # of the folder of checkpoints
     payload_bytes: int  # of its tensors
-    stall_s: float  # that the step waited for the copy in memory
+    stall_s: float  # for which the step waited, for the copy in memory
     write_s: float  # in the background
-    error: str  # why there is none; empty: there is
+    error: str  # why there is none; empty if there is one
     kind: Literal["checkpoint"] = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRecord:
-    """A plan of --split auto, the same on every rank."""
+    """A new division of --split auto, the same on every rank."""
 
-    step: int  # after which it holds
+    step: int  # the last step before it
     rank: int
     parts: list[int]  # samples of a full batch, for each rank
-    predicted_gain: float  # in the speed of computing, over even parts
+    predicted_gain: float  # in computing speed, over equal parts
     kind: Literal["split"] = "split"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftRecord:
-    """Parameters have been made those of rank 0 (--equalize-every)."""
+    """Parameters were made equal to those of rank 0 (--equalize-every)."""
 
-    step: int  # after which
+    step: int  # the step before it
     rank: int
-    drift: float  # how far a value of any rank was from rank 0's at most; the same on every rank
+    drift: float  # largest difference of any rank's value from rank 0's; the same on every rank
     kind: Literal["drift"] = "drift"
 
 
-# operation, shape, dtype, bytes, and the parameter's name where it is of one alone
+# operation, shape, dtype, bytes, and the parameter's name if it is of a single one
 Collective = tuple[str, Sequence[int], str, int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivesRecord:
-    """The gradient collectives of a step; those of later steps are the same until the next one."""
+    """The gradient collectives of a step; later steps have the same ones until the next record."""
 
     step: int
     rank: int
@@ -112,28 +112,28 @@ class CollectivesRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord:
-    """What crossed a host's interface in a part of the run, beside what had to.
+    """The bytes that crossed a host's interface in a part of the run, and the expected ones.
 
-    Written by the first rank of each host, for all ranks on it; bytes to and from other hosts.
+    The first rank of each host writes it for all ranks on it; bytes to and from other hosts.
     """
 
-    step: int  # the last one in it
+    step: int  # the last one in the part
     epoch: int  # 0: before the first step (replicas made equal)
     rank: int
     host: str
     interface: str
-    steps: int  # training steps in it
+    steps: int  # training steps in the part
     seconds: float
-    payload_sent_bytes: int  # what the gradient collectives' algorithms move
+    payload_sent_bytes: int  # bytes that the gradient collectives' algorithms send
     payload_received_bytes: int
-    control_sent_bytes: int  # likewise all else: losses, flags, evaluation
+    control_sent_bytes: int  # the same for all else: losses, flags, evaluation
     control_received_bytes: int
-    wire_bytes_sent: int  # both, with the headers that the link's packet size adds
+    wire_bytes_sent: int  # both, with the headers for the link's packet size
     wire_bytes_received: int
     observed_sent_bytes: int  # by the interface's counters
     observed_received_bytes: int
-    packet_bytes: int  # the largest packet the counters see: the MTU, or more with offloads
-    note: str  # what stands against trusting it (other traffic); empty: nothing
+    packet_bytes: int  # the largest packet that the counters see: the MTU, or more with offloads
+    note: str  # a reason against trusting it (other traffic); empty: none
     kind: Literal["traffic"] = "traffic"
 
 
@@ -157,18 +157,18 @@ class ExitRecord:
     pid: int
     time_unix_s: float
     code: int
-    # lost_peer: a collective failed because another rank was gone, so the cause lies elsewhere
-    # stopped: in order, with a checkpoint to go on from
+    # lost_peer: a collective failed because another rank was gone, so the cause is on that rank.
+    # stopped: cleanly, with a checkpoint to continue from
     cause: Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]
     message: str = ""  # one line, or one line per problem
     traceback: str = ""
     peak_memory_bytes: int = 0  # the most that this process had resident; not of its GPU
     peak_gpu_memory_bytes: int = 0  # the most that torch reserved on its GPU
-    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign any more
+    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign of life
 
 
 class RecordWriter:
-    """Appends records to one JSON-lines file; each line is on its way to disk when written."""
+    """Appends records to one JSON-lines file; each line is flushed at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

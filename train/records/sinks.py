@@ -1,4 +1,4 @@
-"""Where records go: this rank's JSON lines always, TensorBoard on rank 0 if asked for."""
+"""Write records: always as this rank's JSON lines, and on rank 0 to TensorBoard if asked for."""
 
 import time
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Sinks:
         self._collectives: Sequence[Collective] = []
         self._marks = {} if marks is None else marks
         self._start = START.path(run_dir) if rank == 0 else None
-        self.total_steps: int | None = None  # of the whole run, where that is known
+        self.total_steps: int | None = None  # of the whole run, if known
         if tensorboard and rank == 0:
             try:
                 from torch.utils.tensorboard import SummaryWriter
@@ -69,7 +69,7 @@ class Sinks:
             self._board.add_scalar(name, value, record.step)
 
     def stepped(self, step: StepRecord, made: Sequence[Collective]) -> None:
-        """Write down `step`, and its gradient collectives, if they are others than the last."""
+        """Write `step`, and its gradient collectives if they differ from the last ones."""
         self.write(step)
         if self._start is not None:
             marks = {**self._marks, "step": time.time()}

@@ -1,4 +1,4 @@
-"""A run in a page: `summary.json`, and the small table a person sees at its end."""
+"""A run on one page: `summary.json`, and the small table printed at its end."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,18 +7,18 @@ from typing import Any
 
 from .schema import EvalRecord, StepRecord
 
-FIRST_LOSSES = 5  # printed one by one, as the courses ask
-RECENT_STEPS = 1000  # that --split auto looks at, at most
+FIRST_LOSSES = 5  # printed one by one, as in the courses
+RECENT_STEPS = 1000  # the most that --split auto uses
 PHASES = ("data", "forward", "backward", "sync", "optimizer")
 TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
 
 
 @dataclass
 class History:
-    """What a finished run is summed up from, on every rank alike.
+    """The data for the summary of a run, the same on every rank.
 
-    Steps are added up, so that memory does not grow with them; the records on disk have each. The
-    first step also pays for what happens only once: it is not in the sums, once there are others.
+    Steps are added up, so that memory does not grow with them; each is in the records on disk. The
+    first step includes one-time costs: it is not in the sums once there are other steps.
     """
 
     first_losses: list[float] = field(default_factory=list)
@@ -30,7 +30,7 @@ class History:
 
     def add(self, record: StepRecord) -> None:
         """Count a step."""
-        before = self.sums if self.count > 1 else {}  # until then the first one stands in for them
+        before = self.sums if self.count > 1 else {}  # until then the sums hold the first step
         self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
         self.count += 1
         self.steps.append(record)
@@ -39,9 +39,9 @@ class History:
 
 
 def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
-    """`settings`, and what rank 0 saw; the last metrics have their own names (`accuracy`, ...).
+    """`settings`, and rank 0's results; the last metrics have their own names (`accuracy`, ...).
 
-    `epoch_s` is what all of `train_samples` take at the rate of the timed steps.
+    `epoch_s` is the time for all of `train_samples` at the rate of the timed steps.
     """
     evaluations, last = history.evaluations, history.steps[-1] if history.steps else None
     summary: dict[str, Any] = {

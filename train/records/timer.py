@@ -1,4 +1,4 @@
-"""Where the seconds of a step go."""
+"""Measure the phases of a step."""
 
 import time
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ Mark = float | torch.cuda.Event
 class PhaseTimer:
     """Adds up seconds per phase of one step.
 
-    On a GPU by events in its stream: a phase ends when its kernels have ended, not when they were
-    queued. Nothing waits for that until somebody asks how long it took.
+    On a GPU it uses events in its stream: a phase ends when its kernels have ended, not when they
+    were queued. The host waits for them only when the seconds are read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,14 +34,14 @@ class PhaseTimer:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each phase so far."""
+        """The seconds of each phase so far."""
         found: dict[str, float] = {}
         for name, started, ended in self._phases:
             found[name] = found.get(name, 0.0) + _between(started, ended)
         return found
 
     def total_s(self) -> float:
-        """Seconds since the timer was made, phases or not."""
+        """Seconds since the timer was made, inside and outside of phases."""
         return _between(self._started, self._mark())
 
     def _mark(self) -> Mark:
@@ -56,6 +56,6 @@ def _between(started: Mark, ended: Mark) -> float:
     if isinstance(started, float) and isinstance(ended, float):
         return ended - started
     assert not isinstance(started, float) and not isinstance(ended, float)
-    ended.synchronize()  # and with it all that came before in its stream
+    ended.synchronize()  # and so all earlier events in its stream
     milliseconds: float = started.elapsed_time(ended)
     return milliseconds / 1e3

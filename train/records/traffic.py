@@ -1,4 +1,4 @@
-"""What should have crossed a host's interface, beside what its counters say did."""
+"""Compare the expected bytes on a host's interface with its counters."""
 
 import fcntl
 import socket
@@ -19,23 +19,23 @@ from .schema import TrafficRecord
 
 HEADER_BYTES = 66  # Ethernet 14, IPv4 20, TCP 20 and its timestamps 12
 OFFLOADED_BYTES = 65536  # what a virtual link carries as one packet
-MOST_RATIO = 1.08  # of observed to expected bytes: headers on Ethernet take less
-QUEUED_BYTES = 4e6  # may be sent, but not gone yet, when counters are read
-TELLING_BYTES = 30e6  # a smaller load is lost among headers and small talk
+MOST_RATIO = 1.08  # of observed to expected bytes: Ethernet headers add less
+QUEUED_BYTES = 4e6  # may be unsent when the counters are read
+TELLING_BYTES = 30e6  # a smaller amount is hidden by headers and other traffic
 SIOCETHTOOL, ETHTOOL_GTSO = 0x8946, 0x1E
 
 
 def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> tuple[float, float]:
     """Bytes that one collective makes `host` send to and receive from other hosts.
 
-    `hosts` has the host of each rank; `nbytes` is what each rank hands over (of gather and scatter:
-    its own part). These are gloo's algorithms: rings for all_reduce (2 (N-1)/N of the bytes to the
-    next rank), all_gather and the first half of reduce; a star around rank 0 for gather, scatter
-    and the second half of reduce; a binomial tree for broadcast; in
-    all_to_all each rank sends every other its part, an N-th of what it hands over.
+    `hosts` has the host of each rank; `nbytes` is what each rank passes (for gather and scatter:
+    its own part). These are gloo's algorithms. all_reduce (2 (N-1)/N of the bytes to the next
+    rank), all_gather and the first half of reduce use rings; gather, scatter and the second half of
+    reduce a star around rank 0; broadcast a binomial tree. In all_to_all each rank sends every
+    other its part, an N-th of what it passes.
 
     Raises:
-        ValueError: of this operation nothing is known.
+        ValueError: the algorithm of this operation is unknown.
     """
     n, ranks = len(hosts), range(len(hosts))
     ring = [(rank, (rank + 1) % n) for rank in ranks]
@@ -50,7 +50,7 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
         "gather": lambda: [(a, b, nbytes) for a, b in star],
         "scatter": lambda: [(b, a, nbytes) for a, b in star],
         "all_to_all": lambda: [(a, b, nbytes / n) for a in ranks for b in ranks if a != b],
-        # rank r hears from the rank that lacks its highest bit
+        # rank r receives from the rank without its highest bit
         "broadcast": lambda: [(r - (1 << (r.bit_length() - 1)), r, nbytes) for r in ranks[1:]],
     }
     if operation not in flows:
@@ -62,8 +62,11 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
 
 
 def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
-    """Bytes with headers: at least those of the packets, and of answers to every second one of the
-    other direction's, as far as they cannot ride on packets of this one."""
+    """Bytes with headers.
+
+    At least those of the packets, and of answers to every second packet of the other direction, as
+    far as these cannot be sent with packets of this one.
+    """
     carried = packet_bytes - HEADER_BYTES
     answers = max(0.0, opposite / 2 - payload) / carried
     return payload * (1 + HEADER_BYTES / carried) + answers * HEADER_BYTES
@@ -72,7 +75,8 @@ def on_the_wire(payload: float, opposite: float, packet_bytes: int) -> float:
 def packet_size(interface: str) -> int:
     """The largest packet that the counters of `interface` see, headers included.
 
-    A virtual link passes what the kernel would have a card cut up (segmentation offload).
+    On a virtual link, that is a packet which the kernel would let a card cut up (segmentation
+    offload).
     """
     stats = psutil.net_if_stats().get(interface)
     mtu = stats.mtu if stats else 1500
@@ -95,10 +99,10 @@ def _segments_later(interface: str) -> bool:
 
 
 class Meter:
-    """Reads one host's counters around parts of a run; its first rank keeps it for all of them.
+    """Reads one host's counters around parts of a run; its first rank does so for all of them.
 
-    `gradients` and `control` are what this rank has handed to collectives so far: bytes by torch's
-    name of the operation, counted on by whoever calls them.
+    `gradients` and `control` are what this rank has passed to collectives so far: bytes by torch's
+    name of the operation; the caller updates them.
     """
 
     def __init__(
@@ -117,13 +121,13 @@ class Meter:
         self.begin()
 
     def begin(self) -> None:
-        """From here on it counts."""
+        """Begin to count."""
         self._began = time.monotonic()
         self._before = _counters(self._interface)
         self._counts = [Counter(one) for one in self._counted]
 
     def end(self, *, step: int, epoch: int, steps: int) -> TrafficRecord:
-        """What was counted since `begin`."""
+        """The counts since `begin`."""
         after = _counters(self._interface)
         gradients, control = (
             now - then for now, then in zip(self._counted, self._counts, strict=True)
@@ -167,7 +171,7 @@ class Meter:
 
 
 def doubt(expected: tuple[float, float], observed: tuple[int, int]) -> str:
-    """What stands against the numbers, in words; empty where they agree or tell nothing."""
+    """A reason against the numbers; empty if they agree or are too small to show anything."""
     for name, want, got in zip(("sent", "received"), expected, observed, strict=True):
         if want < TELLING_BYTES:
             continue
@@ -180,13 +184,13 @@ def doubt(expected: tuple[float, float], observed: tuple[int, int]) -> str:
 
 
 def _counters(interface: str) -> tuple[int, int]:
-    """Bytes sent and received, of this process's network namespace."""
+    """Bytes sent and received in this process's network namespace."""
     found = psutil.net_io_counters(pernic=True, nowrap=True).get(interface)
     return (found.bytes_sent, found.bytes_recv) if found else (0, 0)
 
 
 class Sampler:
-    """Writes the interface's bytes per second into a CSV file, one line a second, as dstat does."""
+    """Writes the interface's bytes per second into a CSV file, one line per second, like dstat."""
 
     def __init__(self, interface: str, path: Path, every_s: float = 1.0) -> None:
         self._interface, self._every_s = interface, every_s
@@ -198,7 +202,7 @@ class Sampler:
         self._thread.start()
 
     def _run(self) -> None:
-        with suppress(OSError):  # of a full disk the rank's own records say enough
+        with suppress(OSError):  # on a full disk the rank's own records are enough
             self._sample()
 
     def _sample(self) -> None:

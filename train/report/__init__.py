@@ -1,1 +1,1 @@
-"""Records become tables, plots and sentences; every number was measured by the run it describes."""
+"""Turn records into tables, plots and sentences; the runs themselves measured every number."""

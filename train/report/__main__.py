@@ -1,4 +1,4 @@
-"""`python -m train.report`: a report of runs, or what differs between them."""
+"""`python -m train.report`: a report of runs, or the differences between them."""
 
 import argparse
 import sys
@@ -59,7 +59,7 @@ def _compare(argv: list[str]) -> int:
         "--assert-equal-losses",
         type=float,
         metavar="TOLERANCE",
-        help="end with exit code 1 where losses differ by more, or cannot be compared",
+        help="exit with code 1 if losses differ by more, or cannot be compared",
     )
     args = parser.parse_args(argv)
     from train.report import compare

@@ -1,4 +1,4 @@
-"""What differs between runs: settings, environment, code; and from which step their losses part."""
+"""Show differences between runs: settings, environment, code, and where losses begin to differ."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ OF_HOST = "commit dirty python cpu cores device platform threads_per_worker".spl
 
 
 def main(folders: list[Path], wanted: float | None) -> int:
-    """Print what differs; 1 where losses that should be equal within `wanted` are not."""
+    """Print the differences; return 1 if losses that should agree within `wanted` do not."""
     runs = [read_run(folder) for folder in folders]
     names = _names(folders)
     table = differences([run.config | _environment(run) for run in runs], names)
@@ -32,11 +32,11 @@ def main(folders: list[Path], wanted: float | None) -> int:
 
 
 def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
-    """Whether losses agree at all steps that both have, and what is to be said of it."""
+    """Whether losses agree at all steps that both have, and a sentence about it."""
     first, second = curve(base), curve(other)
     apart = {step: abs(first[step] - second[step]) for step in sorted(first.keys() & second.keys())}
     over = [step for step, size in apart.items() if size > tolerance]
-    # a loss that is no number equals none
+    # NaN equals no number
     over += [row["step"] for run in (base, other) for row in all_steps(run) if row["loss"] is None]
     if not apart:
         return False, "no step in common: losses cannot be compared"
@@ -57,7 +57,7 @@ def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:
 
 
 def _environment(run: Run) -> Row:
-    """What hosts were: the value of all, or each of theirs."""
+    """The facts of the hosts: a common value, or each host's."""
     found: Row = {"hosts": ", ".join(sorted(run.environments)) or None}
     for key in OF_HOST:
         values = [str(env[key]) for env in run.environments.values() if key in env]
@@ -68,7 +68,7 @@ def _environment(run: Run) -> Row:
 
 
 def _names(folders: list[Path]) -> list[str]:
-    """Folder names; whole paths where two are called the same."""
+    """Folder names; whole paths if two names are equal."""
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
     return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names)]

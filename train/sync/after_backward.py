@@ -1,12 +1,13 @@
-"""The courses' loop: after the backward pass, average one gradient after the other.
+"""The courses' loop: after the backward pass, average the gradients one after the other.
 
     loss.backward()
     for param in model.parameters():
         average(param.grad)          # all_reduce, or gather and scatter: modes/
     optimizer.step()
 
-Nothing is sent while gradients are computed, and each waits for the one before: what the other ways
-are measured against. With `--no-overlap --bucket-mb 4`, gradients go side by side, 4 MiB at a time.
+Nothing is sent while gradients are computed, and each collective waits for the one before it. The
+other modes are measured against this loop. With `--no-overlap --bucket-mb 4`, gradients are joined
+and sent 4 MiB at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +20,9 @@ from .ranks import Ranks, dense_gradient, flatten, groups, spread
 
 
 class AfterBackward(GradSync):
-    """What `--no-overlap` means, and a collective for each parameter, `--bucket-mb 0`.
+    """The loop of `--no-overlap` and of `--bucket-mb 0`, which is one collective per parameter.
 
-    A mode that does no more than this derives from it, and says how in `average`.
+    A mode that does no more than this derives from this class and defines `average`.
     """
 
     average: Callable[[Tensor, Ranks], None]  # makes a tensor the mean over ranks, in place
@@ -32,7 +33,8 @@ class AfterBackward(GradSync):
     @torch.no_grad()
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
         trained = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        # One that is missing on every rank stays so; one missing on some counts as zero there.
+        # A gradient missing on every rank stays missing. One missing on some ranks counts as zero
+        # there.
         gradients = [
             dense_gradient(param) for param, is_used in zip(trained, used, strict=True) if is_used
         ]

@@ -1,14 +1,14 @@
-"""BatchNorm sees the global batch: one process's statistics and gradients, on any ranks.
+"""BatchNorm over the global batch: the statistics and gradients of one process, on any ranks.
 
-In the forward pass each rank computes the mean and the squared deviations of its own part, a row of
-2 * channels + 1 numbers with their count; one all_gather gives every rank all rows, which it merges
-into the statistics of the whole batch, in the order of ranks, so that all have the same bits. In
-the backward pass the two sums over samples that the formula needs (of the gradient, and of gradient
-times normalised value) are added up by one all_reduce of (2, channels). All of it in float64.
+Forward: each rank computes the mean and the squared deviations of its own part, with their count: a
+row of 2 * channels + 1 numbers. One all_gather gives every rank all rows. Each rank merges them in
+the order of ranks into the statistics of the whole batch, so all ranks have the same bits.
+Backward: the formula needs two sums over samples, of the gradient and of gradient times normalised
+value. One all_reduce of (2, channels) adds them up. All of it is in float64.
 
-torch's own SyncBatchNorm refuses the CPU and counts every rank's samples. Here each rank says
-whether its samples count, so that one that only keeps the others company changes nothing; it takes
-part in every collective all the same, for else the others would wait for it.
+torch's SyncBatchNorm refuses the CPU and counts every rank's samples. Here each rank says whether
+its samples count, so a rank without samples changes nothing. It takes part in every collective all
+the same; otherwise the other ranks would wait for it.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Statistics(NamedTuple):
-    """Of every channel over all samples that count, on every rank the same bits: float64."""
+    """Of each channel over all samples that count: float64, the same bits on every rank."""
 
     mean: Tensor  # (channels,)
     var: Tensor  # (channels,), biased
@@ -35,7 +35,7 @@ class Statistics(NamedTuple):
 
 
 class HeldGroup:
-    """A process group, which copies share; what is unpickled has the default one."""
+    """A process group that copies share; an unpickled one stands for the default group."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.found = group
@@ -50,15 +50,15 @@ class HeldGroup:
 class SyncedBatchNorm(_BatchNorm):
     """nn.BatchNorm1d, 2d and 3d over the samples of all ranks of `group`.
 
-    All ranks must run it equally often. In eval mode it does not communicate. A channel with one
-    value in all has variance 0, where torch refuses it.
+    All ranks must run it equally often. In eval mode it does not communicate. A channel with only
+    one value in the global batch has variance 0; torch refuses that.
     """
 
     group: HeldGroup
-    counts = True  # whether the next batch does; see `count_samples`
+    counts = True  # whether the next batch counts; see `count_samples`
 
     def forward(self, values: Tensor) -> Tensor:
-        """(n, channels, ...) to the same shape and dtype."""
+        """Normalise (n, channels, ...); the result has the same shape and dtype."""
         if not self.training:
             return functional.batch_norm(
                 values, self.running_mean, self.running_var, self.weight, self.bias,
@@ -78,9 +78,9 @@ class SyncedBatchNorm(_BatchNorm):
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
-        self.num_batches_tracked += seen.size > 0  # of nothing but dummies there is no trace
+        self.num_batches_tracked += seen.size > 0  # a batch of dummies alone leaves no trace
         share = (seen.size > 0).double()
-        if self.momentum is None:  # the plain mean over all batches
+        if self.momentum is None:  # None means the plain mean over all batches
             share /= self.num_batches_tracked.clamp(min=1)
         else:
             share *= self.momentum
@@ -90,49 +90,49 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 def convert(model: nn.Module, timeout_s: float, ranks: Ranks | None = None) -> nn.Module:
-    """`model`, whose BatchNorms are over all ranks from now on; collective where it has any.
+    """Make the BatchNorm layers of `model` work over all ranks; collective if it has any.
 
-    They get a process group of their own: DDP reduces a bucket as soon as its gradients are there,
-    which ranks that use different parameters do before or after a layer's own collectives, and
-    within one group these must come in the same order everywhere.
+    They get a process group of their own. DDP reduces a bucket as soon as its gradients are ready.
+    Ranks that use different parameters do that before or after a layer's own collectives, but
+    within one group the order must be the same on all ranks.
     """
-    # A subclass may do more than normalise; only these are known to do nothing else.
+    # A subclass may do more than normalise, so only these exact classes are converted.
     layers: list[Any] = [module for module in model.modules() if type(module) in REPLACED]
     if layers:
         group = HeldGroup((ranks or Ranks()).own_group(timeout_s))
-        for layer in layers:  # with its weights, statistics and hooks
+        for layer in layers:  # the new layer shares its weights, statistics and hooks
             layer.__class__ = SyncedBatchNorm
             layer.group = group
     return model
 
 
 def synced_layers(model: nn.Module) -> list[SyncedBatchNorm]:
-    """The layers of `model` that are over all ranks."""
+    """The layers of `model` that work over all ranks."""
     return [module for module in model.modules() if isinstance(module, SyncedBatchNorm)]
 
 
 def count_samples(layers: Iterable[SyncedBatchNorm], counts: bool) -> None:
-    """Say whether the samples that `layers` see from now on count in their statistics."""
+    """Set whether the samples that `layers` see from now on count in their statistics."""
     for layer in layers:
         layer.counts = counts
 
 
 def local_statistics(values: Tensor, counts: bool) -> Tensor:
-    """This rank's part, float64 (2 * channels + 1,): means, squared deviations, count."""
+    """This rank's means, squared deviations and count: float64 (2 * channels + 1,)."""
     exact = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
     count = values.numel() // values.shape[1]
     if not count or not counts:
         return values.new_zeros(2 * values.shape[1] + 1, dtype=torch.float64)
-    # var_mean over all dimensions but one, in a quarter of its time; it updates nothing here.
+    # Four times as fast as var_mean over all dimensions but one; it updates nothing here.
     mean, var = torch.batch_norm_update_stats(exact, None, None, 0.0)
     return torch.cat([mean.double(), var.double() * count, mean.new_tensor([count]).double()])
 
 
 def merge(rows: Tensor) -> Statistics:
-    """One set of samples out of several (Chan, Golub and LeVeque, 1979).
+    """Merge the statistics of several sets of samples into one (Chan, Golub and LeVeque, 1979).
 
-    Deviations are taken from means, never E[x^2] - E[x]^2, which loses all digits where the mean
-    is far from zero.
+    Deviations are taken from means. E[x^2] - E[x]^2 would lose all digits if the mean is far from
+    zero.
     """
     means, deviations = rows[:, :-1].chunk(2, dim=1)
     counts = rows[:, -1:]
@@ -140,17 +140,17 @@ def merge(rows: Tensor) -> Statistics:
     some = count.clamp(min=1)
     mean = (counts * means).sum(0) / some
     var = (deviations + counts * (means - mean).square()).sum(0) / some
-    # Of nothing but dummies: anything finite, since their loss is multiplied by zero.
+    # All samples are dummies: any finite value will do, since their loss is multiplied by zero.
     return Statistics(mean, torch.where(count > 0, var, 1.0), count)
 
 
 class _Normalise(torch.autograd.Function):
     """(values - mean) / sqrt(var + eps) * weight + bias, where mean and var depend on `values`.
 
-    On each rank the gradient that comes in is that of the sum of all ranks' losses, T. What goes
-    out to `values` is T's too, since a value also moves the other ranks' outputs; weight and bias
-    get this rank's share of it. Averaging over ranks then makes both the gradient of T /
-    world_size, which is the mean loss over the global batch: the trainer has scaled it so.
+    On each rank the incoming gradient is that of T, the sum of all ranks' losses. The gradient of
+    `values` is also that of T, since a value also changes the other ranks' outputs. Weight and bias
+    get this rank's share of it. The average over ranks then makes both the gradient of T /
+    world_size, which is the mean loss over the global batch, as the trainer has scaled it.
     """
 
     @staticmethod
@@ -165,13 +165,13 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, weight, mean, var, size = ctx.saved_tensors
-        # As if mean and var were constants: the gradient for `values`, and this rank's sums of
-        # grad * normalised and of grad, which are those for weight and bias.
+        # As if mean and var were constants: the gradient of `values`, and this rank's sums of grad
+        # * normalised and of grad, which are the gradients of weight and bias.
         if values.numel():
             grad_values, *sums = torch.ops.aten.native_batch_norm_backward(
                 grad, values, weight, mean, var, None, None, False, ctx.eps, [True] * 3
             )
-        else:  # torch's kernel divides by their number, and the process dies of it
+        else:  # torch's kernel would divide by zero samples and kill the process
             zeros = torch.zeros_like(mean if weight is None else weight)
             grad_values, sums = torch.zeros_like(values), [zeros, zeros.clone()]
         if ctx.needs_input_grad[0]:
@@ -181,11 +181,11 @@ class _Normalise(torch.autograd.Function):
             dist.all_reduce(means, group=ctx.group)
             scale = (var + ctx.eps).rsqrt() * (1.0 if weight is None else weight)
             of_normed, of_grad = (means / size.clamp(min=1)).to(scale) * scale
-            if ctx.counts and values.numel():  # what mean and var pass on
+            if ctx.counts and values.numel():  # the gradient through mean and var
                 grad_values -= functional.batch_norm(
                     values, mean, var, of_normed, of_grad, training=False, eps=ctx.eps
                 )
-            else:  # no statistics depend on them, and no loss does
+            else:  # neither the statistics nor a loss depend on these values
                 grad_values.zero_()
         grad_weight, grad_bias = sums if weight is not None else (None, None)
         return grad_values, grad_weight, grad_bias, None, None, None, None

@@ -1,4 +1,4 @@
-"""Buffers that the forward pass changes, such as running statistics, stay equal on all ranks."""
+"""Keep buffers that the forward pass changes, such as running statistics, equal on all ranks."""
 
 from typing import Any, NamedTuple
 
@@ -12,14 +12,14 @@ SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
 
 class Kept(NamedTuple):
-    """A buffer, and what it was after the last step."""
+    """A buffer, and its value after the last step."""
 
-    own: dict[str, Any]  # its module's: a forward pass may put another tensor in its place
+    own: dict[str, Any]  # its module's dict: a forward pass may put another tensor in its place
     name: str
     before: Tensor
 
     def mark(self, device: torch.device) -> Tensor:
-        """What has become of it since."""
+        """How the buffer has changed since then: SAME, CHANGED or RESHAPED."""
         now, before = self.own.get(self.name), self.before
         if now is None or (now.shape, now.dtype) != (before.shape, before.dtype):
             return torch.tensor(RESHAPED, device=device)
@@ -28,12 +28,13 @@ class Kept(NamedTuple):
 
 
 class Buffers:
-    """Averages over the ranks what a step has changed on some rank; constants keep their bits.
+    """Average over the ranks each buffer that a step has changed on some rank.
 
-    A step calls `marks`, lets the ranks exchange these, and calls `average`. Constants are found
-    by comparing with a copy of the last step's values: a version counter is not moved by kernels
-    that write running statistics, nor through `.data`. A buffer that takes another shape is a
-    cache, which each rank fills by itself; from then on it is left alone.
+    A step calls `marks`, lets the ranks exchange the results, and calls `average`. Constants keep
+    their bits. They are found by comparing with a copy of the last step's values, because a version
+    counter is changed neither by kernels that write running statistics nor through `.data`. A
+    buffer whose shape changes is a cache that each rank fills by itself; it is ignored from then
+    on.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module) -> None:
@@ -41,9 +42,9 @@ class Buffers:
         self.remember()
 
     def remember(self) -> None:
-        """Take the buffers as they are, equal on all ranks, for the last step's."""
+        """Take the current buffers, equal on all ranks, as those of the last step."""
         self._kept: list[Kept] = []
-        # Those of a synchronised BatchNorm are the same bits on every rank by themselves.
+        # A synchronised BatchNorm already has the same bits on every rank.
         seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
             for name, one in module._buffers.items():
@@ -54,7 +55,7 @@ class Buffers:
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
-        """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
+        """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
         marks = [one.mark(device).double() for one in self._kept]
         return torch.stack(marks) if marks else torch.zeros(0, dtype=torch.float64, device=device)
 
@@ -63,18 +64,18 @@ class Buffers:
         """Make changed buffers their mean over ranks, weighted by samples: the same bits on all.
 
         `marks` are those of all ranks, (world_size, buffers). `share` is this rank's part of the
-        global batch; over all ranks it sums to one. A rank without samples adds zeros, whatever
-        its dummy has left in its buffers.
+        global batch; the sum over all ranks is one. A rank without samples adds zeros, whatever its
+        dummy batch left in its buffers.
         """
         if not self._kept:
             return
         found = marks.amax(0).tolist()
         changed = [one for one, mark in zip(self._kept, found, strict=True) if mark == CHANGED]
         if changed:
-            # by `data`: a graph that is kept for another backward pass does not mind
+            # by `data`, so that a graph retained for another backward pass stays valid
             own = [one.own[one.name].data for one in changed]
             own = [torch.view_as_real(one) if one.is_complex() else one for one in own]
-            # in float64, where shares of equal numbers add up to that number again
+            # in float64, so that shares of equal numbers add up to that number exactly
             flat = flatten([one.double() for one in own])
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
             spread(self._ranks.all_reduce(flat), own)

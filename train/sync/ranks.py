@@ -1,9 +1,9 @@
 """The processes that train one model together, and the collectives that they all call alike.
 
-Account is kept of what this process hands to them: a step's gradients one by one, all by operation.
+Each process counts what it sends: a step's gradients one by one, everything by operation.
 
-A collective costs a fixed time beside its bytes, so one for each of a model's hundreds of
-parameters is slow: tensors go side by side in one (`groups`, `flatten`, `spread`).
+A collective has a fixed cost beside its bytes. One for each of a model's hundreds of parameters
+would be slow, so tensors are joined in one (`groups`, `flatten`, `spread`).
 """
 
 import os
@@ -21,12 +21,12 @@ from muster.errors import UsageError
 
 T = TypeVar("T", bound=Tensor)
 
-# Up to torch 2.12 they have other names, which later ones warn of.
+# torch after 2.12 has new names for these and warns of the old ones.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 BROADCAST_BYTES = 4 * 2**20  # at a time
-LITTLE = 1 / 8  # of a group
+LITTLE = 1 / 8  # share of a group below which a tensor is not worth a collective
 
 
 class Collective(NamedTuple):
@@ -35,30 +35,30 @@ class Collective(NamedTuple):
     operation: str  # torch's name of it
     shape: tuple[int, ...]
     dtype: str
-    nbytes: int  # of the tensor that this rank handed over
-    name: str = ""  # of the parameter whose gradient it is, if of one alone
+    nbytes: int  # of the tensor that this rank passed
+    name: str = ""  # the parameter's, if the tensor is the gradient of one parameter
 
 
 class CollectiveLedger:
-    """Kept by one rank; bytes of one operation can be added up, since every algorithm is linear."""
+    """One rank's account; bytes of one operation may be added, since every algorithm is linear."""
 
     def __init__(self) -> None:
-        self.step: list[Collective] = []  # the gradient collectives since `take_step`
-        self.gradients: Counter[str] = Counter()  # bytes by operation, from the beginning
-        self.control: Counter[str] = Counter()  # likewise all else: losses, flags, replicas
+        self.step: list[Collective] = []  # gradient collectives since `take_step`
+        self.gradients: Counter[str] = Counter()  # bytes by operation, since the start
+        self.control: Counter[str] = Counter()  # the same for all else: losses, flags, replicas
 
     def gradient(self, operation: str, tensor: Tensor) -> None:
-        """Note a collective on gradients."""
+        """Record a collective on gradients."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.add(Collective(operation, tuple(tensor.shape), dtype, tensor.nbytes))
 
     def add(self, collective: Collective) -> None:
-        """Note a collective on gradients that torch made by itself."""
+        """Record a collective on gradients that torch ran by itself."""
         self.step.append(collective)
         self.gradients[collective.operation] += collective.nbytes
 
     def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
-        """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
+        """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
         shape, nbytes = tuple(gradient.shape), gradient.nbytes
         self.step[first:] = [
             Collective(one.operation, shape, one.dtype, nbytes, name)
@@ -68,27 +68,27 @@ class CollectiveLedger:
         ]
 
     def take_step(self) -> list[Collective]:
-        """The gradient collectives since this was last asked."""
+        """The gradient collectives since the last call."""
         taken, self.step = self.step, []
         return taken
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place in torch's default group, or `group`, and account of what it sends.
+    """This process's place in torch's default group or in `group`; it accounts for what it sends.
 
     Every method is a collective: all ranks call it, in the same order, with the same shapes. A
-    process alone needs no group; there is nothing to do then.
+    single process needs no group; then nothing is sent.
     """
 
     rank: int = 0
     world_size: int = 1
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
-    carries_gradients: bool = False  # else losses, flags, replicas
+    carries_gradients: bool = False  # otherwise losses, flags, replicas
 
     def note(self, operation: str, tensor: Tensor) -> None:
-        """Keep account of a collective that this rank hands `tensor` to."""
+        """Account for a collective to which this rank passes `tensor`."""
         if self.carries_gradients:
             self.ledger.gradient(operation, tensor)
         else:
@@ -96,7 +96,7 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """Where the group's backend has its tensors, for a few numbers of one's own."""
+        """The device on which the group's backend needs its tensors."""
         if dist.is_initialized() and "cpu" not in dist.get_backend_config():
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
@@ -119,7 +119,7 @@ class Ranks:
 
     @torch.no_grad()
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Make `tensors` those of rank 0, on every rank."""
+        """Make `tensors` equal to those of rank 0, on every rank."""
         if self.world_size == 1:
             return
         for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
@@ -129,7 +129,7 @@ class Ranks:
 
     @torch.no_grad()
     def equalize(self, tensors: Iterable[Tensor]) -> float:
-        """Make `tensors` those of rank 0, on every rank; how far a value was from it at most."""
+        """Make `tensors` equal to those of rank 0; return the largest difference there was."""
         furthest = torch.zeros(1, dtype=torch.float64, device=self.device)
         for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
             own = flatten(group)
@@ -139,14 +139,14 @@ class Ranks:
         return float(self.all_gather(furthest).max())
 
     def barrier(self, device: torch.device) -> None:
-        """Return when all ranks are here; `device`: where the backend has its tensors."""
+        """Return when all ranks have called this; `device` is that of the backend's tensors."""
         self.all_gather(torch.zeros(1, device=device))
 
     def own_group(self, timeout_s: float) -> dist.ProcessGroup:
         """A new group of the same ranks; collective among these alone.
 
-        Collectives of one group are matched by their order: what is sent beside those of another
-        needs a group of its own.
+        Collectives of one group are matched by their order. Collectives that run beside those of
+        another group need a group of their own.
         """
         members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
         made: dist.ProcessGroup = dist.new_group(
@@ -156,10 +156,10 @@ class Ranks:
 
 
 def current_ranks() -> Ranks:
-    """This process's place in the default group; alone where there is no group and no other rank.
+    """This process's place in the default group; without a group, a single process.
 
     Raises:
-        UsageError: the environment speaks of several ranks, but no process group exists yet.
+        UsageError: the environment has variables of several ranks, but there is no process group.
     """
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
@@ -173,14 +173,15 @@ def current_ranks() -> Ranks:
 
 
 def groups(tensors: Sequence[T], limit_bytes: int) -> list[list[T]]:
-    """What is to go together: of one dtype, and of at most `limit_bytes`, or a single tensor.
+    """Sort tensors into groups of one dtype and of at most `limit_bytes`, or of a single tensor.
 
-    One of half as much or more is a group by itself: so it need not be copied. What came before it
-    does not wait for what comes after it, unless it is too little to be worth a collective.
-    Groups come in the order in which they are complete, if `tensors` come one after the other.
+    A tensor of half the limit or more is a group by itself, so that it need not be copied. The
+    tensors before it do not wait for those after it, unless they are too small to be worth a
+    collective. Groups come in the order in which they become complete, if `tensors` come one after
+    the other.
     """
     found: list[list[int]] = []
-    begun: dict[torch.dtype, tuple[list[int], int]] = {}  # each with its bytes
+    begun: dict[torch.dtype, tuple[list[int], int]] = {}  # by dtype, with its bytes
     for at, tensor in enumerate(tensors):
         if 2 * tensor.nbytes >= limit_bytes:
             found.append([at])
@@ -202,14 +203,14 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def spread(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Give `tensors` the values of `flat`, which `flatten` put so."""
+    """Copy the values of `flat`, as `flatten` has arranged them, into `tensors`."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view(tensor.shape))
 
 
 def dense_gradient(param: nn.Parameter) -> Tensor:
-    """The gradient of `param`, which has one afterwards, and a dense one: zeros if it had none."""
+    """The gradient of `param`, made dense; zeros if it had none."""
     if param.grad is None:
         param.grad = torch.zeros_like(param)
     elif param.grad.is_sparse:

@@ -1,1 +1,1 @@
-"""Model + data + loss + metric; a file's name is a value of --task."""
+"""Tasks: model, data, loss and metric; a file's name is a value of --task."""

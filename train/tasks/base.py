@@ -1,4 +1,4 @@
-"""A task is a model, its data, its loss and its metrics: all that the trainer knows of it."""
+"""A task is a model, its data, its loss and its metrics: everything the trainer knows of it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Answers = Tensor | Sequence[Any]  # one entry per sample
 
 
 class Samples(Protocol):
-    """A map-style dataset: any sample by its position, on every rank alike."""
+    """A map-style dataset: any sample by its position, the same on every rank."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
@@ -32,8 +32,8 @@ class Datasets(NamedTuple):
 class Output(NamedTuple):
     """One forward pass over a batch of n samples."""
 
-    # The mean over the n samples; or, where the task has `units` of its own, (parts,): the mean
-    # of each part of the loss over its units, 0 where a batch has none of them.
+    # The mean over the n samples. If the task has its own `units`, (parts,): the mean of each part
+    # of the loss over its units, 0 for a batch without any.
     loss: Tensor
     logits: Tensor  # (n, ...)
 
@@ -53,30 +53,30 @@ class Metric(Protocol):
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """`logits` with at least float32's digits: the loss needs more of them than the layers."""
+    """`logits` in at least float32, since the loss needs more digits than the layers."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 class Task(ABC):
-    """Implemented by each file of train/tasks/, whose `build(config)` makes one.
+    """The base class of each file of train/tasks/, whose `build(config)` makes one.
 
     Every method is deterministic given the configuration, except for dropout.
     """
 
-    loss_parts: tuple[str, ...] = ("loss",)  # of more than one, evaluation reports each
+    loss_parts: tuple[str, ...] = ("loss",)  # if there are several, evaluation reports each
 
     def prepare(self) -> None:  # noqa: B027 (a task may need nothing)
-        """Make what `build_datasets` reads (download, tokenise); skip what is there already.
+        """Make what `build_datasets` reads (download, tokenise); skip existing parts.
 
-        Runs on rank 0 while the others wait, then on one rank of each host that does not
-        see what rank 0 made.
+        Runs on rank 0 while the others wait, then on one rank of each host that does not see the
+        result of rank 0.
 
         Raises:
             UsageError: a file is missing or wrong; the message names file and line.
         """
 
     def is_prepared(self) -> bool:
-        """Whether this process sees what `prepare` made."""
+        """Whether this process sees the result of `prepare`."""
         return True
 
     @abstractmethod
@@ -98,48 +98,47 @@ class Task(ABC):
         """A fresh metric for one evaluation set."""
 
     def build_optimizer(self, model: nn.Module) -> Optimizer | None:
-        """The task's own, over the parameters of `model`; None: that of --optimizer.
+        """The task's own optimizer over the parameters of `model`; None: that of --optimizer.
 
-        With --sync zero1 or fsdp it must treat every value for itself.
+        With --sync zero1 or fsdp it must treat every value separately.
         """
         return None
 
     def schedule(self, steps: int) -> Callable[[int], float] | None:
-        """What the optimizer's learning rate is multiplied with, by the step from 0.
+        """The factor of the optimizer's learning rate, by the step from 0.
 
-        `steps` are those until --schedule ends. None: that of --schedule.
+        `steps` is the number of steps until --schedule ends. None: the schedule of --schedule.
         """
         return None
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """What n samples' logits (n, ...) and labels (n, ...) are to a metric of `--metrics`.
+        """The input of a metric of `--metrics` from n samples' logits (n, ...) and labels (n, ...).
 
         Returns:
-            What was predicted, and what is right: one entry per sample each. Classes, by default.
+            The predictions and the references: one entry per sample each. Classes, by default.
         """
         return logits.argmax(-1), labels
 
     def start_epoch(self, epoch: int) -> None:  # noqa: B027 (most samples stay the same)
-        """Have the training samples be those of `epoch` (0 is the first): crops, masks."""
+        """Set the training samples to those of `epoch` (0 is the first): crops, masks."""
 
     def lengths(self, samples: Samples) -> Tensor | None:
-        """Tokens that `collate` makes of each of `samples` alone: int64 (n,); a batch of several
-        has as many as its longest for each of them.
+        """Tokens that `collate` makes of each sample alone: int64 (n,); batches pad to the longest.
 
-        `samples` is one of the sets of `build_datasets`. None: all are alike, or it is not known
-        before they are read.
+        `samples` is one of the sets of `build_datasets`. None: all are equal, or lengths are
+        unknown before the samples are read.
         """
         return None
 
     def tokens(self) -> Any | None:
-        """The tokenizer that belongs to the model, to be saved with it; None: there is none."""
+        """The tokenizer of the model, to be saved with it; None if there is none."""
         return None
 
     def units(self, batch: Batch) -> Tensor | None:
-        """What each part of the loss is a mean over, in this batch: float64 (parts,), counts.
+        """The number of units in this batch for each part of the loss: float64 (parts,).
 
-        Masked tokens, say. None: there is one part, a mean over samples. The counts are summed
-        over all ranks before the forward pass, so that every part of the loss is the mean over
-        the whole global batch, however it is split.
+        For example masked tokens. None: there is one part, a mean over samples. The counts are
+        summed over all ranks before the forward pass, so that every part of the loss is the mean
+        over the whole global batch, for any split.
         """
         return None

@@ -23,10 +23,10 @@ from train.tasks.pretraining.shards import Shards
 from train.tasks.sources import cache, hub
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
-TOKENIZER = "bert-base-uncased"  # of the shape's vocabulary
+TOKENIZER = "bert-base-uncased"  # with the shape's vocabulary
 SHARDS_PADDING = 0
 COLUMNS = ("surprise", "right", "hidden", "next_right")
-MAX_EXPONENT = 700.0  # beyond it e**x is no float
+MAX_EXPONENT = 700.0  # beyond it e**x is not a float
 
 
 class BertPreTraining(PreparedTask):
@@ -39,7 +39,7 @@ class BertPreTraining(PreparedTask):
         super().__init__(config, str(BERT_BASE), TOKENIZER if own_shape else None)
 
     def prepare(self) -> None:
-        """Tokenise the text into the cache, unless it is there already; look at the shards.
+        """Tokenise the text into the cache, unless it is done already; check the shards.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -75,7 +75,7 @@ class BertPreTraining(PreparedTask):
         return Datasets(self._train, named)
 
     def start_epoch(self, epoch: int) -> None:
-        """Draw other pairs and masks; shards have theirs once and for all."""
+        """Draw new pairs and masks; those in shards are fixed."""
         if isinstance(self._train, Pairs):
             self._train.epoch = epoch
 
@@ -111,7 +111,7 @@ class BertPreTraining(PreparedTask):
         return Guesses()
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """The guess (n,) whether the second sentence is the next, and whether it is (n,)."""
+        """The prediction (n,) whether the second sentence is the next, and whether it is (n,)."""
         right = logits[:, COLUMNS.index("next_right")] > 0
         return torch.where(right, labels, 1 - labels), labels
 
@@ -179,10 +179,10 @@ class BertPreTraining(PreparedTask):
 def per_sample(
     token_losses: Tensor, scores: Tensor, targets: Tensor, rows: Tensor, next_right: Tensor
 ) -> Tensor:
-    """What there is to count of n samples with m hidden tokens: `COLUMNS`, (n, 4).
+    """The values to sum for n samples with m hidden tokens: `COLUMNS`, (n, 4).
 
-    Of each hidden token there are its loss and target (m,), its scores (m, vocabulary), and
-    its sample in `rows` (m,); of each sample (n,) whether the next sentence was predicted right.
+    Each hidden token has its loss and target (m,), its scores (m, vocabulary), and its sample in
+    `rows` (m,). Each sample has whether the next sentence was predicted correctly (n,).
     """
     each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
     each.append(torch.ones_like(token_losses))
@@ -197,7 +197,7 @@ class Guesses:
         self.state = torch.zeros(len(COLUMNS) + 1, dtype=torch.float64)
 
     def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
-        """Count n samples: `per_sample` (n, 4) in the place of logits, which would be gigabytes."""
+        """Count n samples: `per_sample` (n, 4) in place of logits, which would take gigabytes."""
         self.state[:-1] += logits.double().sum(0)
         self.state[-1] += len(labels)
 

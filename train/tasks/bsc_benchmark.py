@@ -1,4 +1,4 @@
-"""BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, nothing on disk."""
+"""BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, without files."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -15,29 +15,29 @@ from train.tasks.text.classification import GlueTask
 from train.tasks.text.tsv import Spec
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
-TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags say others
+TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags set others
 SPEC = Spec(
     name="bsc_benchmark",
     text=("text",),
     labels=("sadness", "joy", "love", "anger", "fear", "surprise"),
     pad_multiple=8,
 )
-# Emotion's own under BERT's vocabulary: 4 to 87 tokens, 22.3 at the mean, 20 at the median.
+# Emotion's lengths with BERT's vocabulary: 4 to 87 tokens, mean 22.3, median 20.
 LOG_LENGTH_MEAN, LOG_LENGTH_DEVIATION, SHORTEST, LONGEST = 2.968, 0.529, 4, 87
-FIRST_WORD = 999  # those below are special or unused in BERT's vocabulary
+FIRST_WORD = 999  # lower ids are special or unused in BERT's vocabulary
 CLS, SEP = 101, 102
 
 
 class Benchmark(GlueTask):
     """Samples are drawn from the seed, as many as the run uses; weights are random.
 
-    The first word of a sample gives its label away, so that the loss shows a model that learns.
+    The first word of a sample determines its label, so that the loss shows a model that learns.
     """
 
     is_ready = True
 
     def prepare(self) -> None:
-        """Look whether the model can take the samples; there is nothing to write.
+        """Check whether the model can take the samples; no file is written.
 
         Raises:
             UsageError: there is no such model, or it has too few positions or words.
@@ -65,7 +65,7 @@ class Benchmark(GlueTask):
 
     @cached_property
     def _collator(self) -> Callable[[Sequence[Sample]], Batch]:
-        """As a tokenizer pads that knows no word but what it pads with."""
+        """Pads like a tokenizer, with the only token that it knows."""
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
 
@@ -75,7 +75,7 @@ class Benchmark(GlueTask):
 
 
 def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:
-    """`size` samples of random words, as long as emotion's are; in milliseconds."""
+    """`size` samples of random words, with emotion's lengths, drawn within milliseconds."""
     generator = torch.Generator().manual_seed(seed)
     log_lengths = torch.randn(size, generator=generator) * LOG_LENGTH_DEVIATION + LOG_LENGTH_MEAN
     lengths = log_lengths.exp().round().long().clamp(SHORTEST, LONGEST).clamp(max=longest)

@@ -1,4 +1,4 @@
-"""CS744: VGG with BatchNorm on CIFAR-10, augmented, as the course gives it."""
+"""CS744: VGG with BatchNorm on augmented CIFAR-10, as in the course."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Emotion: which of six does a short English message tell of? The workload of BSC's study."""
+"""Emotion: one of six emotions in a short English message; the workload of BSC's study."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ SPEC = Spec(
         "dev_val": Part("val.txt", "validation"),
         "dev_test": Part("test.txt", "test"),
     },
-    pad_multiple=8,  # which half precision on tensor cores is fastest with
+    pad_multiple=8,  # the fastest for half precision on tensor cores
 )
 
 build = partial(GlueTask, SPEC)

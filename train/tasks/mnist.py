@@ -1,4 +1,4 @@
-"""HetSeq's example of a task of one's own: a small convolutional network on MNIST."""
+"""HetSeq's example of an own task: a small convolutional network on MNIST."""
 
 from functools import partial
 

@@ -21,13 +21,13 @@ from train.tasks.tagging.conll import Sentence
 from train.tasks.tagging.entities import IGNORED, Entities
 
 DEFAULT_MODEL = "bert-base-cased"
-# The set itself is a script, which `datasets` runs no more; this is the Hub's own copy of its rows.
+# The original set is a script, which `datasets` no longer runs; this is the Hub's copy of its rows.
 HUB_REVISION = "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 class Ner(LabelledTask):
-    """Word pieces with the tag of each word on its first; the loss is a mean over words."""
+    """Word pieces; the first one of each word has the word's tag. The loss is a mean over words."""
 
     has_tags = True
     hub_name = ("eriktks/conll2003",)
@@ -79,7 +79,7 @@ class Ner(LabelledTask):
         return Entities(self._tags)
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
-        """The tags of each sentence's words by name, as seqeval takes them."""
+        """The tags of each sentence's words by name, in seqeval's form."""
         answers: tuple[list[list[str]], list[list[str]]] = ([], [])
         for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
             words = gold != IGNORED
@@ -117,7 +117,7 @@ def _of_hub(split: str) -> list[Sentence]:
 
 
 def _require_fast(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that cannot tell which word a piece is of.
+    """Refuse a tokenizer that cannot tell to which word a piece belongs.
 
     Raises:
         UsageError: it is not one of the fast ones.
@@ -132,10 +132,10 @@ def _require_fast(tokenizer: Any, name: str) -> None:
 def _encode(
     tokenizer: Any, name: str, sentences: list[Sentence], tags: list[str], max_seq_length: int
 ) -> dict[str, Tensor]:
-    """The pieces of the n sentences of set `name`, end to end, and what cuts them apart.
+    """The pieces of the n sentences of set `name` in one row, and where each sentence begins.
 
     Returns:
-        input_ids, labels and, where the tokenizer makes them, token_type_ids: int32 (all pieces,);
+        input_ids, labels and, if the tokenizer makes them, token_type_ids: int32 (all pieces,);
         labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
         [offsets[i], offsets[i + 1]).
     """
@@ -163,7 +163,7 @@ def _encode(
 def _of_first_pieces(
     words: list[int | None], sentence: Sentence, numbers: dict[str, int]
 ) -> list[int]:
-    """The tag of each piece that begins a word; `words` has the word that each piece is of."""
+    """The tag of each piece that begins a word; `words` has the word of each piece."""
     return [
         IGNORED if word is None or word == before else numbers[sentence.tags[word]]
         for before, word in pairwise([None, *words])

@@ -19,11 +19,11 @@ SPEC = Spec(
 
 
 class Quickstart(GlueTask):
-    """RTE's form and code path; data, vocabulary and model are ours unless flags name others."""
+    """RTE's form and code; data, vocabulary and model are ours unless flags name others."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(SPEC, config, str(SMALL_BERT))
-        # Named after the generator's own text, so that another version makes another folder.
+        # Named by the generator's source, so that another version uses another folder.
         texts = (Path(generated.__file__), generated.WORDS)
         version = cache.fingerprint(path.read_bytes() for path in texts)
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
@@ -33,7 +33,7 @@ class Quickstart(GlueTask):
             self.tokenizer = str(self._generated / "vocab.txt") if ours else self.model
 
     def prepare(self) -> None:
-        """Generate the set, then do as with any other of GLUE's.
+        """Generate the set, then continue as for any other GLUE task.
 
         Raises:
             UsageError: what the flags name is missing or does not fit.

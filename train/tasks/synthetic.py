@@ -1,7 +1,7 @@
-"""A small network on made-up points: starts at once, needs no text and no download.
+"""A small network on generated points: starts at once, without text or download.
 
-For trying a launcher, a network or a sync mode. The two classes are two rings around the origin,
-which a linear model cannot tell apart.
+It is for tests of a launcher, a network or a sync mode. The two classes are two rings around the
+origin, which a linear model cannot separate.
 """
 
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Where the workers of a run are, in which collectives, and what they wait for."""
+"""Find where the workers of a run are, in which collectives, and what they wait for."""

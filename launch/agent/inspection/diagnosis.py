@@ -9,8 +9,8 @@ operation, shape or type. Without collectives, the rank that is elsewhere than m
 A slow rank is judged by when it comes to collectives: all ranks end one at about the same time,
 when the last has come. What a rank needs from there until it comes to the next one is its own time;
 what is left until the others have come, it waits. Step times are alike on all ranks and say
-nothing. Times of different nodes are put on one clock, that of node 0, by the offsets that agents
-have measured.
+nothing. Times of different nodes are put on one clock, that of the run's leader, by the offsets
+that agents have measured.
 """
 
 from collections import Counter
@@ -20,23 +20,23 @@ from statistics import median
 from launch.agent.inspection.rank_view import Collective, RankView
 from launch.runs.watching.durations import duration
 
-# Those whose shape is the same on every rank.
+# Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-BRIEF_S = 2.0  # who has waited, or has been somewhere, for less does not hang
-LEAST = 10  # collectives that all ranks have come to: with fewer nothing can be said
-SLOW = 1.25  # times the median, to be called slow
-SHORT_S = 0.002  # what differs by less, on average, is the clocks' error
+BRIEF_S = 2.0  # a rank that has waited, or been in a place, for less does not hang
+LEAST = 10  # collectives of all ranks: with fewer no rank is judged
+SLOW = 1.25  # times the median, to count as slow
+SHORT_S = 0.002  # a smaller difference, on average, is the clocks' error
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
-    """What holds the run up, the cause first; `lost`: why a node does not answer, by name."""
+    """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
     found = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
     waits = _waiting(views)
     causes: list[str] = []
-    # Those that wait in a collective that all have begun have come, and disagree about it; that
-    # others then wait for them, elsewhere, comes of it.
+    # Ranks that wait in a collective that all have begun disagree about it. Ranks that wait for
+    # them elsewhere are a consequence.
     if all(rank in waits for rank in culprits):
         causes = _disagreements(views, waits)
     if culprits and not causes:
@@ -48,7 +48,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
 
 
 def _slow(views: Mapping[int, RankView]) -> list[str]:
-    """Ranks that come to collectives later than most, again and again; the run moves."""
+    """Ranks that repeatedly come to collectives later than most, while the run makes progress."""
     found = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
@@ -62,10 +62,10 @@ def _slow(views: Mapping[int, RankView]) -> list[str]:
 
 
 def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Seconds that each rank has computed between the collectives that all have come to.
+    """Seconds that each rank has computed between the collectives that all have reached.
 
     `arrivals`: for each rank, when it came to each collective, by the collective's number, in
-    seconds of one clock. Empty where there are fewer than `LEAST` in a row.
+    seconds of one clock. Empty if there are fewer than `LEAST` in a row.
     """
     if len(arrivals) < 2:
         return {}
@@ -81,7 +81,7 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
 
 
 def slow_ones(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """The ranks whose own time is at least `SLOW` times the median of all, and how many times."""
+    """Ranks whose own time is at least `SLOW` times the median of all, and the factor."""
     own = own_times(arrivals)
     usual = median(own.values()) if own else 0.0
     return {
@@ -105,7 +105,7 @@ def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
 
 
 def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
-    """Whom each waiting rank waits for: members of its group that have not begun its collective."""
+    """For each waiting rank, the members of its group that have not begun its collective."""
     found = {}
     for rank, collective in _waiting(views).items():
         missing = [
@@ -117,7 +117,7 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
         if missing:
             found[rank] = missing
     for rank, view in views.items():
-        # it waited, and gave up: whoever is still there was waited for
+        # it waited and gave up; it was waiting for the ranks that are still alive
         if view.timed_out and rank not in found:
             others = [other for other, one in views.items() if not one.ended]
             found[rank] = [other for other in others if other not in found]
@@ -130,7 +130,7 @@ def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
 
 
 def _is_echo(views: Mapping[int, RankView], rank: int) -> bool:
-    """Whether it has ended only because another rank was gone: one that gave up, for instance."""
+    """Whether it has ended only because another rank was gone; for example it gave up."""
     view = views.get(rank)
     return view is not None and view.lost_peer
 
@@ -187,7 +187,7 @@ def condition(view: RankView) -> str:
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:
-    """Collectives that all have begun, with another operation, shape or type each."""
+    """Collectives that all ranks have begun, but with different operations, shapes or types."""
     found = []
     for group in dict.fromkeys(one.group for one in waits.values()):
         number = min(one.number for one in waits.values() if one.group == group)
@@ -229,7 +229,7 @@ def _orders(
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
-    """Where no rank waits in a collective: what holds one, or who is elsewhere than most."""
+    """If no rank waits in a collective: ranks that something stops, or that are apart from most."""
     if views and all(view.imports for view in views.values()):
         return ["all ranks import their modules"]
     found = [

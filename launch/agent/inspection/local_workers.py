@@ -1,9 +1,9 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
-How it works: each worker is asked through its socket (muster/worker/inspection.py), all at the
-same time. One that does not answer within `ANSWER_S` holds its interpreter, or is stopped: it gets
-a signal at which faulthandler writes its stacks, if it can run at all and has a handler for it.
-Only processes below this one get the signal.
+How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
+A worker that does not answer within `ANSWER_S` holds its interpreter, or is stopped. It gets a
+signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. Only
+descendants of this process get the signal.
 """
 
 import json
@@ -20,15 +20,13 @@ from typing import Any
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, state_of
-from muster.worker.inspection import DUMP_SIGNAL
+from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import read_json
 
 ANSWER_S = 1.0
-HURRIED_S = 0.4  # for one that is to be ended
+HURRIED_S = 0.4  # for a worker that is about to be ended
 DUMP_S = 0.4  # for faulthandler to write
-PATH_BYTES = 100  # a path of a socket may have 107 on Linux and 103 on macOS; else by its number
-REPORT_BYTES = 50_000  # of one worker: what is longer loses threads, then frames
-# What faulthandler writes.
+# faulthandler's output.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
@@ -36,7 +34,7 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 def ask(
     folder: Path, ranks: Sequence[int], patience_s: float = ANSWER_S, **request: Any
 ) -> dict[int, dict[str, Any]]:
-    """What each of these workers answers; of one that does not, what can be seen of it."""
+    """The reply of each of these workers; for one that does not answer, what is visible of it."""
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
@@ -49,58 +47,38 @@ def ask(
         report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
         report["answers"] = reply is not None
         if request.get("ask") == "stacks":
-            # who listens at the socket of a worker is that worker
+            # only the worker itself can listen at its socket
             own = pid if reply is not None or pid in below else None
             _add_process(report, folder, own)
-        found[rank] = _shortened(report)
+        found[rank] = report
     return found
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
-    """The process of each rank that is still there."""
+    """The process of each rank that still exists."""
     found = {}
-    for rank in ranks:  # the program itself, where a wrapper is around it
+    for rank in ranks:  # the program itself, if a wrapper started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
         state = state_of(int(raw["pid"])) if raw is not None else None
         if state is not None and state.status != "zombie":
             found[rank] = state.pid
-    if len(found) < len(ranks):  # a command, or a program that has not begun
+    if len(found) < len(ranks):  # another command, or a program that has not begun
         for process in process_tree.descendants():
             if (other := process_tree.rank_of(process)) is not None and other in ranks:
                 found.setdefault(other, process.pid)
     return found
 
 
-def connect(folder: Path, rank: int, patience_s: float = ANSWER_S) -> socket.socket:
-    """A connection to a worker.
-
-    Raises:
-        OSError: it has no socket, or ended.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(patience_s)
-    path = folder / f"rank_{rank:05d}.sock"
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        if len(os.fsencode(path)) >= PATH_BYTES:
-            path = Path(f"/proc/self/fd/{handle}") / path.name
-        connection.connect(str(path))
-    except OSError:
-        connection.close()
-        raise
-    finally:
-        os.close(handle)
-    return connection
-
-
 def _reply(
     folder: Path, rank: int, request: dict[str, Any], patience_s: float
 ) -> dict[str, Any] | None:
     try:
-        connection = connect(folder, rank, patience_s)
-        with connection, connection.makefile("rb") as lines:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(patience_s)
+            connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(lines.readline())
+            with connection.makefile("rb") as lines:
+                answer = json.loads(lines.readline())
             answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):
         return None
@@ -127,12 +105,12 @@ def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
 
 
 def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
-    """The stacks of a process, as faulthandler writes them; none if it cannot."""
+    """The stacks of a process, written by faulthandler; none if it cannot."""
     path = folder / f"rank_{rank:05d}.threads"
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
         return []
     try:
-        with path.open("rb") as file:  # which its worker may remove
+        with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
             deadline, size = time.monotonic() + DUMP_S, before
@@ -148,21 +126,10 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         return []
 
 
-def _shortened(report: dict[str, Any]) -> dict[str, Any]:
-    """A report that fits into a message between agents."""
-    if len(json.dumps(report)) > REPORT_BYTES:
-        report["threads"] = report.get("threads", [])[:1]
-    if len(json.dumps(report)) > REPORT_BYTES:
-        report["collectives"] = report.get("collectives", [])[-20:]
-        for thread in report["threads"]:
-            thread["frames"] = thread["frames"][-15:]
-    return report
-
-
 def threads_of(text: str) -> list[dict[str, Any]]:
-    """The threads in a dump, that which took the signal first, as inspection.py has them.
+    """The threads in a dump, the one that took the signal first, in inspection.py's form.
 
-    A signal to a process is taken by its main thread, if that can take any.
+    A process takes a signal in its main thread, if that one can run.
     """
     threads: list[dict[str, Any]] = []
     for line in text.splitlines():
@@ -184,4 +151,4 @@ def threads_of(text: str) -> list[dict[str, Any]]:
             )
     if threads and not any(thread["main"] for thread in threads):
         threads[-1]["main"] = True  # the oldest comes last
-    return sorted(threads, key=lambda thread: not thread["main"])
+    return sorted(threads, key=lambda thread: not thread["main"])[:THREADS]

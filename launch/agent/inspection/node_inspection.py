@@ -1,23 +1,23 @@
-"""An agent's part of an inspection: it asks its workers, and looks whether they get anywhere.
+"""An agent's part of an inspection: it asks its workers, and checks whether they make progress.
 
-How it tells: every few seconds each worker, with all it has started, is looked at. It is active if
-it has begun a collective, read or written anything, or computed in a way that touches memory anew
-or goes through different code: on a busy machine it takes some looks to see it at enough places.
-An endless loop does neither; nor does a rank that waits in a collective, however much it computes
-meanwhile. A rank that evaluates, saves, compiles or loads is active for all others that wait for
-it.
+How progress is seen: every few seconds each worker, with all its child processes, is examined. It
+is active if it has begun a collective, read or written anything, touched new memory while
+computing, or run through different code. On a busy machine the last takes several looks. An endless
+loop does none of these, nor does a rank that waits in a collective, however much it computes
+meanwhile. A rank that evaluates, saves, compiles or loads counts as active for all others that wait
+for it.
 
-Threads: `hear`, `tick` and `last_look` are called by the agent's loop, which owns `_looked`,
-`_sampled`, `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each has a
-thread of its own; it puts its result into `_answers`, a queue, and the next `tick` sends it. At
-most one thread samples at a time; it alone changes `_activity`, but for the number of questions,
-which has a lock.
+Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked`, `_sampled`,
+`_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
+thread of its own. The thread puts its result into `_answers`, a queue, and the next `tick` sends
+it. At most one thread samples at a time; it alone changes `_activity`, except for the number of
+questions, which has a lock.
 
 Messages, to and from the leader:
 
     {"ask": "stacks", "id": "7"}   ->  {"id": "7", "node": "node1", "report": {...}}, one a worker,
                                        then {"id": "7", "node": "node1", "complete": true}
-    {"ask": "resume"}              ->  nothing; workers that gave up waiting go on
+    {"ask": "resume"}              ->  nothing; workers that waited after a timeout continue
     without a question             ->  {"id": "still", "still": {"s": 31.5, "pause_s": 4.0}}
                                        {"id": "timeout", "look": true}: a collective timed out
 """
@@ -25,36 +25,32 @@ Messages, to and from the leader:
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes.process_state import state_of, tree_of
+from launch.nodes.channel import Channel
+from launch.spec import Assignment
 
 LOOK_S = 0.2
-CLOSELY_S = 3.0  # for a worker that looks at itself many times
-BUSY = 0.05  # of a core: with less it waits
-FAULTS_PER_S = 10.0  # of memory that is used anew
-PLACES = 5  # where the main thread is seen while nothing else shows: a small loop has 1 to 4
-Reply = Callable[[dict[str, Any]], None]
+CLOSELY_S = 3.0  # for a worker that examines itself many times
+BUSY = 0.05  # share of a core: with less a worker waits
+FAULTS_PER_S = 10.0  # page faults of newly used memory
+PLACES = 5  # positions of the main thread if nothing else changes: a small loop has 1 to 4
 
 
 class NodeInspection:
-    """Of the workers of one node; `reply` sends to the leader of the run."""
+    """Of the workers of one node."""
 
-    def __init__(
-        self, folder: Path, index: int, node: str, reply: Reply, hang_after_s: float | None
-    ) -> None:
+    def __init__(self, folder: Path, assignment: Assignment, leader: Channel) -> None:
         folder.mkdir()
-        self.folder = folder
-        self.ranks: Sequence[int] = ()
-        self._peers: Peers | None = None
-        self._index, self._node = index, node
-        self._reply = reply
+        self._folder, self._assignment, self._leader = folder, assignment, leader
+        self.has_begun = False  # to work: the workers are started
+        hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
@@ -62,44 +58,40 @@ class NodeInspection:
         self._sampler: threading.Thread | None = None
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
-    def begin(self, peers: Peers) -> None:
-        """The workers are started, and the other agents are known."""
-        self._peers, self.ranks = peers, peers.ranks
-
     def sees_workers(self) -> bool:
-        """Whether any of them has not ended yet."""
-        return bool(local_workers.pids_of(self.folder, self.ranks))
+        """Whether any worker has not ended yet."""
+        return bool(local_workers.pids_of(self._folder, self._assignment.ranks))
 
     def hear(self, request: Mapping[str, Any]) -> None:
-        """Begin to do what is asked; the answer comes with a later tick."""
+        """Begin to answer a request; the answer is sent by a later tick."""
         match request.get("ask"):
             case "stacks":
                 threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
-                for path in self.folder.glob("*.gave_up"):
+                for path in self._folder.glob("*.gave_up"):
                     path.unlink(missing_ok=True)
                 self._has_given_up = False
 
     def tick(self) -> None:
-        """Send what has come; look whether a worker waits to be looked at."""
-        if self._peers is None:
+        """Send finished answers; check whether a worker waits for an inspection."""
+        if not self.has_begun:
             return
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
-            if not self._has_given_up and any(self.folder.glob("*.gave_up")):
+            if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
-                self._reply(self._message("timeout", look=True))
+                self._leader.send(inspected=self._message("timeout", look=True))
         is_sampling = self._sampler is not None and self._sampler.is_alive()
         if self._samples and not is_sampling and now - self._sampled > self._every_s:
             self._sampled = now
             self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()
         while not self._answers.empty():
-            self._reply(self._answers.get())
+            self._leader.send(inspected=self._answers.get())
 
     def last_look(self) -> None:
-        """What workers do that are about to be ended; once, and stays until they have answered."""
+        """Record what workers do that are about to be ended; once; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
             self._ask({"id": "end", "ask": "stacks"}, local_workers.HURRIED_S)
@@ -107,29 +99,31 @@ class NodeInspection:
 
     def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
         with self._activity.disturbed():
-            reports = local_workers.ask(self.folder, self.ranks, patience_s, ask=request["ask"])
+            reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
-            report["clock_offset_s"] = self._peers.clock_offset_s if self._peers else 0.0
+            report["clock_offset_s"] = self._leader.clock_offset_s
             self._answers.put(self._message(str(request["id"]), report=report))
         self._answers.put(self._message(str(request["id"]), complete=True))
 
     def _sample(self) -> None:
-        """Say since when no worker has got anywhere."""
-        closely = self._activity.still_s > self._every_s  # only where nothing else shows it
-        progress = local_workers.ask(
-            self.folder, self.ranks, CLOSELY_S, ask="progress", closely=closely
-        )
-        self._activity.look(local_workers.pids_of(self.folder, self.ranks), progress)
+        """Report since when no worker has made progress."""
+        closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
+        progress = self._ask_workers(CLOSELY_S, ask="progress", closely=closely)
+        pids = local_workers.pids_of(self._folder, self._assignment.ranks)
+        self._activity.look(pids, progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
         self._answers.put(self._message("still", still=still))
 
+    def _ask_workers(self, patience_s: float, **request: Any) -> dict[int, dict[str, Any]]:
+        return local_workers.ask(self._folder, self._assignment.ranks, patience_s, **request)
+
     def _message(self, name: str, **more: Any) -> dict[str, Any]:
-        return {"id": name, "index": self._index, "node": self._node, **more}
+        return {"id": name, "index": self._assignment.index, "node": self._assignment.name, **more}
 
 
 @dataclass
 class _Seen:
-    """One worker, with the processes below it: what all have done since they began."""
+    """One worker with its descendants: what all of them have done since they began."""
 
     at: float
     pids: frozenset[int]
@@ -153,21 +147,21 @@ class _Seen:
 
 
 class Activity:
-    """When each worker of this node was last seen to get anywhere."""
+    """When each worker of this node last made progress."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
-        self._began: float | None = None  # when a worker was first seen, or last seen to have ended
-        self._places: dict[int, set[int]] = {}  # of each rank, since it was last active
-        # around the two that follow: who asks has a thread of its own
+        self._began: float | None = None  # when a worker was first seen, or the last end of one
+        self._places: dict[int, set[int]] = {}  # by rank, since it was last active
+        # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
-        self._questions = 0  # that workers are answering now
+        self._questions = 0  # questions that workers are answering now
         self._is_disturbed = False  # since the last look
-        self.longest_pause_s = 0.0  # of all workers at once
+        self.longest_pause_s = 0.0  # of all workers together
 
     @property
     def still_s(self) -> float:
-        """For how long all of them have not."""
+        """Seconds since any of them was active."""
         if self._began is None:
             return 0.0
         last = max((one.active_at for one in self._seen.values()), default=self._began)
@@ -175,9 +169,9 @@ class Activity:
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """Inside it workers are asked where they are, and read their source for it: no progress.
+        """A context in which workers answer questions and read their source for it: no progress.
 
-        It lasts, and a look may come in its middle, from another thread.
+        It takes time, and another thread may look at the workers meanwhile.
         """
         with self._lock:
             self._questions += 1
@@ -189,26 +183,26 @@ class Activity:
                 self._questions -= 1
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
-        """Look at each rank's process; `progress`: its collectives, and places it was seen at."""
+        """Examine each rank's process; `progress`: its collectives and seen positions."""
         now, before_s = time.monotonic(), self.still_s
-        with self._lock:  # what begins from here on counts for the next look, too
+        with self._lock:  # a question that begins from here on also affects the next look
             was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():
             begun = progress.get(rank, {})
             old = self._seen.get(rank)
-            known = old.number if old is not None else -1  # one that does not answer begins nothing
+            known = old.number if old is not None else -1  # without an answer it begins nothing
             new = _Seen.of(pid, begun.get("begun", known))
             if old is not None:
                 places = self._places.setdefault(rank, set())
                 places.update(begun.get("places", ()))
                 is_disturbed = was_disturbed or self._is_disturbed
-                counts = new.number != old.number  # which no question brings about
+                counts = new.number != old.number  # a question does not change it
                 counts = counts or (not is_disturbed and _is_active(old, new, len(places)))
                 new.active_at = now if counts else old.active_at
                 places.clear() if counts else None
             self._seen[rank] = new
             self._began = self._began or now
-        for rank in set(self._seen) - set(pids):  # ended: that is news, too
+        for rank in set(self._seen) - set(pids):  # ended, which is also progress
             del self._seen[rank]
             self._began = now
         if self.still_s < before_s:

@@ -1,9 +1,10 @@
-"""`muster jobs stacks`: ask a run, and show what every rank does, in one line each."""
+"""`muster jobs stacks`: ask a run, and show in one line each what every rank does."""
 
 import json
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,68 +24,58 @@ REASONS = {
 }
 
 
-class Asking:
-    """One question to a run, and its answer; see `launch/runs/log_tail.py`.
+def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | None:
+    """What a run answers; None if nothing comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
-        MusterError: on creation; the run folder cannot be written.
+        MusterError: the run folder cannot be written.
     """
-
-    def __init__(self, run_dir: Path, **request: Any) -> None:
-        name = secrets.token_hex(6)
-        self._path = ANSWER.path(run_dir, name=name)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)
-            with REQUESTS.path(run_dir).open("ab") as file:
-                file.write(json.dumps({"id": name, **request}).encode() + b"\n")
-        except OSError as error:
-            raise MusterError(f"{self._path.parent}: {error.strerror}") from None
-
-    def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """The answer; None if none comes in time."""
-        deadline = time.monotonic() + timeout_s
+    name, deadline = secrets.token_hex(6), time.monotonic() + timeout_s
+    path = ANSWER.path(run_dir, name=name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        with REQUESTS.path(run_dir).open("ab") as file:
+            file.write(json.dumps({"id": name, **request}).encode() + b"\n")
         while time.monotonic() < deadline:
-            line, end, _ = self._path.read_bytes().partition(b"\n")
+            line, end, _ = path.read_bytes().partition(b"\n")
             if end:
                 return dict(json.loads(line))
             time.sleep(LOOK_S)
         return None
-
-    def close(self) -> None:
-        """Remove the answer."""
-        self._path.unlink(missing_ok=True)
+    except OSError as error:
+        raise MusterError(f"{path.parent}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            path.unlink()
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:
-    """Print what each rank does, and what the run hangs on; of one that is over, what it did last.
+    """Print what each rank does, and what blocks the run; of a run that is over, the last record.
 
     Raises:
         MusterError: nobody answers.
     """
     if run_state.of(run_dir).over:
-        seen, why = _seen(run_dir)
-        at = time.strftime("%H:%M:%S", time.localtime(seen["time_unix_s"]))
+        findings, why = _seen(run_dir)
+        at = time.strftime("%H:%M:%S", time.localtime(findings["time_unix_s"]))
         print(f"{run_dir.name} is over; this was seen {why}, at {at}:")
-        json_output.emit("stacks", run_id=run_dir.name, seen=why, **seen)
-        _show(seen, full=full)
-        return
-    asking = Asking(run_dir, ask="stacks")
-    try:
-        findings = asking.wait(ANSWER_S)
-    finally:
-        asking.close()
-    if findings is None or "reports" not in findings:
-        raise MusterError(_silence(run_dir))
-    json_output.emit("stacks", run_id=run_dir.name, seen="now", **findings)
+    else:
+        findings, why = ask(run_dir, ANSWER_S, ask="stacks") or {}, "now"
+    if "reports" not in findings:
+        raise MusterError(
+            f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: the process that leads it is "
+            f"held up, or sees another folder than this one: {run_dir}"
+        )
+    json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
     _show(findings, full=full)
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
-    """What was written down of a run that is over, the reason that tells most first.
+    """The inspection recorded for a run that is over, of the most telling reason.
 
     Raises:
-        MusterError: nothing was.
+        MusterError: there is none.
     """
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
@@ -92,15 +83,8 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
     raise MusterError(f"{run_dir.name} is over, and no hang was recorded")
 
 
-def _silence(run_dir: Path) -> str:
-    return (
-        f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: the process that leads it is held "
-        f"up, or sees another folder than this one: {run_dir}"
-    )
-
-
 def _show(findings: Mapping[str, Any], *, full: bool) -> None:
-    """Print what was found: the sentences, then each rank, then, if asked for, all threads."""
+    """Print the findings: the sentences, then each rank, then, if asked for, all threads."""
     for sentence in findings["sentences"]:
         print(sentence)
     for view in views_of(findings).values():
@@ -110,7 +94,7 @@ def _show(findings: Mapping[str, Any], *, full: bool) -> None:
 
 
 def _threads(report: Mapping[str, Any]) -> list[str]:
-    """Every thread of a rank, innermost line last."""
+    """Every thread of a rank, its innermost line last."""
     lines = [f"\nrank {report['rank']} (process {report.get('pid')})"]
     for thread in report.get("threads", ()):
         lines.append(f"  thread {thread['name']}")

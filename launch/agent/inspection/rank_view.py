@@ -1,4 +1,4 @@
-"""What one rank is doing, read from its report: which line, which collective, and since when."""
+"""What one rank is doing, from its report: in which line and collective it is, and since when."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.agent.processes.process_state import HELD
 
-# What is nobody's own program: installed packages, Python itself, and what every worker starts as.
+# Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
 OURS = (
     "muster/worker/worker_main.py",
@@ -18,7 +18,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Place:
-    """A line that a thread is in, and for how long at least."""
+    """A line that a thread is in, and the least time for which it has been there."""
 
     file: str
     line: int
@@ -42,9 +42,9 @@ class Collective:
     operation: str
     shapes: Sequence[Sequence[int]]
     types: Sequence[str]
-    waits: bool  # it has not ended
+    waits: bool  # whether it has not ended
     age_s: float
-    limit_s: float  # after which torch gives it up
+    limit_s: float  # torch's timeout for it
     begun_unix_s: float = 0.0  # by its node's clock
 
     @property
@@ -60,7 +60,7 @@ class Collective:
 class Group:
     """One of torch's process groups, as a rank sees it."""
 
-    ranks: tuple[int, ...] = ()  # empty: all
+    ranks: Sequence[int] = ()  # empty: all
     begun: int = -1  # number of the last collective that this rank has begun in it
 
 
@@ -70,28 +70,28 @@ class RankView:
 
     rank: int
     node: str
-    answers: bool  # by itself; else all here is the kernel's word, or faulthandler's
+    answers: bool  # itself; otherwise the kernel or faulthandler gave all that follows
     status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
     place: Place | None = None  # innermost of the user's own lines
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    clock_offset_s: float = 0.0  # to add to its node's clock, to have node 0's
-    ended: str = ""  # how, where it has
-    timed_out: bool = False  # it ends, or has ended: others had not come to a collective
+    clock_offset_s: float = 0.0  # to add to its node's clock, to have the leader's
+    ended: str = ""  # how it ended, if it has
+    timed_out: bool = False  # it ends, or has ended, because others had not come to a collective
     lost_peer: bool = False  # it has ended because another rank was gone
-    imports: bool = False  # its main thread is within an import
-    is_command: bool = False  # no Python, or one without our handler
+    imports: bool = False  # its main thread is in an import
+    is_command: bool = False  # not Python, or a Python without our handler
 
     @property
     def waiting(self) -> Collective | None:
-        """The first collective in which it waits for others, or has given up to."""
+        """The first collective in which it waits for others, or waited until its timeout."""
         if self.timed_out and self.collectives:
             return self.collectives[-1]
         return next((one for one in self.collectives if one.waits), None)
 
     def arrivals(self, group: str) -> dict[int, float]:
-        """When it came to each collective of a group, in Unix seconds of node 0's clock."""
+        """When it came to each collective of a group, in Unix seconds of the leader's clock."""
         return {
             one.number: one.begun_unix_s + self.clock_offset_s
             for one in self.collectives
@@ -100,7 +100,7 @@ class RankView:
 
     @property
     def for_s(self) -> float | None:
-        """How long it has been where it is."""
+        """How long it has been in its place."""
         if self.waiting is not None:
             return self.waiting.age_s
         known = [one.age_s for one in self.collectives[-1:]]
@@ -115,7 +115,7 @@ class RankView:
 def view_of(
     report: Mapping[str, Any], node: str, exit_record: Mapping[str, Any] | None = None
 ) -> RankView:
-    """The view of the rank that `report` is from, as `local_workers.ask` gives it."""
+    """The view of the rank that `report` is from, in the form of `local_workers.ask`."""
     process = report.get("process", {})
     threads = report.get("threads", [])
     main: list[dict[str, Any]] = next((one["frames"] for one in threads if one.get("main")), [])
@@ -128,10 +128,7 @@ def view_of(
         status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
         place=own_place(main),
-        groups={
-            name: Group(tuple(one.get("ranks", ())), int(one.get("begun", -1)))
-            for name, one in report.get("groups", {}).items()
-        },
+        groups={name: Group(**one) for name, one in report.get("groups", {}).items()},
         collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str((exit_record or {}).get("text", "")),
@@ -143,7 +140,7 @@ def view_of(
 
 
 def own_place(frames: list[dict[str, Any]]) -> Place | None:
-    """The innermost line of the user's own; of a library's, if there is none."""
+    """The innermost line of the user's program; of a library if there is none."""
     own = [one for one in frames if not _is_library(str(one["file"]))]
     rest = [one for one in frames if not str(one["file"]).endswith(OURS)]
     chosen = own or rest

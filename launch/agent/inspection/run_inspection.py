@@ -1,6 +1,6 @@
-"""The leader of a run takes the requests of its folder to all agents, and joins the answers.
+"""The leader passes requests from the run folder to all agents, and joins their answers.
 
-The messages, in JSON through the channels that leader and agents have:
+The messages, in JSON through the channels between leader and agents:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
     agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
@@ -22,9 +22,9 @@ from muster.run_files import AGENT, STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, read_json, write_json
 
-OWN_REASONS = ("timeout", "hang")  # for which nobody had to ask
-LEAST_S, PAUSES = 60.0, 10  # a pause is too long that lasts so long, and that many usual ones
-GATHER_S = 3.5  # an agent that has not answered by then is cut off, or held up
+OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a request
+LEAST_S, PAUSES = 60.0, 10  # a pause is too long at this length and this many usual pauses
+GATHER_S = 3.5  # an agent that has not answered by then is disconnected or blocked
 
 
 @dataclass
@@ -46,27 +46,27 @@ class Gathering:
 
 
 class RunInspection:
-    """Of a run with `count` agents; `send` reaches all of them."""
+    """The inspection of a run with `count` agents; `send` reaches all of them."""
 
     def __init__(
         self,
-        spec: LaunchSpec,  # which says when it hangs, and what is done then
+        spec: LaunchSpec,  # has the limit for a hang, and what to do then
         count: int,
-        requests: RequestFile,  # of which each is for `begin`
+        requests: RequestFile,  # each request in it is for `begin`
         send: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
         self._spec, self._run_dir, self._count = spec, spec.run_dir, count
         self._requests, self._send, self._say = requests, send, say
-        # of each agent: since when nobody got anywhere
+        # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
-        self.hang: str | None = None  # why the run is to end for it
+        self.hang: str | None = None  # why the run must end because of a hang
         self._gatherings: dict[str, Gathering] = {}
-        self.found: dict[str, list[str]] = {}  # what was seen, for each of `OWN_REASONS`
+        self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
         self._is_still = False
 
     def tick(self) -> None:
-        """Conclude what all have answered, or have had the time for."""
+        """Conclude a question that all have answered, or whose time is over."""
         self._look_for_hang()
         for name, one in list(self._gatherings.items()):
             late = time.monotonic() - one.began > GATHER_S
@@ -74,7 +74,7 @@ class RunInspection:
                 self._conclude(self._gatherings.pop(name))
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Something that an agent has answered."""
+        """Take an agent's answer."""
         name = str(message["id"])
         if "still" in message:
             self._still[int(message["index"])] = {**message["still"], "at": time.monotonic()}
@@ -86,7 +86,7 @@ class RunInspection:
             self._gatherings[name].take(message)
 
     def _look(self, why: str) -> None:
-        """Ask all, for a reason of this run's own; once, and then let those go on that wait."""
+        """Ask all agents once for a reason of the run itself, then let waiting workers continue."""
         if why in self.found:
             self._send(inspect={"id": why, "ask": "resume"})
         elif why not in self._gatherings:
@@ -94,10 +94,10 @@ class RunInspection:
             self._send(inspect={"id": why, "ask": "stacks"})
 
     def _look_for_hang(self) -> None:
-        """Ask all where they are, once in each pause that is too long."""
+        """Ask all agents where their workers are, once in each pause that is too long."""
         if len(self._still) < self._count or self._spec.hang_after_s == 0:
             return
-        if self.hang is not None:  # the run is being ended for it, which moves its workers
+        if self.hang is not None:  # the run is being ended for a hang, which changes its workers
             return
         still_s = self._still_s()
         pause_s = max(one["pause_s"] for one in self._still.values())
@@ -112,7 +112,7 @@ class RunInspection:
                 self._say("it makes progress again")
 
     def _still_s(self) -> float:
-        """For how long no agent has seen a worker get anywhere."""
+        """Seconds since any agent has seen progress."""
         now = time.monotonic()
         return min(one["s"] + now - one["at"] for one in self._still.values())
 
@@ -124,7 +124,7 @@ class RunInspection:
             self.hang = text
 
     def finish(self) -> None:
-        """The run is over: write down what workers did that had to be ended."""
+        """The run is over: record what workers did that had to be ended."""
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
             self._write(last.name, self._findings(last))
@@ -132,7 +132,7 @@ class RunInspection:
             self._requests.answer(name, sentences=[])
 
     def begin(self, request: Mapping[str, Any]) -> None:
-        """Pass a request on."""
+        """Pass a request on to the agents."""
         if request.get("ask") == "stacks":
             name = str(request["id"])
             self._gatherings[name] = Gathering(name)
@@ -143,7 +143,7 @@ class RunInspection:
         if one.name not in OWN_REASONS:
             self._requests.answer(one.name, **findings)
             return
-        if one.name == "hang" and not self._is_still:  # it went on while it was looked at
+        if one.name == "hang" and not self._is_still:  # it made progress during the inspection
             return
         self.found[one.name] = findings["sentences"]
         if one.name == "hang":
@@ -152,7 +152,7 @@ class RunInspection:
         self._send(inspect={"id": one.name, "ask": "resume"})
 
     def _findings(self, one: Gathering) -> dict[str, Any]:
-        """What is found from the answers, with the answers: reading it again needs nothing else."""
+        """The findings from the answers, together with the answers, so that one file has all."""
         missing = set(range(self._count)) - one.complete if one.name != "end" else set()
         lost = {
             self._name_of(index): f"nothing from its agent for {GATHER_S:.1f} s; is its link down?"
@@ -168,7 +168,7 @@ class RunInspection:
         }
         try:
             sentences = diagnosis.sentences(views_of(findings), lost)
-        except Exception as error:  # noqa: BLE001 (looking at a run never ends it)
+        except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
             sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
         findings["sentences"] = sentences
         return findings
@@ -178,7 +178,7 @@ class RunInspection:
         return str(record.get("node", f"node {index}"))
 
     def _ends(self) -> dict[str, dict[str, Any]]:
-        """How ranks have ended that have."""
+        """How the ranks ended that have ended."""
         found = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
@@ -199,11 +199,11 @@ class RunInspection:
         try:
             write_json(STACKS.path(self._run_dir, name=name), findings)
         except CannotWrite:
-            return  # the run ends all the same
+            return  # the run ends in any case
 
 
 def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
-    """What each rank does, from what was written down."""
+    """What each rank does, from a recorded inspection."""
     ends = findings["ends"]
     views = {
         int(report["rank"]): view_of(
@@ -213,7 +213,7 @@ def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
     }
     groups = [group for view in views.values() for group in view.groups.values()]
     for rank in {rank for group in groups for rank in group.ranks} - set(views):
-        if str(rank) not in ends:  # nobody has heard of it
+        if str(rank) not in ends:  # nothing is known of it
             views[rank] = view_of({"rank": rank}, "a node that does not answer")
     for rank, end in ends.items():
         if int(rank) not in views:

@@ -1,1 +1,1 @@
-"""The agents of a run meet, hear from each other, and start and stop together."""
+"""The agents of a run meet, exchange signs of life, and start and stop together."""

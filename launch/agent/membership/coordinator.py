@@ -3,167 +3,109 @@
 All connect to the agent of node 0, and both sides show that they know the run's token: see
 `door.py`. When all are there, node 0 finds a port for torch and has everyone start. From then on
 each says every second that it lives; a closed connection means at once, and silence after
-`SILENT_S`, that a node is lost, and whoever notices has all others stop. Nobody leaves before all
-have written down how they ended: whoever leads the run may end those that are slower.
+`SILENT_S`, that a node is lost. Whoever notices tells the leader of the run, which has all stop.
 """
 
 import time
-from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
 
-from launch.agent.membership.door import Door, Link, listen, part
+from launch.agent.membership.door import Door, Link, Who, enter, listen
 from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
-TELL_S = 10.0  # after which whoever waits says for whom
+TELL_S = 10.0  # after this time of waiting, the missing nodes are reported
+WAIT_S = 1.0  # for node 0, at a time
 
 
 class Peers:
-    """What coordinator and clients have in common.
+    """The other agents, as one sees them: that of node 0 sees all, each of the others that one.
 
-    `master_port` and `workers` are known once all have met; `trouble` says why it cannot go on.
-    """
-
-    def __init__(self, assignment: Assignment) -> None:
-        self.assignment = assignment
-        self.master_port: int | None = None
-        self.workers: list[int] = []  # of each agent, once all have met
-        self.trouble: str | None = None
-        self.own_address = assignment.coordinator_address
-        self.clock_offset_s = 0.0  # to add to this node's clock to have the coordinator's
-        self.heartbeat = Heartbeat()
-        self._began = time.monotonic()
-        self.waiting: str | None = None  # for whom, once that has taken a while
-
-    @property
-    def ranks(self) -> list[int]:
-        """Those of this agent's workers."""
-        index = self.assignment.index
-        first = sum(self.workers[:index])
-        return list(range(first, first + self.workers[index])) if self.workers else []
-
-    def tick(self) -> None:
-        """Take and send what is due; to be called many times a second."""
-        raise NotImplementedError
-
-    def done(self) -> None:
-        """Say that this node has done its part, and has written down how it ended."""
-        self._tell(done=True)
-
-    def fail(self, reason: str) -> None:
-        """Have all others stop, since this node cannot go on."""
-        self._tell(failed=reason)
-
-    def settled(self) -> bool:
-        """Whether this agent, done itself, may leave."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.heartbeat.stop()
-        part(list(self._links()))
-
-    def _links(self) -> Iterator[Link]:
-        raise NotImplementedError
-
-    def _waited_s(self) -> float:
-        return time.monotonic() - self._began
-
-    def _tell(self, **message: Any) -> None:
-        for link in self._links():
-            link.channel.send(**message)
-
-
-class Coordinator(Peers):
-    """The agent of node 0: all others connect to it, and it has all of them start, or stop.
+    `master_port` is known once all have met. `trouble` says why it cannot go on, and `lost` which
+    agent is gone, if it is for that.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
     def __init__(self, assignment: Assignment) -> None:
-        super().__init__(assignment)
-        self._door = _door(assignment)
-        self.port: int = self._door.port
-        self._let_go = False  # all have been told that they may leave
-        self._clients: dict[int, Link] = {}
+        self.assignment = assignment
+        self.master_port: int | None = None
+        self.trouble: str | None = None
+        self.lost: int | None = None
+        self.own_address = assignment.coordinator_address
+        self.waiting: str | None = None  # for which nodes, once that has taken a while
+        self.door = _door(assignment) if assignment.index == 0 else None
+        self._heartbeat, self._began = Heartbeat(), time.monotonic()
+        self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:
-        for link, who in self._door.admitted():
-            self._welcome(link, who.index)
-        for link in self._clients.values():
+        """Receive, and send what is due; must be called many times a second."""
+        if self.master_port is None and self.trouble is None:
+            self._join() if self.door is None else self._gather(self.door)
+        for index, link in self._links.items():
             for message in link.channel.receive():
-                self._take(link, message)
-        if self.master_port is None:
-            self._gather()
-        for link in self._clients.values():
-            if trouble := link.trouble():
-                self._lose(trouble)
-
-    def fail(self, reason: str) -> None:
-        self._lose(reason)
-
-    def settled(self) -> bool:
-        if not all(link.is_done or link.is_lost() for link in self._clients.values()):
-            return False
-        if not self._let_go:
-            self._let_go = True
-            self._tell(go=True)
-        return True
+                if "start" in message:
+                    self.master_port = int(message["start"])
+            if self.trouble is None and (why := link.loss()):
+                self.trouble, self.lost = why, index
 
     def close(self) -> None:
-        self._door.close()
-        super().close()
+        self._heartbeat.stop()
+        if self.door is not None:
+            self.door.close()
+        for link in self._links.values():
+            link.drop()
 
-    def _lose(self, reason: str) -> None:
-        if self.trouble is None:
-            self.trouble = reason
-            self._tell(stop=reason)
-
-    def _links(self) -> Iterator[Link]:
-        yield from [*self._clients.values()]
-
-    def _welcome(self, link: Link, index: int) -> None:
-        if index in self._clients or not 0 < index < self.assignment.count:
-            self._lose(
-                f"two agents have number {index}: {link.place} and "
-                f"{self._clients[index].place if index in self._clients else 'this one'}; "
-                "name each node once"
+    def _join(self) -> None:
+        """Connect to node 0, and wait until it has all start."""
+        if self._links:
+            return
+        assignment = self.assignment
+        where = (assignment.coordinator_address, assignment.coordinator_ports[0])
+        if self._waited_s() > assignment.spec.join_s:
+            self.trouble = (
+                f"{assignment.name} could not reach node 0 at {where[0]} (port {where[1]}) for "
+                f"{assignment.spec.join_s:.0f} s; is that its address on this network, and is no "
+                "firewall between?"
             )
-        self._clients[index] = link
-        self.heartbeat.add(link.channel)
+        who = Who(assignment.index, assignment.name, len(assignment.ranks))
+        with suppress(MusterError):  # it is tried again
+            link = enter(where, assignment.token, who, wait_s=WAIT_S, own=assignment.address)
+            link.name, self.own_address = "node 0", link.own_address
+            self._add(0, link)
 
-    def _take(self, link: Link, message: dict[str, Any]) -> None:
-        if "asked" in message:
-            link.channel.send(asked=message["asked"], answered=time.time())
-        if message.get("done"):
-            link.is_leaving = link.is_done = True
-        if "failed" in message:
-            link.is_leaving = True
-            self._lose(str(message["failed"]))
-
-    def _gather(self) -> None:
-        missing = set(range(1, self.assignment.count)) - set(self._clients)
+    def _gather(self, door: Door) -> None:
+        """Let all others in, and then have them start."""
+        for link, who in door.admitted():
+            self._add(who.index, link)
+        missing = set(range(1, self.assignment.count)) - set(self._links)
         if missing:
             names = ", ".join(f"node {index}" for index in sorted(missing))
             if self._waited_s() > self.assignment.spec.join_s:
-                self._lose(
+                self.trouble = (
                     f"after {self.assignment.spec.join_s:.0f} s still missing: {names} of "
                     f"{self.assignment.count}; can it reach "
                     f"{self.assignment.coordinator_address}, and is no firewall between?"
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
+        door.close()  # all agents have connected
         try:
             self.master_port = _master_port(self.assignment)
         except MusterError as error:
-            self._lose(str(error))
+            self.trouble = str(error)
             return
-        others = [self._clients[index].workers for index in sorted(self._clients)]
-        self.workers = [self.assignment.workers, *others]
-        self._tell(start=self.master_port, workers=self.workers)
-        self._door.close()  # nobody else is expected
+        for link in self._links.values():
+            link.channel.send(start=self.master_port)
+
+    def _add(self, index: int, link: Link) -> None:
+        self._links[index] = link
+        self._heartbeat.add(link.channel)
+
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._began
 
 
 def _door(assignment: Assignment) -> Door:

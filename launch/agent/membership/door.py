@@ -2,10 +2,13 @@
 
     agent -> door    nonce
     door -> agent    nonce, shown: a proof of the token over both nonces and the door's port
-    agent -> door    index, name, workers, address, shown: a proof over the same and these
+    agent -> door    who: its index, name, workers and address; shown: a proof over this, too
     door -> agent    welcome
 
 A proof is of no use on another connection, or through another port.
+
+What the agent of a Slurm job is to run, which it is told through such a connection, has a proof of
+its own, and none of the user's secrets: those are in a file that only their owner may read.
 """
 
 import hmac
@@ -13,16 +16,19 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launch.nodes.channel import SILENT_S, Channel
+from launch.spec import Assignment
+from muster.errors import MusterError
+from muster.run_files import SECRETS
+from muster.writing import read_json
 
-# Whoever connects has so long to show that it is of this run, and so much to send until then.
+# The time and the bytes that a new connection has for its proof.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
-ACCEPTS = 256  # at a time
-PART_S = 1.0
+ACCEPTS = 256  # connections accepted at a time
 
 
 class Link:
@@ -37,11 +43,8 @@ class Link:
         self.channel = Channel(connection.fileno(), connection.fileno())
         self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
-        self.peer_nonce: str | None = None  # once it has come
+        self.peer_nonce: str | None = None  # once it was received
         self.name = self.peer_address
-        self.workers = 0
-        self.is_leaving = False  # the other side has said that it ends
-        self.is_done = False  # and has written down how
 
     @property
     def place(self) -> str:
@@ -52,89 +55,42 @@ class Link:
         return time.monotonic() - self._began
 
     def trust(self) -> None:
-        """The other side has shown that it knows the token."""
+        """Called when the other side has proved that it knows the token."""
         self.channel.allowance_bytes = None
 
     def keep(self) -> Channel:
-        """The channel alone, which owns the connection from now on."""
+        """Return the channel, which owns the connection from now on."""
         self._socket.detach()
         return self.channel
 
     def drop(self) -> None:
-        """Close the connection at once, whatever was not said or taken yet."""
+        """Close the connection at once; unsent and unread data is lost."""
         self.keep().close()
 
-    def shut(self) -> None:
-        """Say that nothing more will be said."""
-        if not self.channel.ended:
-            try:
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.channel.ended = True
-
-    def is_lost(self) -> str | None:
-        """Why nothing more will come through this link; None while it works."""
+    def loss(self) -> str | None:
+        """Why nothing more can come through this link; None while it works."""
         if self.channel.ended:
             return f"{self.place} is gone: its agent was killed, or the node went down"
         if self.channel.silent_s > SILENT_S:
             return f"heard nothing from {self.place} for {SILENT_S:.0f} s: is its link down?"
         return None
 
-    def trouble(self) -> str | None:
-        """Why this link can no longer be relied on."""
-        return None if self.is_leaving else self.is_lost()
-
-
-def part(links: Sequence[Link]) -> None:
-    """Close all links, so that the other sides get what was said last, and not a reset for it."""
-    deadline = time.monotonic() + PART_S
-    while time.monotonic() < deadline and any(
-        link.channel.waiting_bytes and not link.channel.ended for link in links
-    ):
-        for link in links:
-            link.channel.flush()
-        time.sleep(0.01)
-    for link in links:
-        link.shut()
-    while time.monotonic() < deadline and not all(link.channel.ended for link in links):
-        for link in links:
-            link.channel.receive()
-        time.sleep(0.01)
-    for link in links:
-        link.drop()
-
 
 @dataclass(frozen=True)
 class Who:
-    """An agent, as it says."""
+    """An agent, as it describes itself."""
 
     index: int
     name: str
     workers: int
-    address: str = ""  # where the others are to meet it
-
-    @classmethod
-    def of(cls, message: dict[str, Any]) -> "Who":
-        """What a message says; -1 for an index that is none."""
-        index, workers = message.get("index"), message.get("workers")
-        return cls(
-            index if isinstance(index, int) else -1,
-            str(message.get("name", ""))[:200],
-            workers if isinstance(workers, int) else 1,
-            str(message.get("address", ""))[:200],
-        )
-
-    @property
-    def facts(self) -> tuple[str, ...]:
-        """All of it, of which it is to have a proof that it knows the token."""
-        return tuple(map(str, asdict(self).values()))
+    address: str = ""  # where the other agents connect to it
 
 
 def listen(address: str, ports: Sequence[int]) -> socket.socket:
-    """A server at `address`, or at all of this machine's, at the first of `ports` that is free.
+    """A server at `address`, or at all addresses, at the first free one of `ports`.
 
     Raises:
-        OSError: none is.
+        OSError: none is free.
     """
     last = OSError("no port given")
     both = not address and socket.has_dualstack_ipv6()
@@ -153,7 +109,7 @@ def listen(address: str, ports: Sequence[int]) -> socket.socket:
 
 
 class Door:
-    """A server that lets in whoever shows the run's token, and nobody else."""
+    """A server that admits only agents that prove to know the run's token."""
 
     def __init__(self, server: socket.socket, token: str) -> None:
         self._server, self._token = server, token
@@ -161,7 +117,7 @@ class Door:
         self.strangers: list[Link] = []
 
     def admitted(self) -> Iterator[tuple[Link, Who]]:
-        """Those that have shown since the last time that they know the token."""
+        """The agents that have proved since the last call that they know the token."""
         self._accept()
         for link in list(self.strangers):
             if (who := self._introduce(link)) is not None:
@@ -176,11 +132,11 @@ class Door:
         for _ in range(ACCEPTS):
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # nobody is there to be accepted, or all are here
+            except OSError:  # no connection to accept
                 return
             try:
                 self.strangers.append(Link(connection))
-            except OSError:  # it has gone already
+            except OSError:  # it has closed already
                 connection.close()
 
     def _send_away(self, link: Link) -> None:
@@ -188,7 +144,7 @@ class Door:
         link.drop()
 
     def _introduce(self, link: Link) -> Who | None:
-        """Hear one that has not shown yet who it is, for a while."""
+        """Read the messages of a connection that has not proved itself yet, for a limited time."""
         for message in link.channel.receive():
             if link.peer_nonce is None:
                 link.peer_nonce = str(message.get("nonce", ""))
@@ -198,15 +154,15 @@ class Door:
                 )
                 continue
             self.strangers.remove(link)
-            who = Who.of(message)
+            told = str(message.get("who", ""))
             facts = self.port, link.peer_nonce, link.own_nonce
-            shown = shows(message, self._token, "client", *facts, *who.facts)
-            # held up, this process may hear of one that has given up, and comes again
-            if not shown or link.channel.ended:
+            # if this process was blocked, an agent may have given up and connected again
+            if not shows(message, self._token, "client", *facts, told) or link.channel.ended:
                 link.drop()
                 return None
             link.trust()
-            link.name, link.workers = who.name, who.workers
+            who = Who(**json.loads(told))
+            link.name = who.name
             link.channel.send(welcome=True)
             return who
         if link.channel.ended or link.age_s > HELLO_S:
@@ -214,38 +170,70 @@ class Door:
         return None
 
 
-class Knock:
-    """Going in by a door: what an agent says there, message by message."""
+def enter(
+    where: tuple[str, int], token: str, who: Who, *, wait_s: float, own: str | None = None
+) -> Link:
+    """Go in by the door that is `where`, from this machine's address `own`.
 
-    def __init__(self, link: Link, port: int, token: str, who: Who) -> None:
-        self.link, self.is_known, self.is_in = link, False, False
-        self._port, self._token, self._who = port, token, who
-        link.channel.send(nonce=link.own_nonce)
-
-    def take(self, message: dict[str, Any]) -> None:
-        """Show the token to one that has shown that it knows it; then be welcome."""
-        if self.is_known:
-            self.is_in = bool(message.get("welcome"))
-            return
-        link, nonce = self.link, str(message.get("nonce", ""))
-        facts = self._port, link.own_nonce, nonce
-        if not shows(message, self._token, "coordinator", *facts):
-            link.channel.ended = True  # somebody else's port
-            return
-        self.is_known = True
-        link.trust()
-        shown = proof(self._token, "client", *facts, *self._who.facts)
-        link.channel.send(**asdict(self._who), shown=shown)
+    Raises:
+        MusterError: nobody is there within `wait_s`, or none that knows the token.
+    """
+    place = f"{who.name} could not reach its leader at {where[0]}, port {where[1]}"
+    try:
+        link = Link(socket.create_connection(where, wait_s, (own, 0) if own else None))
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise MusterError(f"{place} ({why}); is a firewall between?") from None
+    channel = link.channel
+    channel.send(nonce=link.own_nonce)
+    answer = channel.first("nonce", patience_s=wait_s) or {}
+    facts = where[1], link.own_nonce, str(answer.get("nonce", ""))
+    if not shows(answer, token, "coordinator", *facts):
+        link.drop()
+        raise MusterError(
+            f"{place}: another program listens there; start the run again, or choose --port-range"
+        )
+    link.trust()
+    told = json.dumps(asdict(who))
+    channel.send(who=told, shown=proof(token, "client", *facts, told))
+    if channel.first("welcome") is None:
+        link.drop()
+        raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
+    return link
 
 
 def proof(token: str, role: str, *facts: str | int) -> str:
-    """What only one who knows the token can say of `facts`, among them a nonce of each side."""
+    """A proof of `facts`, with a nonce of each side, that needs the token."""
     text = json.dumps([role, *facts])
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest()
 
 
-def shows(message: dict[str, Any], token: str, role: str, *facts: str | int) -> bool:
+def shows(message: Mapping[str, Any], token: str, role: str, *facts: str | int) -> bool:
     """Whether a message has the proof of `facts`."""
     return hmac.compare_digest(
         str(message.get("shown", "")).encode(), proof(token, role, *facts).encode()
     )
+
+
+def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
+    """The message with an agent's assignment, to be sent over a network."""
+    plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
+    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
+
+
+def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
+    """The assignment in a message, for the agent of this index.
+
+    Raises:
+        MusterError: its sender does not know the token, or it is for another agent.
+    """
+    plain = message["assignment"]
+    if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:
+        raise MusterError("what this agent was told to do is not from its leader")
+    assignment = Assignment.from_json(plain)
+    secrets = read_json(SECRETS.path(assignment.spec.run_dir))
+    return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))
+
+
+def _text(plain: Mapping[str, Any]) -> str:
+    return json.dumps(plain, sort_keys=True)

@@ -1,8 +1,9 @@
-"""Become another program that the kernel ends when the process which started it is gone.
+"""Become another program, which the kernel ends when the parent process is gone.
 
 python die_with_parent.py PARENT_PID PROGRAM [argument ...]
 
-It needs the standard library alone. An agent cannot do this between fork and exec: it has threads.
+It needs the standard library alone. An agent cannot do this between fork and exec, since it has
+threads.
 """
 
 import ctypes
@@ -15,17 +16,17 @@ NOT_FOUND = 127  # as in a shell
 
 
 def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send this process a signal when its parent is gone."""
+    """Make the kernel send this process a signal when its parent is gone."""
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # gone before the kernel was asked
+    if os.getppid() != parent:  # it was gone before the kernel was asked
         os._exit(128 + signal.SIGKILL)
 
 
 def main() -> None:
     parent, argv = int(sys.argv[1]), sys.argv[2:]
-    # torchrun would die of them, and leave its workers
+    # torchrun would die of these signals, and leave its workers
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     die_with_parent(parent=parent)

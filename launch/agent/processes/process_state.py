@@ -1,11 +1,13 @@
-"""What the kernel says of a process: whether it computes, sleeps, is stopped or has ended."""
+"""The kernel's facts about a process: whether it computes, sleeps, is stopped or has ended."""
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PROC = Path("/proc")
-WORDS = {  # of psutil's
+WORDS = {  # psutil's words
     "stopped": "is stopped by a signal (SIGSTOP)",
     "tracing-stop": "is held by a debugger",
     "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
@@ -18,35 +20,33 @@ HELD = ("stopped", "tracing-stop", "disk-sleep")
 
 @dataclass(frozen=True)
 class ProcessState:
-    """One look at a process."""
+    """The facts about a process at one moment."""
 
     pid: int
     status: str  # in psutil's words
-    cpu_s: float  # all threads, since it began
-    io_bytes: int  # read and written, since it began; 0 where that is not told
-    page_faults: int  # minor ones, since it began; 0 where that is not told
+    cpu_s: float  # of all threads, since its start
+    io_bytes: int  # read and written, since its start; 0 if unknown
+    page_faults: int  # minor ones, since its start; 0 if unknown
 
     @property
     def words(self) -> str:
-        """Such as `is stopped by a signal (SIGSTOP)`."""
+        """A text such as `is stopped by a signal (SIGSTOP)`."""
         return WORDS.get(self.status, "sleeps")
 
     @property
     def is_held(self) -> bool:
-        """Whether it cannot go on by itself."""
+        """Whether it cannot continue by itself."""
         return self.status in HELD
 
 
 def state_of(pid: int) -> ProcessState | None:
-    """What it does now; None: there is no such process."""
-    import psutil
-
+    """The present state; None if there is no such process."""
     io_bytes = 0
     try:
         process = psutil.Process(pid)
         with process.oneshot():
             status, times = process.status(), process.cpu_times()
-            with suppress(psutil.AccessDenied, AttributeError):  # another user's, or macOS
+            with suppress(psutil.AccessDenied, AttributeError):  # another user's process, or macOS
                 io = process.io_counters()
                 io_bytes = io.read_chars + io.write_chars
     except psutil.Error:
@@ -57,9 +57,9 @@ def state_of(pid: int) -> ProcessState | None:
 
 
 def tree_of(pid: int) -> list[int]:
-    """`pid` and all processes below it, parents first, as far as /proc tells.
+    """`pid` and all its descendants, parents first, as far as /proc shows them.
 
-    psutil would read those of all users.
+    psutil would read the processes of all users.
     """
     found = [pid]
     for one in found:

@@ -1,13 +1,13 @@
-"""Nothing that a launcher started outlives it: not by Ctrl-C, not by a crash, not by kill -9.
+"""No process that a launcher started outlives it, whether it ends by Ctrl-C, a crash or kill -9.
 
-How it works: the process that starts others is their subreaper, so one whose parent dies becomes
-its child and is still found below it. To end the tree it is walked again and again until nothing
-in it runs: a process may fork, or be handed over, between two looks. Each process gets SIGTERM
-once, when it is first seen, and after a grace SIGKILL at every look. Signals go through psutil,
-which knows a process by its pid and its start time: a pid that was given to another is not hit.
-Where this process itself is killed, the kernel ends what it started (PR_SET_PDEATHSIG): each
-process of ours asks for that, and then looks whether its parent is still there, which may have died
-before. Whoever leads a run hears here of the signals that end it, too.
+How it works: the process that starts others is their subreaper. A process whose parent dies becomes
+its child and is still found below it. To end the tree, it is walked again and again until nothing
+in it runs, since a process may fork or change its parent between two walks. Each process gets
+SIGTERM once, when it is first seen, and after a grace period SIGKILL at every walk. Signals go
+through psutil, which identifies a process by pid and start time, so a reused pid is not hit. If
+this process itself is killed, the kernel ends its children (PR_SET_PDEATHSIG). Each of our
+processes asks for that, and then checks that its parent still exists, since it may have died
+before. This module also handles the signals that end a run, for whoever leads it.
 """
 
 import ctypes
@@ -18,18 +18,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+
+import psutil
 
 from muster.orderly_stop import STOP_SIGNALS
 
-if TYPE_CHECKING:
-    import psutil
-
 PR_SET_CHILD_SUBREAPER = 36
-# One that SIGKILL has not ended after so long waits for a disk, say, and may do so for ever.
+# A process that survives SIGKILL so long waits for a disk, for example, perhaps for ever.
 KILL_S = 5.0
 STATES = {
     "stopped": "had been stopped, as by SIGSTOP",
@@ -40,41 +38,41 @@ STATES = {
 
 @dataclass
 class Victim:
-    """A process that was alive when its end was asked for, and what became of it."""
+    """A process that was alive when its end was requested, and what became of it."""
 
     pid: int
-    rank: int | None  # of the worker that it is; None: of none
-    state: str  # what it did then, where that is worth a word
+    rank: int | None  # of the worker that it is; None: not a worker
+    state: str  # its state then, if that is worth reporting
     signal: str = "SIGTERM"  # the last that it was sent
     survives: bool = False
 
 
 def adopt_orphans() -> None:
-    """Have processes whose parent dies become children of this one, so that it can end them.
+    """Make processes whose parent dies children of this one, so that it can end them.
 
-    A torchrun agent that is killed leaves its workers, each in a session of its own, behind.
+    A torchrun agent that is killed leaves its workers, each in its own session.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(spared: Collection[int]) -> None:
-    """Collect adopted processes that have ended: else each stays a zombie as long as this one runs.
+    """Collect adopted processes that have ended; otherwise each stays a zombie until this one ends.
 
-    Not those of `spared`, nor one of this process's own session, as `subprocess.run` in a thread
-    starts it: somebody waits for them, and would not learn how they ended.
+    Not `spared` ones, and none of this process's own session, as `subprocess.run` in a thread
+    starts them: other code waits for these and needs their exit codes.
     """
     while sys.platform == "linux":
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None or ended.si_pid in spared or os.getsid(ended.si_pid) == os.getsid(0):
-                return  # whoever waits for this one collects it; then come the next
+                return  # the code that waits for it collects it; the next ones follow then
             os.waitpid(ended.si_pid, 0)
-        except OSError:  # there is no child, or this one has been collected meanwhile
+        except OSError:  # there is no child, or it was collected meanwhile
             return
 
 
-def ask(pids: Sequence[int]) -> None:
+def ask(pids: Collection[int]) -> None:
     """Send SIGTERM to those of `pids` that are below this process."""
     for process in descendants():
         if process.pid in pids:
@@ -83,22 +81,16 @@ def ask(pids: Sequence[int]) -> None:
 
 def children() -> frozenset[int]:
     """The processes that this one has started or adopted."""
-    import psutil  # here, since --help and --dry-run do not need it
-
     return frozenset(child.pid for child in psutil.Process().children())
 
 
-def descendants(spared: Collection[int] = ()) -> "list[psutil.Process]":
-    """All processes below this one, but for the `spared` children and what is below them."""
-    import psutil
-
+def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
+    """All processes below this one, except `spared` children and their descendants."""
     found = []
     for child in psutil.Process().children():
         if child.pid not in spared:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 found += [child, *child.children(recursive=True)]
-            except psutil.NoSuchProcess:
-                continue
     return found
 
 
@@ -108,13 +100,11 @@ def end_descendants(
     meanwhile: Callable[[], None] = lambda: None,
     spared: Collection[int] = (),
 ) -> list[Victim]:
-    """End every process below this one, but for `spared` children; those that were still alive.
+    """End every process below this one, except `spared` children; return those still alive.
 
-    SIGTERM first, and after `grace_s` or in a hurry SIGKILL. What survives even that for `KILL_S`
-    is left, and marked.
+    First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
+    that for `KILL_S` is left, and marked.
     """
-    import psutil
-
     deadline = time.monotonic() + grace_s
     given_up: float | None = None
     victims: dict[int, Victim] = {}
@@ -132,7 +122,7 @@ def end_descendants(
             if kills:
                 victims[process.pid].signal = "SIGKILL"
             _signal(process, signal.SIGKILL if kills else signal.SIGTERM)
-        psutil.wait_procs(remaining, timeout=0.1)  # reaps those that are our children
+        psutil.wait_procs(remaining, timeout=0.1)  # also collects those that are our children
         meanwhile()
     for process in remaining:
         victims[process.pid].survives = True
@@ -145,42 +135,39 @@ def end_started(
     in_a_hurry: Callable[[], bool] = lambda: False,
     patience_s: float = 0.0,
 ) -> None:
-    """End what this process has started, and nothing that was left behind by that.
+    """End what this process has started, and nothing that earlier calls left.
 
     It has `patience_s` to end by itself.
     """
-    patient_until = time.monotonic() + patience_s
-    remaining = [one for one in started if one.poll() is None]
-    while remaining and time.monotonic() < patient_until and not in_a_hurry():
-        time.sleep(0.05)
-        remaining = [one for one in remaining if one.poll() is None]
-    deadline = time.monotonic() + grace_s
-    for one in remaining:
-        one.terminate()
-    while remaining and time.monotonic() < deadline + KILL_S:
-        if time.monotonic() > deadline or in_a_hurry():
-            for one in remaining:
-                one.kill()
-        time.sleep(0.05)
-        remaining = [one for one in remaining if one.poll() is None]
+    for seconds, end in (
+        (patience_s, subprocess.Popen.terminate),
+        (grace_s, subprocess.Popen.kill),
+    ):
+        deadline = time.monotonic() + seconds
+        while any(one.poll() is None for one in started):
+            if time.monotonic() > deadline or in_a_hurry():
+                break
+            time.sleep(0.05)
+        for one in started:
+            end(one)
+    for one in started:
+        with suppress(subprocess.TimeoutExpired):
+            one.wait(KILL_S)
 
 
-def rank_of(process: "psutil.Process") -> int | None:
-    """Of a worker: a process with a rank that leads a session, as torchrun's and ours do.
+def rank_of(process: psutil.Process) -> int | None:
+    """The rank of a worker: a process with a rank that leads a session, as torchrun's and ours do.
 
-    What a worker has forked to load its data inherits its rank, but not that.
+    A worker's data loading processes inherit its rank, but lead no session.
     """
-    import psutil
-
-    try:
+    with suppress(psutil.Error, OSError):
         rank = rank_text(process)
         return int(rank) if rank.isdigit() and os.getsid(process.pid) == process.pid else None
-    except (psutil.Error, OSError):
-        return None
+    return None
 
 
-def rank_text(process: "psutil.Process") -> str:
-    """Its rank by its environment, or by the name that `preload.py` gives its workers; or "".
+def rank_text(process: psutil.Process) -> str:
+    """Its rank from its environment, or from the name that `preload.py` gives its workers; or "".
 
     Raises:
         psutil.Error: it has ended, or is another user's.
@@ -189,35 +176,25 @@ def rank_text(process: "psutil.Process") -> str:
     return str(process.environ().get("RANK", "")) or (found[1] if found else "")
 
 
-def _state(process: "psutil.Process") -> str:
-    import psutil
-
-    try:
+def _state(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
         return STATES.get(process.status(), "")
-    except psutil.Error:
-        return ""
+    return ""
 
 
-def _runs(process: "psutil.Process") -> bool:
-    import psutil
-
-    try:
+def _runs(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
-def _signal(process: "psutil.Process", number: int) -> None:
-    import psutil
-
-    try:
+def _signal(process: psutil.Process, number: int) -> None:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # one that is another user's now
         process.send_signal(number)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # one that has become another user's
-        return
 
 
 class Stopped(BaseException):
-    """Somebody wants the run to be over."""
+    """A signal requests the end of the run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -225,19 +202,18 @@ class Stopped(BaseException):
 
 
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Have `handler` called from now on."""
+    """Have stop signals call `handler` from now on."""
     for number in STOP_SIGNALS:
-        # nohup has a run outlive its terminal
+        # with nohup a run outlives its terminal
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 @contextmanager
 def between_attempts(received: Sequence[int]) -> Iterator[None]:
-    """Inside it, while nothing runs yet or any more, a signal raises `Stopped` at once, and so do
-    those that came before unheeded.
+    """A context between attempts: a signal raises `Stopped` at once, also one received before.
 
-    It ends when something else, such as the next attempt, has taken the signals over.
+    It ends when other code, such as the next attempt, has taken over the signals.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a run on one node: what they are started with, and whether one has failed."""
+"""The processes of a run on one node: how they are started, and whether one has failed."""
 
 import math
 import os
@@ -8,18 +8,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    failed,
-    log_bytes,
-    open_log,
-    read_log,
-    stopped_cleanly,
-    write_end_of,
-)
+from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
 from launch.nodes.this_machine import gpu_count, interface_variables
@@ -28,12 +21,12 @@ from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError
 from muster.run_files import CHECKPOINTS
 
-# A worker that failed ends those beside it; after so long one of them does not let itself be ended,
-# and torchrun would wait half a minute for it.
+# A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
+# would wait half a minute for it.
 LOOK_S, FAILED_S = 0.5, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
 SHUTDOWN_S = 5
-LINES = 5  # of what a prologue that failed has printed
+LINES = 5  # of the output of a prologue that failed
 
 
 class Workload:
@@ -46,18 +39,16 @@ class Workload:
     def __init__(
         self,
         assignment: Assignment,
-        ranks: Sequence[int],
         master_port: int,
         env: Mapping[str, str],
     ) -> None:
         self._assignment = assignment
-        self._ranks = ranks
-        self._looked, self._log_bytes = 0.0, 0
-        self._failed_at: float | None = None  # when it was first seen that a worker has
+        self._looked, self._read_bytes = 0.0, 0
+        self._failed_at: float | None = None  # when a failure of a worker was first seen
         self._children: list[subprocess.Popen[bytes]] = []
-        with open_log(assignment) as log:
-            for command in assignment.commands:
-                self._children.append(spawn(command.decided(master_port), env, log))
+        self._log = open_log(assignment)
+        for command in assignment.commands:
+            self._children.append(spawn(command.decided(master_port), env, self._log))
 
     @property
     def pids(self) -> list[int]:
@@ -73,24 +64,24 @@ class Workload:
             code = child.poll()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
-            own = "RANK" in command.env  # else it has started several
+            own = "RANK" in command.env  # otherwise it has started several
             self._write_ends({int(command.env["RANK"]): code} if own else self._logged())
-            if not stopped_cleanly(self._assignment, self._ranks):
+            if not stopped_cleanly(self._assignment):
                 return how_it_ended(child.returncode, command, self._assignment.name)
         return self._failed() or self._hung()
 
     def kill_starter(self) -> None:
-        """End torchrun at once; not what runs one worker, such as a profiler that still saves."""
+        """End torchrun at once, but no program around one worker: a profiler may still save."""
         for child, command in zip(self._children, self._assignment.commands, strict=True):
             if "RANK" not in command.env:
                 child.kill()
 
     def _failed(self) -> str | None:
-        """Workers have failed, as torchrun logs at once."""
-        size = log_bytes(self._assignment)
-        if size == self._log_bytes or not self.runs:
+        """The failure of a worker, which torchrun logs at once."""
+        size = os.fstat(self._log.fileno()).st_size
+        if size == self._read_bytes or not self.runs:
             return None
-        self._log_bytes = size
+        self._read_bytes = size
         ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
         self._write_ends(ends)
         ranks = ", ".join(map(str, ends))
@@ -98,22 +89,23 @@ class Workload:
 
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
-        found = exit_codes_of(read_log(self._assignment)).items()
-        return {self._ranks[local_rank]: code for local_rank, code in found}
+        self._log.seek(0)
+        found = exit_codes_of(self._log.read().decode(errors="replace")).items()
+        return {self._assignment.ranks[local_rank]: code for local_rank, code in found}
 
     def _write_ends(self, ends: Mapping[int, int]) -> None:
-        """Write down the exit code of workers that could not: C code has ended them, say."""
+        """Record the exit codes of workers that could not, as C code ended them."""
         for rank, code in ends.items():
             if code > 0:
                 write_end_of(self._assignment, rank, code)
 
     def _hung(self) -> str | None:
-        """Workers have said that they failed, and others beside them do not end."""
+        """The failure if workers failed, but others beside them do not end."""
         now = time.monotonic()
         if now - self._looked < LOOK_S or not self.runs:
             return None
         self._looked = now
-        gone = failed(self._assignment, self._ranks)
+        gone = failed(self._assignment)
         if not gone:
             return None
         self._failed_at = self._failed_at or now
@@ -124,7 +116,7 @@ class Workload:
 
 
 def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess.Popen[bytes]":
-    """Start a process of a node, in a session of its own, that dies with this one.
+    """Start a process of a node in its own session; it dies with this one.
 
     Raises:
         MusterError: there is no such program.
@@ -159,7 +151,7 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
 
 
 def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
-    """A line on a process that has failed: `torchrun on node1 was killed by SIGKILL`."""
+    """A line about a failed process: `torchrun on node1 was killed by SIGKILL`."""
     rank = command.env.get("RANK")
     starter = "preload.py" if command.argv[1].endswith("preload.py") else "torchrun"
     what = starter if rank is None else f"rank {rank}"
@@ -171,27 +163,22 @@ def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
 def after_prologue(
     assignment: Assignment, env: dict[str, str], scratch: str, meanwhile: Callable[[], None]
 ) -> dict[str, str]:
-    """The environment that bash has after it has sourced the prologue, given `env`.
+    """The environment that bash has after it has sourced the prologue, starting from `env`.
 
-    `meanwhile` is called until bash has ended; what it raises is raised here. What bash leaves
-    running in the background goes on, with the run: its output is a file, which holds nobody up.
+    `meanwhile` is called until bash has ended; an exception in it is raised here. Background
+    processes of bash continue during the run: their output goes to a file, so nothing waits for
+    them.
 
     Raises:
-        MusterError: it failed, or there is no bash; with the end of what it printed.
+        MusterError: it failed, or there is no bash; with the end of its output.
     """
     if not assignment.spec.prologue:
         return env
     script, result, output = (Path(scratch, name) for name in ("prologue.sh", "result", "printed"))
     script.write_text(assignment.spec.prologue, encoding="utf-8")
-    # Python itself writes the environment down: a PATH that has changed may lack `env`.
-    dump = (
-        "import os, sys\n"
-        "pairs = [name + b'=' + value for name, value in os.environb.items()]\n"
-        "open(sys.argv[1], 'wb').write(bytes(1).join(pairs))"
-    )
-    line = '. "$1" && exec "$2" -ISc "$3" "$4"'
-    words = ["bash", "--noprofile", "--norc", "-c", line, "prologue", str(script)]
-    argv = (*words, sys.executable, dump, str(result))
+    line = '. "$1" && exec /usr/bin/env -0 > "$2"'  # a PATH that has changed may lack it
+    words = ("bash", "--noprofile", "--norc", "-c", line, "prologue")
+    argv = (*words, str(script), str(result))
     try:
         with output.open("wb") as file:
             process = spawn(NodeCommand(assignment.name, 0, argv, {}, str(Path.cwd())), env, file)
@@ -205,7 +192,7 @@ def after_prologue(
         raise MusterError(
             f"--prologue on {assignment.name} ended with exit code {process.returncode}:{printed}"
         )
-    pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0"))
+    pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
@@ -214,8 +201,8 @@ def environment_of(
 ) -> dict[str, str]:
     """The environment of torchrun, or of each worker, on this node.
 
-    In `scratch` there are the folders where workers say that they can stop in order, and answer
-    what they are doing.
+    `scratch` holds the folders in which workers record that they can stop cleanly, and answer
+    questions.
     """
     run_dir = assignment.spec.run_dir.absolute()
     env = {
@@ -227,14 +214,16 @@ def environment_of(
         "MUSTER_CHECKPOINTS": str(CHECKPOINTS.path(run_dir)),
         "MUSTER_STOPPABLE": str(Path(scratch, STOPPABLE)),
         "MUSTER_INSPECTION": str(Path(scratch, INSPECTION)),
-        # a worker that starts as all is ending can tell that it is late
+        # torchrun never removes its temporary folders: see run_module.py
+        "MUSTER_SCRATCH": scratch,
+        # a worker that starts while all are ending can see that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         **assignment.spec.secrets,
     }
-    # torchrun's own patience with workers that were sent SIGTERM; how long they have is ours to say
+    # torchrun's own grace after SIGTERM to workers; ours decides
     patience_s = math.ceil(assignment.spec.stop_grace_s) + SHUTDOWN_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
-    if not gpu_count():  # else Accelerate takes every worker for a run of its own
+    if not gpu_count():  # otherwise Accelerate takes each worker for a run of its own
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)

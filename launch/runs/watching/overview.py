@@ -1,4 +1,4 @@
-"""Runs, one line each: what `jobs.py list` shows."""
+"""Runs, one line each: the output of `jobs.py list`."""
 
 import sys
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from muster import json_output
 
-PIPE_WIDTH = 200  # a file or a pipe has no width that lines must be broken for
+PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 
 
 def show(runs: Sequence[Path]) -> None:
-    """Print these runs, newest first as they are: what each does, or how it ended."""
+    """Print these runs in the given order, newest first: what each does, or how it ended."""
     from rich.console import Console
     from rich.table import Table
 

@@ -1,27 +1,23 @@
-"""What a run that is not over is doing, in words, from its folder alone."""
+"""Describe a run that is not over, from its folder alone."""
 
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
-from launch.runs.watching.step_progress import (
-    StepProgress,
-    checkpoints,
-    settings_of,
-    step_progress,
-)
+from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import run_files
 from muster.writing import read_json
 
 SILENT_S = 30.0  # without a record, and
-SILENT_STEPS = 10  # without one for so many steps: then it is worth a word
+SILENT_STEPS = 10  # without one for so many steps: then it is reported
 
 
 def lines(run_dir: Path, state: State) -> Iterator[str]:
-    """What the run is doing, and until when; nothing of one that is over."""
+    """What the run is doing, and its expected end; nothing for a run that is over."""
     if state.over:
         return
     if state.notes:
@@ -34,45 +30,40 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         return
     yield _pace(progress)
     if settings is not None:
-        saved = checkpoints(run_dir, settings)
-        if saved.step is not None:
-            yield f"last checkpoint after step {saved.step}, {duration(saved.age_s)} ago"
-        elif saved.wanted:
+        saved = checkpoint(run_dir, settings)
+        if saved["step"] is not None:
+            yield f"last checkpoint after step {saved['step']}, {duration(saved['age_s'])} ago"
+        elif saved["wanted"]:
             yield "no checkpoint yet"
-    if progress.silent_s > max(SILENT_S, SILENT_STEPS * progress.step_s):
+    if progress["silent_s"] > max(SILENT_S, SILENT_STEPS * progress["step_s"]):
         yield (
-            f"no step is on record for {duration(progress.silent_s)}: it evaluates, writes, or "
+            f"no step is on record for {duration(progress['silent_s'])}: it evaluates, writes, or "
             "hangs; muster jobs stacks says where each rank is"
         )
 
 
 def brief(run_dir: Path, state: State) -> str:
-    """The same for a line of a table, or how it ended."""
+    """The same in one line for a table; or how the run ended."""
     if state.over:
         return state.detail
     words = list(lines(run_dir, state))
     return words[0] if state.notes else "; ".join(words)
 
 
-def _pace(progress: StepProgress) -> str:
-    """Where it is, how fast it goes by the median of its last steps, and until when at that."""
-    step = f"step {progress.step}" + (f" of {progress.total}" if progress.total else "")
-    if progress.step_s >= 1:
-        pace = f"{progress.step_s:.3g} s per step"
-    else:
-        pace = f"{1 / max(progress.step_s, 1e-9):.3g} steps per second"
-    left_s = progress.left_s
+def _pace(progress: Mapping[str, Any]) -> str:
+    """Its step, its speed by the median of the last steps, and the expected end."""
+    total, step_s, left_s = progress["total"], progress["step_s"], progress["left_s"]
+    step = f"step {progress['step']}" + (f" of {total}" if total else "")
+    pace = f"{1 / max(step_s, 1e-9):.3g} steps per second"
+    pace = f"{step_s:.3g} s per step" if step_s >= 1 else pace
     left = "time left not known" if left_s is None else f"{duration(left_s)} left"
     return f"{step}, {pace}, {left}"
 
 
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
-    """Nodes meet, then workers start, import what they need and load their data."""
-    agents, began = [], 0.0
-    for path in run_files.AGENT.find(run_dir):
-        with suppress(OSError):  # put aside as we look
-            began = max(began, path.stat().st_mtime)
-            agents.append(read_json(path) or {})
+    """The phase before the first step: nodes meet, workers start, import and load data."""
+    paths = run_files.AGENT.find(run_dir)
+    agents, began_ns = [read_json(path) or {} for path in paths], map(changed_at_ns, paths)
     if not agents:
         meeting = read_json(run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
@@ -82,7 +73,7 @@ def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     ranks = sum(len(agent.get("ranks", ())) for agent in agents)
     count = f"{ranks} {'worker' if ranks == 1 else 'workers'}"
     nodes = f"{len(agents)} {'node' if len(agents) == 1 else 'nodes'}"
-    after = f"started {duration(time.time() - began)} ago"
+    after = f"started {duration(time.time() - max(began_ns) / 1e9)} ago"
     if has_records:
         return f"{count} on {nodes} {after}, and no step yet: they import, and load model and data"
     return f"{count} on {nodes} {after}; this program leaves no records of steps"

@@ -1,4 +1,4 @@
-"""A run as a document of `--json`, and what has happened in it as one for each event."""
+"""A run as a document of `--json`, and a document for each event in it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import Any
 from launch.runs import run_record
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
-from launch.runs.watching.step_progress import checkpoints, settings_of, step_progress
+from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import json_output, run_files
 from muster.errors import name_of
 from muster.writing import read_json
@@ -22,22 +22,22 @@ OF_NODE = ("node", "host", "address", "interface", "ranks")
 
 
 def brief(run_dir: Path, state: State) -> dict[str, Any]:
-    """What is said of a run among others."""
+    """The fields of a run in a list of runs."""
     job = run_record.read_job(run_dir) or {}
     through = {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
     return {"run_id": run_dir.name, "run_dir": str(run_dir), **through, **asdict(state)}
 
 
 def whole(run_dir: Path, state: State) -> dict[str, Any]:
-    """All that is known of a run: as `brief`, and where it runs, how far it is, how it ended."""
+    """All fields of a run: those of `brief`, its nodes, its progress, and how it ended."""
     settings = settings_of(run_dir)
     return {
         **brief(run_dir, state),
         "notes": list(run_activity.lines(run_dir, state)),
         "attempt": attempt_of(run_dir),
         "nodes": nodes(run_dir),
-        "step": step(run_dir),
-        "checkpoint": asdict(checkpoints(run_dir, settings)) if settings else None,
+        "step": step_progress(run_dir),
+        "checkpoint": checkpoint(run_dir, settings) if settings else None,
         "end": end(run_dir),
     }
 
@@ -48,19 +48,13 @@ def attempt_of(run_dir: Path) -> int:
 
 
 def nodes(run_dir: Path) -> list[dict[str, Any]]:
-    """Those whose agents have begun, with their ranks."""
+    """The nodes whose agents have started, with their ranks."""
     records = [read_json(path, *OF_NODE) for path in run_files.AGENT.find(run_dir)]
     return [{name: one[name] for name in OF_NODE} for one in records if one is not None]
 
 
-def step(run_dir: Path) -> dict[str, Any] | None:
-    """The last one on record."""
-    progress = step_progress(run_dir)
-    return None if progress is None else {**asdict(progress), "left_s": progress.left_s}
-
-
 def end(run_dir: Path) -> dict[str, Any] | None:
-    """How it ended, or an attempt of it did whose folder this is."""
+    """How the run ended, or the attempt in this folder."""
     record = run_record.read_end(run_dir)
     if record is None:
         return None
@@ -70,18 +64,18 @@ def end(run_dir: Path) -> dict[str, Any] | None:
 
 
 class Happenings:
-    """What has happened in a run since one looked last, from its records."""
+    """Reports the events in a run since the last call, from its records."""
 
     def __init__(self, run_dir: Path, *, begun: bool = False) -> None:
         self._run_dir = run_dir
         self._is_submitted = begun
         self._attempt = attempt_of(run_dir)
-        self._started: int | None = None  # the last attempt whose start was told
-        self._ranks = 0  # whose agents had begun at the last look
+        self._started: int | None = None  # the last attempt whose start was reported
+        self._ranks = 0  # ranks whose agents had started at the last look
         self._step: tuple[int, int] | None = None
 
     def tell(self, *, last: bool = False) -> None:
-        """Print a document for each; with `last` also for its end, and what waits for more."""
+        """Print a document for each event; with `last` also for the run's end."""
         for kind, fields in self._new(last=last):
             json_output.emit(kind, run_id=self._run_dir.name, **fields)
 
@@ -98,13 +92,13 @@ class Happenings:
                 yield "restart", {"attempt": self._attempt, "after": end(folder)}
         found = nodes(run_dir)
         ranks = sum(len(one["ranks"]) for one in found)
-        # all nodes write this when they have met: one look later none is missing
+        # all nodes write this when they have met: one look later all are there
         is_complete = ranks and (last or ranks == self._ranks)
         self._ranks = ranks
         if is_complete and self._started != self._attempt:
             self._started = self._attempt
             yield "started", {"attempt": self._attempt, "nodes": found}
-        progress = step(run_dir)
+        progress = step_progress(run_dir)
         if progress is not None and (self._attempt, progress["step"]) != self._step:
             self._step = (self._attempt, progress["step"])
             yield "step", progress
@@ -114,7 +108,7 @@ class Happenings:
 
 @contextmanager
 def documented(run_dir: Path) -> Iterator[None]:
-    """Print what happens in the run, once a second and at its end, while something leads it."""
+    """A context that prints the events of a run every second, and at its end."""
     happenings, is_over = Happenings(run_dir), Event()
 
     def look() -> None:
@@ -122,7 +116,7 @@ def documented(run_dir: Path) -> Iterator[None]:
             while not is_over.is_set():
                 happenings.tell()
                 is_over.wait(LOOK_S)
-        except BrokenPipeError:  # a run that nobody watches any more ends
+        except BrokenPipeError:  # a run whose output nobody reads ends
             os.kill(os.getpid(), signal.SIGTERM)
 
     thread = Thread(target=look, daemon=True)

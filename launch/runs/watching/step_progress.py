@@ -1,108 +1,74 @@
-"""How far a run has come, from the ends of a few of its files, however long those are."""
+"""Measure a run's progress from the ends of a few files, however long those are."""
 
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from configs import cli
-from configs.settings.train import TrainConfig
+import yaml
+
 from muster import json_lines, run_files
-from muster.errors import MusterError
 from muster.writing import read_json
 
-WINDOW = 20  # steps that the rate is taken over
+WINDOW = 20  # steps for the rate
 NEVER = "never"
-OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # what is said of one
+OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # the needed fields of a step
 
 
-@dataclass(frozen=True)
-class StepProgress:
-    """The last step that rank 0 has on record."""
+def step_progress(run_dir: Path) -> dict[str, Any] | None:
+    """The last step that rank 0 has on record; None: there is none.
 
-    step: int
-    epoch: int
-    loss: float
-    step_s: float  # the median of the last steps, evaluation and checkpoints left out
-    silent_s: float  # since anything was put on record
-    total: int | None = None  # steps of the whole run; None: not known
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds to the last step at this pace, without evaluation; None: not known."""
-        return None if self.total is None else max(self.total - self.step, 0) * self.step_s
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """What a run has written of its checkpoints."""
-
-    wanted: bool
-    step: int | None = None  # of the last
-    age_s: float = 0.0
-
-
-def step_progress(run_dir: Path) -> StepProgress | None:
-    """How far the run is; None: no step is on record."""
-    path = run_files.METRICS.path(run_dir, rank=0)
-    records = last_steps(path)
-    if not records:
-        return None
-    last = records[-1]
-    try:
-        changed_s = path.stat().st_mtime
-    except OSError:  # put aside as we look
-        return None
-    times = sorted(float(one["step_s"]) for one in records[-WINDOW:])
-    return StepProgress(
-        step=int(last["step"]),
-        epoch=int(last["epoch"]),
-        loss=float(last["loss"]),
-        step_s=times[len(times) // 2],
-        silent_s=max(time.time() - changed_s, 0.0),
-        total=(read_json(run_files.START.path(run_dir)) or {}).get("total_steps"),
-    )
-
-
-def last_steps(path: Path) -> list[dict[str, Any]]:
-    """The last records of steps of one rank; none where they are put aside as we look.
-
-    One of another version may lack what is needed.
+    `step_s` is the median of the last steps, evaluation and checkpoints left out; `silent_s` counts
+    since anything was put on record; `left_s` is how long steps take to the last one at this pace.
+    The latter and `total` are None where that is not known.
     """
-    return [
+    path = run_files.METRICS.path(run_dir, rank=0)
+    records = [
         one
-        for one in json_lines.last(path)
+        for one in json_lines.last(path)  # of another version, one may lack what is needed
         if one.get("kind") == "step" and one.keys() >= OF_A_STEP
     ]
-
-
-def checkpoints(run_dir: Path, settings: TrainConfig) -> Checkpoints:
-    """The run's last checkpoint, where its folder is seen from here."""
-    folder = settings.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-    steps = {}
-    for path in Path(folder).glob("step_*"):
-        if found := re.fullmatch(r"step_(\d+)", path.name):
-            steps[int(found[1])] = path
-    wanted = str(settings.checkpoint_every) != NEVER
-    if not steps:
-        return Checkpoints(wanted)
-    last = max(steps)
-    try:
-        age_s = time.time() - steps[last].stat().st_mtime
-    except OSError:  # removed, since another is newer
-        age_s = 0.0
-    return Checkpoints(wanted, last, max(age_s, 0.0))
-
-
-def settings_of(run_dir: Path) -> TrainConfig | None:
-    """The settings of a run of our own trainer; None where it is another program's, or unknown."""
-    path = run_files.CONFIG.path(run_dir)
-    try:
-        if "\ntask: " not in path.read_text(encoding="utf-8"):
-            return None
-        found = cli.parse([TrainConfig], ["--config", str(path)], prog="", description="")
-    except (OSError, ValueError, MusterError):  # of another version, or damaged
+    if not records:
         return None
-    train: TrainConfig = found[0]
-    return train
+    last, silent_s = records[-1], 0.0
+    with suppress(OSError):  # moved in the meantime
+        silent_s = max(time.time() - path.stat().st_mtime, 0.0)
+    step, times = int(last["step"]), sorted(float(one["step_s"]) for one in records[-WINDOW:])
+    total = (read_json(run_files.START.path(run_dir)) or {}).get("total_steps")
+    step_s = times[len(times) // 2]
+    return {
+        "step": step,
+        "epoch": int(last["epoch"]),
+        "loss": float(last["loss"]),
+        "step_s": step_s,
+        "silent_s": silent_s,
+        "total": total,
+        "left_s": None if total is None else max(total - step, 0) * step_s,
+    }
+
+
+def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's last checkpoint, where its folder is seen from here, and whether one is wanted."""
+    folder = Path(settings.get("checkpoint_dir") or run_files.CHECKPOINTS.path(run_dir))
+    steps = {
+        int(path.name[5:]): path
+        for path in folder.glob("step_*")
+        if re.fullmatch(r"step_\d+", path.name)
+    }
+    last, age_s = max(steps, default=None), 0.0
+    if last is not None:
+        with suppress(OSError):  # removed, since another one is newer
+            age_s = max(time.time() - steps[last].stat().st_mtime, 0.0)
+    wanted = str(settings.get("checkpoint_every", NEVER)) != NEVER
+    return {"wanted": wanted, "step": last, "age_s": age_s}
+
+
+def settings_of(run_dir: Path) -> dict[str, Any] | None:
+    """The settings of a run of our own trainer; None for another program, or if unknown."""
+    try:
+        found = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return found if isinstance(found, dict) and "task" in found else None

@@ -1,1 +1,1 @@
-"""A command on a login node, from a laptop that only reaches its sshd."""
+"""Commands on a login node, from a laptop that only reaches its sshd."""

@@ -1,8 +1,8 @@
-"""A command with `--login me@cluster`: from a laptop that has ssh, on a cluster that has the rest.
+"""Commands with `--login me@cluster`: the laptop needs only ssh, the cluster runs the command.
 
-`muster run --login me@cluster --launcher slurm --nodes 4 -- train.py`, and likewise for all other
-commands of `muster`. What starts runs takes the project along; it is followed from here, and goes
-on there whatever becomes of the connection.
+`muster run --login me@cluster --launcher slurm --nodes 4 -- train.py`, and the same for all other
+commands of `muster`. A command that starts runs also sends the project. The laptop follows the
+command, which continues on the cluster even if the connection is lost.
 """
 
 from muster import errors
@@ -44,8 +44,8 @@ from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
-QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # of a program's `muster.Job`
-# With one of these a program has a Python of its own, and Muster's needs no torch.
+QUESTION, ANSWERS = "job", "launch.ssh.login_node.job_answers"  # from `muster.Job` of a program
+# With one of these a program has its own Python, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
@@ -59,9 +59,17 @@ def main() -> int:
     known = None if of_login or options.on else _known_run(words)
     if known is not None:
         of_login = {name: known[name] for name in LOGIN if known[name]}
-    if "login" not in of_login:  # a cluster that is not reached so
+    if "login" not in of_login:  # a cluster without a login node
         become(*COMMANDS[word], *rest)
-    installation = _installed(word, words, program, cluster, of_login)
+    given = {one.name for one in cluster} | _typed(words)
+    is_own = (program or "cells" in given) and OWN_PYTHON & given
+    installation = install(
+        Connection(of_login["login"], of_login.get("login_config")),
+        of_login.get("login_dir"),
+        of_login.get("login_python"),
+        whole=word in ("study", "report") or (word in STARTING and not is_own),
+        say=say,
+    )
     env: dict[str, str] = {}
     if options.on is not None and word not in ("jobs", "report", QUESTION):
         words = [*words, "--on", options.on]
@@ -81,7 +89,7 @@ def main() -> int:
 
 
 def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
-    """What flags, or else the cluster, say of the login node, by the names of LOGIN."""
+    """The login node's settings from flags, or else from the cluster, by the names of LOGIN."""
     found = {one.name: one.text for one in cluster if one.name in LOGIN}
     found |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
     if "login_config" in found:
@@ -89,25 +97,8 @@ def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str
     return found
 
 
-def _installed(
-    word: str,
-    words: Sequence[str],
-    program: Sequence[str],
-    cluster: Sequence[Given],
-    of_login: Mapping[str, str],
-) -> Installation:
-    """Muster on the login node; with torch, unless what starts brings a Python of its own."""
-    connection = Connection(of_login["login"], of_login.get("login_config"))
-    has_python = OWN_PYTHON & {one.name for one in cluster} or _typed(OWN_PYTHON, words)
-    is_own = (program or _typed({"cells"}, words)) and has_python
-    whole = word in ("study", "report") or (word in STARTING and not is_own)
-    return install(
-        connection, of_login.get("login_dir"), of_login.get("login_python"), whole=whole, say=say
-    )
-
-
 def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command that is over soon, through a login shell; its exit code."""
+    """Run a short command through a login shell; return its exit code."""
     given = [f"{name}={value}" for name, value in env.items()]
     shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
     connection = installation.connection
@@ -129,12 +120,13 @@ def login_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _typed(names: set[str], words: Sequence[str]) -> bool:
-    return bool({word.partition("=")[0][2:] for word in words} & names)
+def _typed(words: Sequence[str]) -> set[str]:
+    """The names of the flags among these words."""
+    return {word.partition("=")[0][2:] for word in words if word.startswith("--")}
 
 
 def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
-    """What is known here of the run that one of `words` names.
+    """The local record of the run that one of `words` names.
 
     Raises:
         UsageError: its record cannot be read.
@@ -153,7 +145,7 @@ def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
-    """The environment by which --on means the same there; the project's files are its copy's."""
+    """The environment with which --on has the same meaning there; project files are the copy's."""
     root, settings = run_files.project_of(here), []
     for name, text, where in cluster:
         is_sent = text.startswith("/") and Path(text).is_relative_to(root)
@@ -168,7 +160,7 @@ def _argv(word: str, words: Sequence[str], installation: Installation) -> list[s
 
 
 def _session_folder(installation: Installation, name: str) -> str:
-    """The folder of a new one."""
+    """The folder of a new session."""
     return f"{installation.folder}/sessions/{name}-{token_hex(4)}"
 
 
@@ -180,12 +172,12 @@ def _start(
     installation: Installation,
     of_login: Mapping[str, str],
 ) -> int:
-    """Start something that goes on there, and follow it."""
+    """Start a command that continues on the login node, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = project.send(installation, root)
     name, words = _named(word, words, program)
-    if word == "run" and not _typed({"detach", "no-wait"}, words):
+    if word == "run" and not {"detach", "no-wait"} & _typed(words):
         words.append("--wait")
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
     words, passed_on = hide(reveal(words, variable(values)))
@@ -198,15 +190,14 @@ def _start(
     command.start(
         [*_argv(word, words, installation), *program], env, f"{folder}/{here.relative_to(root)}"
     )
-    is_detached = _typed({"detach"}, words)
     known = {**dict.fromkeys(LOGIN), **of_login, "name": name, "session": session}
-    return _follow(command, {**known, "detached": is_detached})
+    return _follow(command, {**known, "detached": "detach" in _typed(words)})
 
 
 def _with_calls(
     words: list[str], program: list[str], installation: Installation, place: str
 ) -> tuple[list[str], list[str]]:
-    """The command, with what `muster.launch` or `muster.map` has pickled sent to `place`."""
+    """The command, after sending what `muster.launch` or `muster.map` has pickled to `place`."""
     source = Path(program[2]) if program[1:2] == ["--function"] else None
     if source is not None:
         program = [*program[:2], place]
@@ -221,7 +212,7 @@ def _with_calls(
 
 
 def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
-    """By what it is known here; a run's name is given here, so that it is the same there."""
+    """The command's local name; a run's name is chosen here, so that both sides use it."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--run-id" if word == "run" else "--name", dest="name")
     given, _ = parser.parse_known_args(words)
@@ -235,7 +226,7 @@ def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, li
 
 
 def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
-    """Follow it to its end; what has been seen is written down, and not shown again."""
+    """Follow the command to its end; output that was shown is recorded, and not shown again."""
     path = logins() / str(known["name"])
     path.parent.mkdir(parents=True, exist_ok=True)
 

@@ -7,7 +7,7 @@ enter. Host keys are checked as ssh does: an unknown one is shown and asked for.
 configuration decides on names, keys and jump hosts. No agent, no X11 and no port is forwarded.
 
 A connection that is lost ends each command with ssh's own exit code, 255. What such a command had
-started on the login node goes on (see `detached_command.py`).
+started on the login node goes on (see `session.sh`).
 """
 
 import os
@@ -26,11 +26,11 @@ STAYS_S = 600  # after the last command
 
 
 class ConnectionLost(MusterError):
-    """The login node cannot be reached, or not any more."""
+    """The login node cannot be reached, or no longer."""
 
 
 class Connection:
-    """To `login`, such as me@cluster; `file` takes the place of ~/.ssh/config."""
+    """A connection to `login`, such as me@cluster; `file` replaces ~/.ssh/config."""
 
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
@@ -48,13 +48,13 @@ class Connection:
         """Log in, unless a connection is open; ssh may ask the user.
 
         Raises:
-            ConnectionLost: it does not let us in; the message says why, and what to do.
+            ConnectionLost: the login is refused; the message says why, and what to do.
         """
         check = ["ssh", *self._file(), *self._options, "-O", "check", "--", self.login]
         if not subprocess.run(check, capture_output=True, check=False).returncode:
             return
         master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={STAYS_S}", "-fN"]
-        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would keep open
+        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
             argv = ["ssh", *self._file(), *self._options, *master, "--", self.login]
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
             errors.seek(0)
@@ -62,20 +62,23 @@ class Connection:
                 raise ConnectionLost(openssh.explain(self._spec, errors.read()))
 
     def shell(self) -> list[str]:
-        """ssh through the open connection, without the host: rsync needs this part alone."""
+        """The ssh command for the open connection, without the host: rsync needs only this part."""
         through = ["-o", "ControlMaster=no", "-o", "BatchMode=yes"]
         return ["ssh", *self._file(), *self._options, *through]
 
-    def command(self, words: Sequence[str], *, terminal: bool = False) -> list[str]:
-        """The local command that runs `words` on the login node."""
-        return [*self.shell(), "-t" if terminal else "-T", "--", self.login, shlex.join(words)]
+    def command(
+        self, words: Sequence[str], *, terminal: bool = False, silent: bool = False
+    ) -> list[str]:
+        """The local command that runs `words` on the login node; `silent`: ssh says nothing."""
+        how = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
+        return [*self.shell(), *how, "--", self.login, shlex.join(words)]
 
     def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
-        """Run `words` on the login node to their end; what they print.
+        """Run `words` on the login node to their end; return what they print.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
-            MusterError: they failed; the message is the last that they said.
+            MusterError: the command failed; the message is its last line.
         """
         self.open()
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -89,7 +92,7 @@ class Connection:
         return done.stdout.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
-        """Copy with rsync; a place on the login node begins with `:`.
+        """Copy with rsync; a path on the login node begins with `:`.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
@@ -97,17 +100,14 @@ class Connection:
         """
         self.open()
         places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
-        argv = ["rsync", "--archive", "--no-owner", "--no-group", "--compress", "--protect-args"]
-        argv += ["--partial"]
-        argv += ["-e", shlex.join(self.shell()), *options, "--", *places]
+        own = ["--no-owner", "--no-group", "--partial"]
         try:
-            done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
+            code, text = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
         except FileNotFoundError:
             raise MusterError("this machine has no rsync, which --login needs") from None
-        if not done.returncode:
+        if not code:
             return
-        text = done.stderr.decode(errors="replace")
-        if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
+        if code == openssh.FAILED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
         raise self._failed(f"rsync failed: {lines[0]}")
@@ -122,7 +122,7 @@ class Connection:
 
 
 def _private_folder() -> Path:
-    """Where the sockets of connections are: a short path, and nobody else's.
+    """The folder of the connections' sockets: a short path that belongs to this user.
 
     Raises:
         UsageError: another user has made it.

@@ -1,4 +1,4 @@
-"""Bring a run home from a login node: all that a folder is of, or what a function returned."""
+"""Copy a run from a login node: its whole folder, or only the results of its function."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from launch.ssh.login_node.installation import Installation
 from muster import run_files
 from muster.worker.function_call import CALL
 
-# What `fetch --results` brings: how the run ended, and what its function returned.
+# Copied by `fetch --results`: how the run ended, and what its function returned.
 OF_RESULTS = (
     run_files.EXIT,
     run_files.RANK_END,
@@ -17,7 +17,7 @@ OF_RESULTS = (
     run_files.FUNCTION,
     run_files.RESULT,
 )
-# Checkpoints are folders that sort by step; half-written ones have another ending.
+# Checkpoints are folders that sort by step; unfinished ones have another suffix.
 NEWEST = (
     'cd "$1/checkpoints" 2>/dev/null || exit 0; '
     'ls -d step_* 2>/dev/null | grep -v "[.]" | tail -n 1'
@@ -25,7 +25,7 @@ NEWEST = (
 
 
 def fetch(words: Sequence[str], installation: Installation) -> int:
-    """Bring a run's folder home: records, logs and the last checkpoint."""
+    """Copy a run's folder here: records, logs and the last checkpoint."""
     given, connection = fetch_parser().parse_args(list(words)), installation.connection
     status = json.loads(
         connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
@@ -51,5 +51,5 @@ def fetch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="muster jobs fetch")
     parser.add_argument("run")
     parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
-    parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # these alone
+    parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # only these
     return parser

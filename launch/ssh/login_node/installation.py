@@ -1,14 +1,14 @@
-"""Muster on a login node: this checkout is sent there once for each version, and made ready.
+"""Muster on a login node: each version of this checkout is sent there once and prepared.
 
-A version is the content of the files. Its environment has what launchers need, and no torch. Where
-the program is Muster's own trainer, or has no Python of its own, all that Muster needs is there.
+A version is named by the content of its files. Its environment has what launchers need, without
+torch. If the program is Muster's own trainer, or has no Python of its own, it has everything that
+Muster needs.
 """
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from secrets import token_hex
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
@@ -16,28 +16,24 @@ from launch.ssh import node_setup
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
-# What launch/ imports; the versions are those of constraints.txt.
+# The packages that launch/ imports; the versions are those of constraints.txt.
 NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
-# Lines of ours begin with a mark: what a login shell itself prints is passed over.
+# Our lines begin with a mark, so that output of the login shell itself is skipped.
 MARK = "muster:"
 ASK = """base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
 echo "muster:$base"
-test -d "$version" && echo muster:sent
+test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
-
-# What was sent gets its name at once, when it is whole: another laptop may have sent it, too.
-PLACE = """mv -T -- "$1" "$2" 2>/dev/null || { test -d "$2" && rm -rf -- "$1"; }
-find "${1%/*}" -maxdepth 1 -name '.*-*' -mmin +1440 -exec rm -rf {} +"""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """Where things are on a login node."""
+    """The paths on a login node."""
 
     connection: Connection
-    folder: str  # of all that is Muster's there
+    folder: str  # of all Muster's files on it
     checkout: str
     python: str
 
@@ -54,10 +50,10 @@ def install(
     whole: bool,
     say: Callable[[str], None],
 ) -> Installation:
-    """Have this version of Muster ready there; `whole`: with torch and all that training needs.
+    """Make this version of Muster ready there; `whole`: with torch and all that training needs.
 
-    `folder`: for Muster's own files there (default: ~/.muster); `python`: one that has what is
-    needed, so that no environment is made.
+    `folder`: for Muster's own files there (default: ~/.muster); `python`: a Python that has the
+    needed packages, so that no environment is made.
 
     Raises:
         MusterError: it cannot be made ready; the message says why, and what to do.
@@ -69,12 +65,12 @@ def install(
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
-        partial = f"{base}/versions/.{version}-{token_hex(4)}"
-        connection.run(["mkdir", "-p", "--", partial])
+        connection.run(["mkdir", "-p", "--", checkout])
         listed = "".join(f"{name}\0" for name in names).encode()
         options = ["--from0", "--files-from=-"]
-        connection.rsync(options, f"{REPOSITORY}/", f":{partial}/", listed)
-        connection.run(["bash", "-c", PLACE, "bash", partial, checkout])
+        # another laptop may send the same files
+        connection.rsync(options, f"{REPOSITORY}/", f":{checkout}/", listed)
+        connection.run(["touch", "--", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
         say(f"making Muster's environment on {connection.login}, once for this version: {size}")
@@ -98,7 +94,7 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
 
 
 def _files() -> list[str]:
-    """The files of this checkout that run anything, in order, by their names in it."""
+    """The checkout's files that are needed to run, in order, by relative name."""
     return sorted(
         str(path.relative_to(REPOSITORY))
         for needed in (*node_facts.PACKAGES, *OTHER_FILES)

@@ -1,4 +1,4 @@
-"""Runs on a login node: what `muster.Job` there says of a run, for a program on a laptop.
+"""Runs on a login node: the answers of `muster.Job` there for a program on a laptop.
 
 status|cancel RUN_DIR, or wait RUN_DIR SECONDS. It prints the exit code, or null, and the status.
 """

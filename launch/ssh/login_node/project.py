@@ -1,8 +1,8 @@
-"""The project on a laptop is copied to the login node; the second time only what has changed.
+"""Copy the project from a laptop to the login node; later copies send only the changes.
 
-It goes into a folder of its own below Muster's there. What git tracks or would track is sent, by
-rsync; a file that was sent once and is gone here is removed there. What programs have made there,
-such as `logs/`, stays.
+It goes into its own folder below Muster's. rsync sends the files that git tracks or would track. A
+file that was sent once and no longer exists here is removed there. Files that programs have made
+there, such as `logs/`, stay.
 """
 
 import os
@@ -13,18 +13,18 @@ from pathlib import Path
 from launch.programs import project_snapshot
 from launch.ssh.login_node.installation import Installation
 
-SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
-# Removes what the second list lacks of the first; names end with a NUL.
+SENT = ".muster-sent-files"  # in the copy: the names of the files sent last
+# Removes files of the first list that the second one lacks; names end with a NUL.
 REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
 
 
 def send(installation: Installation, project: Path) -> str:
-    """Bring the copy up to date; its folder on the login node.
+    """Update the copy; return its folder on the login node.
 
     Raises:
-        UsageError: there is too much that git does not track; the message says what to do.
+        UsageError: git leaves too much untracked; the message says what to do.
         MusterError: it cannot be copied.
     """
     connection = installation.connection

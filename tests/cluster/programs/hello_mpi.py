@@ -12,7 +12,7 @@ SIZE = int(os.environ["WORLD_SIZE"])
 def reach(address):
     while True:
         try:
-            return socket.create_connection(address, timeout=60)
+            return socket.create_connection(address, timeout=600)
         except ConnectionRefusedError:
             time.sleep(0.05)
 
@@ -23,7 +23,7 @@ def main():
     port = int(os.environ["MASTER_PORT"])
     if RANK == 0:
         server = socket.create_server(("", port), family=socket.AF_INET, backlog=SIZE)
-        server.settimeout(60)
+        server.settimeout(600)
         names = [(0, socket.gethostname())]
         for _ in range(SIZE - 1):
             with server.accept()[0] as peer, peer.makefile() as text:

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from tests.commands import ended
 from tests.launch.submit import alive, start, submit, wait_until
 
 # It holds what it inherits open, and is found by the folder on its command line.
@@ -38,13 +39,10 @@ def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(proje
 def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     write_prologue(project, WAITS + " &", WAITS)
     process = start(*FLAGS, "--", "./show.sh", cwd=project)
-    try:
+    with ended(process):
         assert wait_until(lambda: waits(project))
         process.send_signal(number)
         process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert wait_until(lambda: alive(project) == [])
     assert not (project / "started").exists()

@@ -16,16 +16,20 @@ def write(path, **record):
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """Node 1 has its clock 100 s ahead; its rank was killed, which rank 0 noticed at 11.4 s."""
+    """Node 1 has its clock 100 s ahead; its rank was killed, which rank 0 noticed at 11.4 s.
+
+    The leader, whose files these are, has its clock 7 s ahead.
+    """
     before = tmp_path / "attempts" / "0"
     for index in (0, 1):
         write(
             before / "agents" / f"node_{index:05d}.exit.json",
-            ranks=[index], noticed_unix_s=12.0 + 101 * index, clock_offset_s=-100.0 * index,
+            index=index, ranks=[index],
+            noticed_unix_s=12.0 + 101 * index, clock_offset_s=7.0 - 100 * index,
         )  # fmt: skip
     lost = {"rank": 0, "cause": "lost_peer", "message": "lost rank 1", "time_unix_s": 11.4}
     write(before / "exits" / "rank_00000.json", **lost)
-    write(before / "exit.json", time_unix_s=13.5)
+    write(before / "exit.json", time_unix_s=20.5)
     write(before / "start.json", step=1, marks_unix_s={})
     write(tmp_path / "agents" / "node_00000.json", time_unix_s=14.5)
     return tmp_path
@@ -35,7 +39,7 @@ def record_at(run_dir, time_s):
     """Of rank 1; rank 0 writes down a checkpoint a little later."""
     folder = run_dir / "attempts" / "0" / "metrics"
     folder.mkdir()
-    for rank, changed_s in enumerate((time_s + 0.3, time_s)):
+    for rank, changed_s in enumerate((time_s + 7.3, time_s + 7.0)):
         path = folder / f"rank_{rank:05d}.jsonl"
         path.touch()
         os.utime(path, (changed_s, changed_s))

@@ -37,6 +37,56 @@ def test_orphans_that_have_ended_do_not_pile_up(tmp_path):
     assert out.splitlines()[-1] == "0 left"
 
 
+TWO = """
+import json, os, sys, time
+from pathlib import Path
+rank, agents = os.environ["RANK"], Path(os.environ["MUSTER_RUN_DIR"], "agents")
+if sys.argv[1] == "fails":
+    time.sleep(10_000) if rank == "0" else sys.exit(7)
+if rank == "0":
+    sys.exit(0)
+while not (agents / "node_00000.exit.json").exists():
+    time.sleep(0.05)
+first = json.loads((agents / "node_00000.json").read_text())["pid"]
+Path("first_lives").write_text(str(Path("/proc", str(first)).exists()))
+"""
+
+
+def two_nodes(tmp_path, how):
+    """How a run of two nodes went, and what the agents wrote of their ends."""
+    (tmp_path / "two.py").write_text(TWO)
+    flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "two")
+    code, _, err = submit(*flags, "--", "./two.py", how, cwd=tmp_path)
+    paths = [tmp_path / "logs" / "two" / "agents" / f"node_0000{node}.exit.json" for node in (0, 1)]
+    return code, err, [json.loads(path.read_text()) for path in paths]
+
+
+def test_what_one_agent_says_of_its_failure_is_what_all_hear(tmp_path):
+    code, err, (other, first) = two_nodes(tmp_path, "fails")
+    assert (code, first["cause"], other["cause"]) == (7, "command", "peer"), err
+    assert other["message"] == first["message"] == "rank 1 on node1 ended with exit code 7"
+
+
+def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):
+    """What it has started in the background may be of use to the others."""
+    code, err, ends = two_nodes(tmp_path, "ends")
+    assert code == 0, err
+    assert (tmp_path / "first_lives").read_text() == "True"
+    assert [one["cause"] for one in ends] == ["done", "done"]
+
+
+def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkeypatch):
+    folder = tmp_path / "long" / ("x" * 90)
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    shows = "import os\nprint(os.environ['MUSTER_INSPECTION'], os.environ['TMPDIR'])\n"
+    waits = "while not os.listdir(os.environ['MUSTER_INSPECTION']): pass\n"
+    (tmp_path / "shows.py").write_text(shows + waits)
+    code, out, err = submit(*LOCAL, "--", "./shows.py", cwd=tmp_path)
+    inspection, own = out.splitlines()[-1].split()
+    assert code == 0 and len(inspection) < 80 and own == str(folder), err
+
+
 @pytest.mark.parametrize("is_assigned", [True, False])
 def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned):
     """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""

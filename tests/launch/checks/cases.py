@@ -17,11 +17,10 @@ def probe(index, **spoilt):
         "python": "/home/me/muster/.venv/bin/python",
         "versions": VERSIONS,
         "foreign": [],
-        "interfaces": [{**interface, "state": "up"}],
+        "interfaces": [interface],
         "came_by": [],
         "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
         "gpus": [],
-        "rsync": True,
     }
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}

@@ -73,8 +73,3 @@ def test_the_table_has_the_columns_of_nccl_tests():
     (_, matrix), (_, collectives) = bandwidth.tables(measured(), NAMES)
     assert [column.header for column in matrix.columns][1:] == NAMES
     assert [column.header for column in collectives.columns] == [*bandwidth.COLUMNS]
-
-
-@pytest.mark.parametrize(("gbit_s", "text"), [(0.94, "0.940"), (9.4, "9.40"), (123.4, "123")])
-def test_a_rate_has_three_digits(gbit_s, text):
-    assert bandwidth.rate(gbit_s) == text

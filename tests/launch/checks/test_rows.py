@@ -8,7 +8,7 @@ from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import Findings
 from launch.nodes.network_choice import Choice
-from tests.launch.checks.cases import DISK, NET, VERSIONS, findings, probe
+from tests.launch.checks.cases import DISK, NET, VERSIONS, findings
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm", "local"])
@@ -77,16 +77,12 @@ def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     assert nobody.rows[0].fix == "is it up"
 
 
-def test_no_network_fails_and_so_does_one_whose_link_is_down():
+def test_no_network_fails():
     without = examination(
         findings(chosen=None, trouble="the nodes have no network in common: a; b")
     )
     assert ["network" in line for line in without.problems] == [True]
     assert "the nodes have no network in common: a" in without.problems[0]
-    down = {**probe(2)["interfaces"][0], "state": "down"}
-    row = network_checks.network(findings(nodes={2: {"interfaces": [down]}}))
-    assert row.verdict == "FAIL" and row.found == ("node2: e0 (10.10.1.3) is down",)
-    assert "ip link set" in row.fix
 
 
 def test_other_networks_are_offered():
@@ -130,14 +126,13 @@ def test_what_is_no_trouble_is_none():
     assert [row.line for row in found.rows if row.verdict != "ok"] == []
 
 
-def test_nodes_that_agree_with_each_other_but_not_with_this_machine_are_told_apart():
+def test_clocks_that_are_all_off_are_perhaps_this_machines():
     row = network_checks.clocks(findings(3, skews={0: 3600.0, 1: 3600.2, 2: 3600.1}))
-    assert row.verdict == "warn" and row.fix.startswith("here: ")
-    assert row.found == ("the nodes agree within 200 ms, and are +3600.1 s against this machine",)
+    assert row.verdict == "warn" and row.fix.startswith("run here: ")
+    assert row.found[1] == "node1: +3600.2 s against this machine" and len(row.found) == 3
     row = network_checks.clocks(findings(3, skews={0: 0.0, 1: 3600.0, 2: 0.1}))
-    assert row.found == ("node1: +3600.0 s against this machine",) and row.fix.startswith(
-        "run there:"
-    )
+    assert row.found == ("node1: +3600.0 s against this machine",)
+    assert row.fix.startswith("run there: ")
 
 
 def test_clocks_more_than_a_second_apart_warn():

@@ -1,12 +1,12 @@
 """`--launcher auto` never trains on the login node of a cluster."""
 
-import subprocess
 import sys
 
 import pytest
 
 from configs.settings.launch import LaunchConfig
 from launch.launchers.base import chosen
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
 
 
@@ -44,13 +44,7 @@ def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
         "submit.main()\n"
         "print([name for name in sys.modules if name.startswith('launch.launchers.')])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=REPOSITORY,
-        env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY, env=env)
     last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
     assert last == "['launch.launchers.base', 'launch.launchers.local']", done.stderr

@@ -1,11 +1,10 @@
 """What a leader in its own job looks at before anything starts, outside of any Slurm."""
 
-import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
@@ -14,14 +13,7 @@ JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 def begin(logs, *flags: str, **env: str) -> tuple[int, str, str]:
     argv = [sys.executable, "-m", "launch.leading.batch_job", "new"]
     argv += ["--task", "synthetic", "--logs-dir", str(logs), *flags]
-    done = subprocess.run(
-        argv,
-        cwd=REPOSITORY,
-        env={**os.environ, **JOB, **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = call(*argv, cwd=REPOSITORY, env={**JOB, **env})
     return done.returncode, done.stdout, done.stderr
 
 

@@ -15,6 +15,7 @@ from launch.agent.processes import process_tree
 from launch.leading.leader import conclude, lead
 from launch.runs import run_record
 from launch.spec import LaunchSpec
+from tests.commands import ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
 from tests.launch.submit import REPOSITORY, wait_until
@@ -65,14 +66,10 @@ def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
 def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
     """It would have nobody else to lead it."""
     command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
-    try:
+    with ended(subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)) as process:
         assert wait_until((tmp_path / "exits").exists)
         process.send_signal(signal.SIGTSTP)
         assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
-    finally:
-        process.kill()
-        process.wait()
 
 
 class Over:

@@ -9,9 +9,10 @@ import pytest
 from tests.launch.submit import alive, start, wait_until, worker
 
 FLAGS = ["--launcher", "local", "--nodes", "2", "--nproc-per-node", "2"]
-SAVE_S = 9.0
+SAVE_S = 7.0  # longer than what waits for 5 s
 # A run that ends in spite of such a grace has waited for nobody.
 ENDLESS, LONG_GRACE = "10000", ("--stop-grace-s", "10000")
+NO_TORCHRUN = ("--workers", "manual", *LONG_GRACE)
 # No word of Muster in it: one rank saves, as is usual, and the others end at once.
 SAVES = """
 import os, signal, sys, time
@@ -75,7 +76,7 @@ def test_it_has_no_more_than_that(begin, tmp_path):
 
 
 def test_a_second_ctrl_c_ends_it_at_once(begin, tmp_path):
-    process = begin(ENDLESS, more=LONG_GRACE)
+    process = begin(ENDLESS, more=NO_TORCHRUN)
     process.send_signal(signal.SIGINT)
     assert wait_until((tmp_path / "saving").exists)
     assert process.poll() is None
@@ -85,7 +86,7 @@ def test_a_second_ctrl_c_ends_it_at_once(begin, tmp_path):
 
 
 def test_what_does_not_catch_it_ends_at_once(begin, tmp_path):
-    process = begin(ENDLESS, "--deaf", more=LONG_GRACE)
+    process = begin(ENDLESS, "--deaf", more=NO_TORCHRUN)
     process.send_signal(signal.SIGTERM)
     assert end_of(process, tmp_path) == 128 + signal.SIGTERM
 

@@ -158,20 +158,6 @@ def test_workers_stop_in_order_and_are_sent_sigterm_once(project, shape, program
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
-def test_a_named_module_that_leaves_a_thread_is_refused_for_all_to_see(project, shape, monkeypatch):
-    (project.parent / "packages").mkdir()
-    text = "import threading, time\n"
-    text += "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-    (project.parent / "packages" / "busy.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(project.parent / "packages"))
-    code, _, err = run(project, *shape, "--preload", "busy", "--", "train.py")
-    assert code == 1
-    assert "error: --preload busy: busy leaves a thread or process" in err
-    assert "leave it out of --preload" in err
-    assert alive(project) == []
-
-
 def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project):
     """A prologue makes the environment, and libraries may read it as they are imported."""
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"

@@ -138,24 +138,6 @@ def test_ranks_that_failed_alike_are_one_failure(ended):
     assert failure.context == ("ranks 1, 2, 3 failed in the same way",)
 
 
-def test_a_node_that_is_lost_is_named_by_those_that_noticed(ended, tmp_path):
-    ended(0, "lost_peer", 1.0, "lost another worker")
-    message = "node1 (10.10.1.2) is gone: its agent was killed, or the node went down"
-    agent(tmp_path, 0, "peer", message)
-    failure = explain(tmp_path, 2, 1)
-    assert failure.text == f"error: {message}" and failure.code == 1
-    assert failure.context == ("rank 1 ended without a message",)
-
-
-def test_a_killed_torchrun_is_named_and_not_what_others_heard_of_it(ended, tmp_path):
-    message = "torchrun on node1 was killed by SIGKILL"
-    ended(0, "lost_peer", 1.0, "lost another worker")
-    agent(tmp_path, 0, "peer", message, ranks=[0])
-    agent(tmp_path, 1, "command", message, ranks=[1])
-    failure = explain(tmp_path, 2, 1)
-    assert failure.code == 137 and failure.text == f"error: {message} (rank 1); out of memory?"
-
-
 def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     message = "rank 1 on node1 was killed by SIGKILL"
     ended(0, "lost_peer", 1.0, "lost another worker")
@@ -164,13 +146,6 @@ def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     assert failure.text == (
         f"error: {message} (rank 1); out of memory on node1: the kernel killed it for that"
     )
-
-
-def test_a_refusal_of_an_agent_comes_first(tmp_path):
-    agent(tmp_path, 0, "refused", "--master-port 29500 is in use on node0; choose another")
-    agent(tmp_path, 1, "signal", "node1 was sent SIGTERM", code=143)
-    failure = explain(tmp_path, 2, 143)
-    assert failure.code == 1 and failure.text.startswith("error: --master-port 29500 is in use")
 
 
 def test_a_job_that_was_cancelled_was_stopped(tmp_path):

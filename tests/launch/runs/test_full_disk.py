@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import SUBMIT
 from tests.preload import skip_if_quick
 
@@ -26,12 +26,7 @@ def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--evaluate", "never"]
     flags += ["--max-steps", "1000000", "--epochs", "1000000", "--run-id", "full"]
     argv = [sys.executable, SUBMIT, *flags, "--logs-dir", str(logs)]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", SMALL, str(logs), *argv],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = call("unshare", "--mount", "sh", "-c", SMALL, logs, *argv)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

@@ -1,7 +1,6 @@
 """A node that was the cause twice in seven days is bad: it is named, and can be avoided."""
 
 import json
-import subprocess
 import sys
 import time
 
@@ -12,6 +11,7 @@ from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
 from muster.errors import UsageError
+from tests.commands import call
 from tests.launch.submit import REPOSITORY
 
 NODES = [
@@ -25,13 +25,13 @@ GONE = "error: {} (10.0.0.9) is gone: its agent was killed, or the node went dow
 def ended(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
-    def end(message, cause="node_lost", rank=None, cluster="ssh"):
+    def end(message, cause="node_lost", rank=None, cluster="ssh", lost="n1"):
         (tmp_path / "run" / "agents").mkdir(parents=True, exist_ok=True)
         agent = {"node": "n2", "ranks": [2]}
         (tmp_path / "run" / "agents" / "node_00002.json").write_text(json.dumps(agent))
         record = {"code": 1, "message": message, "cause": cause, "rank": rank}
         (tmp_path / "run" / "exit.json").write_text(json.dumps(record))
-        node_history.note(tmp_path / "run", cluster, NODES)
+        node_history.note(tmp_path / "run", cluster, NODES, lost)
         return [one["node"] for one in node_history.failures()]
 
     return end
@@ -39,11 +39,12 @@ def ended(tmp_path, monkeypatch):
 
 def test_what_blames_a_node_and_what_does_not(ended):
     assert ended(GONE.format("n1")) == ["n1"]
-    assert ended("error: heard nothing from gpu-n1 for 15 s: is its link down?")[1:] == ["10.0.0.1"]
+    silent = "error: heard nothing from gpu-n1 (10.0.0.1) for 15 s: is its link down?"
+    assert ended(silent, lost="gpu-n1")[1:] == ["10.0.0.1"]
     assert ended("CUDA error: uncorrectable ECC error", "program", 2)[2:] == ["n2"]
     for cause in ("program", "killed", "out_of_memory", "hang", "stopped"):
         assert len(ended("error: rank 2 on n2 died", cause, 2)) == 3
-    assert len(ended("error: stopped by SIGTERM")) == 3  # no node is named
+    assert len(ended("error: stopped by SIGTERM", lost=None)) == 3
 
 
 def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path):
@@ -88,11 +89,10 @@ def test_hosts_without_the_excluded(ended):
 
 def test_they_are_listed_and_forgotten(ended):
     ended(GONE.format("n1"))
-    ended(GONE.format("n2"))
+    ended(GONE.format("n2"), lost="n2")
 
     def jobs(*words):
-        argv = [sys.executable, str(REPOSITORY / "launch" / "jobs.py"), "nodes", *words]
-        done = subprocess.run(argv, capture_output=True, text=True)
+        done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "nodes", *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from launch.runs import run_record
+from tests.commands import call
 
 # Root looks into all folders, unless it gives up the right to.
 AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -47,10 +47,7 @@ def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):
     first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
     first.parent.chmod(0o000)
     look = "from launch.runs import run_record; print(*run_record.run_folders(), sep='\\n')"
-    done = subprocess.run(
-        [*AS_ANY_USER, sys.executable, "-c", look],
-        env={**os.environ, **env}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = call(*AS_ANY_USER, sys.executable, "-c", look, env=env)
     first.parent.chmod(0o700)
     assert done.stdout.split() == list(map(str, others)), done.stderr
 

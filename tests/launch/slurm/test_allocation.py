@@ -5,15 +5,9 @@ import pytest
 from configs.settings.launch import SlurmConfig
 from launch.slurm.batch_script import minutes
 from launch.slurm.run_job import Allocation
-from launch.slurm.task import place
 from muster.errors import MusterError, UsageError
 
 JOB = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[0-1]"}
-TASK = {
-    "SLURM_PROCID": "1",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_SRUN_COMM_HOST": "10.10.1.1",
-}
 
 
 def test_a_job_and_a_part_of_an_array():
@@ -23,12 +17,6 @@ def test_a_job_and_a_part_of_an_array():
     assert Allocation.from_env({**part, "SLURM_RESTART_COUNT": "2"}).name == "120_3"
     with pytest.raises(MusterError, match="not in a Slurm job; submit with: sbatch"):
         Allocation.from_env({})
-
-
-def test_a_task_knows_its_place_and_where_its_leader_is():
-    assert place(TASK) == (1, 2, "10.10.1.1")
-    with pytest.raises(MusterError, match=r"SLURM_PROCID not set: agents .* are started by srun"):
-        place({name: value for name, value in TASK.items() if name != "SLURM_PROCID"})
 
 
 @pytest.mark.parametrize(

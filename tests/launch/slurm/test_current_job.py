@@ -71,11 +71,6 @@ def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
     assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
 
 
-def test_a_line_says_where_the_run_is_and_how_to_have_a_job_of_its_own():
-    assert HERE.use(2) == f"in job 12, on 2 of its 4 nodes: a, b; {INSTEAD}"
-    assert HERE.use(4) == f"in job 12, on its nodes: a, b, c, d; {INSTEAD}"
-
-
 def test_what_a_step_says_of_itself_does_not_rule_the_next():
     step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}

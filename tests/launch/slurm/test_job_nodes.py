@@ -4,23 +4,24 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from launch.agent.agent_job import SchedulersJob
-from launch.agent.membership.client import sealed, unsealed
+from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
-from launch.slurm.job_nodes import JobNodes
+from launch.slurm.job_nodes import JobNodes, _met_at
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
+from tests.commands import begin, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, wait_until
 
@@ -55,16 +56,15 @@ def nodes(tmp_path, monkeypatch):
 
 def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
     env = {**os.environ, "SLURM_JOB_ID": "12"}
-    return JobNodes(
-        inside, "12", ["node0", "node1"], counts, sys.executable, env, network="127.0.0.0/8"
-    )
+    job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
+    return JobNodes(inside, "12", ["node0", "node1"], job, sys.executable, env)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
     program = Program(("--exec", *argv), cwd=str(folder))
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
-    return LaunchSpec("run", run_dir, program, **{"workers": "manual", "join_s": 60.0, **more})
+    return LaunchSpec("run", run_dir, program, **{"workers": "manual", "join_s": 300.0, **more})
 
 
 def below() -> list[psutil.Process]:
@@ -116,13 +116,13 @@ def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
 
 
 def test_a_worker_that_fails_is_the_runs_failure(nodes, tmp_path, capsys):
-    assert lead(nodes(), spec_of(tmp_path, "sh", "-c", "[ $RANK = 0 ] || exit 7; sleep 100")) == 7
+    assert lead(nodes(), spec_of(tmp_path, "sh", "-c", "[ $RANK = 0 ] || exit 7; sleep 10000")) == 7
     assert ": sh: exit code 7" in capsys.readouterr().err
 
 
 def test_a_notice_goes_to_the_workers(nodes, tmp_path):
     """In a job without an end none would be told but by their scheduler."""
-    catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(100)"
+    catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(10000)"
     spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
     notices = []
     here = nodes(notice=lambda: bool(notices))
@@ -187,7 +187,7 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], [1, 1], "python", env)
+    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], {"nproc": [1, 1]}, "python", env)
     asked = here.srun(here.hosts, Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
@@ -208,11 +208,15 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
         here.launch(spec, facts)
 
 
-def test_half_of_a_short_job_is_its_notice(nodes):
-    notice = Notice(time.time() + 4.0)
+def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
+    now_s = [100.0]
+    clock = SimpleNamespace(time=lambda: now_s[0], monotonic=lambda: now_s[0])
+    monkeypatch.setattr("launch.slurm.run_job.time", clock)
+    notice, late = Notice(160.0), Notice(10_000.0)
+    now_s[0] = 129.0
     assert not notice.has_come()
-    assert wait_until(notice.has_come)
-    late = Notice(time.time() + 10_000)
+    now_s[0] = 131.0
+    assert notice.has_come()
     assert not late.has_come()
     os.kill(os.getpid(), signal.SIGUSR2)
     assert wait_until(late.has_come)
@@ -225,17 +229,11 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
         "from tests.launch.slurm.test_job_nodes import killed_leader;"
         "killed_leader(Path(sys.argv[1]))"
     )
-    leader = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=REPOSITORY, start_new_session=True
-    )
     begun = tmp_path / "run" / "agents" / "node_00001.json"
-    try:
+    with ended(begin(sys.executable, "-c", script, tmp_path, cwd=REPOSITORY)) as leader:
         assert wait_until(begun.exists)
         mine = psutil.Process(leader.pid).children(recursive=True)
         assert mine
-    finally:
-        leader.kill()
-        leader.wait()
     assert wait_until(lambda: not any(one.is_running() for one in mine))
 
 
@@ -262,6 +260,23 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
     ]:
         made = job_nodes(SchedulersJob("12", "here"), (1, 1))
-        made._has_started, made.avoids_bad, made.least = has_started, avoids, least
+        made._has_started, made.least = has_started, least
+        made.job["exclude"] = "auto" if avoids else None
         assert [node.name for node in made.probe().nodes] == left
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
+
+
+@pytest.mark.parametrize(
+    ("links", "address"),
+    [
+        # peer and own of each connection: the leader is on the first node, and elsewhere
+        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+         "10.0.0.1"),
+        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+    ],
+)  # fmt: skip
+def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
+    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
+    assert _met_at(came) == address

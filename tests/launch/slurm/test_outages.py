@@ -12,6 +12,7 @@ import pytest
 
 from launch.runs import run_state
 from muster.errors import STOPPED, MusterError
+from tests.commands import begin, call, ended, finish
 from tests.launch.submit import REPOSITORY, SUBMIT, wait_until
 
 JOB = {
@@ -39,18 +40,12 @@ def run_folder(folder: Path, job=JOB, end=None) -> Path:
 def start(slurm, logs: Path, *flags: str, **env: str) -> subprocess.Popen:
     argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--task", "synthetic"]
     argv += ["--logs-dir", str(logs), "--run-id", "run", *flags]
-    return subprocess.Popen(
-        argv,
-        env={**slurm.env, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return begin(*argv, env={**slurm.env, **env})
 
 
 def test_an_outage_does_not_end_a_job(slurm, tmp_path):
     process = start(slurm, tmp_path, "--wait", "--no-preflight")
-    try:
+    with ended(process):
         assert wait_until((tmp_path / "run" / "job.json").exists)
         assert wait_until(lambda: len(slurm.calls("squeue")) > 1)
         slurm.silence()
@@ -62,18 +57,14 @@ def test_an_outage_does_not_end_a_job(slurm, tmp_path):
         slurm.job_is("FAILED")
         slurm.answer_again()
         out, err = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 3, printed + out + err
     assert "job 12: unknown; Slurm does not answer: " in printed
 
 
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
-    process = start(slurm, tmp_path, "--wait", "--no-preflight")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 1 and "Slurm forgot job 12" in err
+    code, _, err = finish(start(slurm, tmp_path, "--wait", "--no-preflight"))
+    assert code == 1 and "Slurm forgot job 12" in err
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
@@ -136,13 +127,13 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
         (tmp_path / name).mkdir()
         run_folder(tmp_path / name, job).rename(tmp_path / f"run-{name}")
-        time.sleep(0.01)
+        time.sleep(0.05)
     (tmp_path / "run-c" / "config.yaml").unlink()
-    jobs = [sys.executable, str(Path(SUBMIT).with_name("jobs.py")), "--logs-dir", str(tmp_path)]
-    done = subprocess.run([*jobs, "status", "12"], env=slurm.env, capture_output=True, text=True)
+    jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
+    done = call(*jobs, "status", "12", env=slurm.env)
     assert done.stdout.startswith("run-b: running (job 12)"), done.stderr
     (tmp_path / "run-c" / "config.yaml").touch()
-    done = subprocess.run([*jobs, "status", "12"], env=slurm.env, capture_output=True, text=True)
+    done = call(*jobs, "status", "12", env=slurm.env)
     assert done.returncode == 2 and "'12' fits several runs: run-c, run-b" in done.stderr
 
 
@@ -190,9 +181,8 @@ def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm
     }
     flags = ["--no-preflight", "--partition", "main"]
     slurm.forget()  # job 7 is over, and only its variables are left
-    process = start(slurm, tmp_path, *flags, **env)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, out + err
+    code, out, err = finish(start(slurm, tmp_path, *flags, **env))
+    assert code == 0, out + err
     assert "note: job 7, which this shell was of, is over" in err
     found = {name: slurm.submitted.get(name) for name in env}
     assert found == {**dict.fromkeys(env), "SBATCH_ACCOUNT": "me", "SLURM_JWT": "token"}

@@ -144,15 +144,14 @@ def test_a_user_must_be_a_member_on_every_node():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<rspec>\n<node></rspec>", "file.xml:2: not XML: mismatched tag; give the manifest"),
-        ("\n\n<rspec", "file.xml:3: not XML: "),
-        ("", "file.xml:1: not XML: no element found; "),
-        ("<a>\x00</a>", "file.xml:1: not XML: "),
-        ("<a>\ud800</b>", "file.xml:1: not XML: "),
-        ("<a>&x;</a>", "file.xml:1: not XML: undefined entity"),
-        ("<a xmlns='x'/>", "file.xml: begins with 'a', not with 'rspec'; "),
-        (manifest(plain(0), type="advertisement"), "file.xml: an rspec of type 'advertisement', "),
-        ("<rspec/>", "file.xml: an rspec of type 'None', "),
+        ("<rspec>\n<node></rspec>", "file.xml: not XML: mismatched tag: line 2, column 8; give"),
+        ("", "file.xml: not XML: no element found: "),
+        ("<a>\x00</a>", "file.xml: not XML: "),
+        ("<a>\ud800</b>", "file.xml: not XML: "),
+        ("<a>&x;</a>", "file.xml: not XML: undefined entity"),
+        ("<a xmlns='x'/>", "file.xml: 'a of type None', not an rspec of type manifest; "),
+        (manifest(plain(0), type="advertisement"), "file.xml: 'rspec of type advertisement', not"),
+        ("<rspec/>", "file.xml: 'rspec of type None', not "),
         (manifest(), "file.xml: no nodes; give the manifest of a running experiment"),
         (manifest("<node client_id='a'/>"), "file.xml: node 'a': nobody can log in there; "),
         (
@@ -167,11 +166,11 @@ def test_a_wrong_manifest_is_refused(text, expected):
     assert ";" in found[0]
 
 
-def test_entities_are_refused_before_they_grow():
+def test_entities_that_grow_are_refused():
     laughs = "".join(f"<!ENTITY l{k} '{f'&l{k - 1};' * 20}'>" for k in range(1, 20))
     head = f"<?xml version='1.0'?>\n<!DOCTYPE rspec [<!ENTITY l0 'ha'>{laughs}]>"
     (problem,) = refused(manifest(plain(0).replace("node0", "&l19;"), head=head))
-    assert problem.startswith("file.xml:2: '<!DOCTYPE' has no place in a manifest; ")
+    assert "limit on input amplification factor" in problem
 
 
 HOSTILE = ["-oProxyCommand=x", "a;b", "$(id)", "&quot;a&quot;", "a b", "a&#10;b", "", "n[1-2]"]

@@ -12,6 +12,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from launch.studies import grid
 from muster.errors import UsageError
+from tests.commands import call
 
 VALUES = st.lists(
     st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1),
@@ -82,8 +83,8 @@ def test_what_is_no_grid_is_refused_by_name(texts, message):
 
 def test_a_script_gets_the_values_of_one_point():
     def ask(index: str) -> subprocess.CompletedProcess:
-        words = [sys.executable, "-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
-        return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+        words = ["-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
+        return call(sys.executable, *words, cwd=REPOSITORY)
 
     assert ask("1").stdout == "4 1 128\n"
     assert "array index 4, but the grid has 4 points: --array=0-3" in ask("4").stderr

@@ -8,6 +8,7 @@ import sys
 import zipfile
 
 from configs.plugins import REPOSITORY
+from tests.commands import begin, call, ended, finish
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
 
@@ -22,9 +23,7 @@ grid:
 
 
 def study(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [interpreter(), STUDY, *words], capture_output=True, text=True, timeout=timeout_s
-    )
+    return call(interpreter(), STUDY, *words, timeout_s=timeout_s)
 
 
 def cells(folder) -> dict[str, dict]:
@@ -75,15 +74,11 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     skip_if_quick()
     path, folder = tmp_path / "long.yaml", tmp_path / "out"
     path.write_text("{base: {task: synthetic, epochs: 100000}, grid: [{seed: [1, 2]}]}")
-    process = subprocess.Popen([sys.executable, STUDY, str(path), "--output", str(folder)])
-    try:
+    with ended(begin(sys.executable, STUDY, path, "--output", folder)) as process:
         records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 128 + signal.SIGTERM
-    finally:
-        process.kill()
-        process.wait()
+        assert finish(process)[0] == 128 + signal.SIGTERM
     first, second = cells(folder).values()
     assert (first["state"], second["state"]) == ("stopped", "waiting")
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()

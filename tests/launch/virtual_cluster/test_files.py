@@ -1,37 +1,9 @@
 """The files that daemons read, and what is read from daemons."""
 
 import os
-from pathlib import Path
 
-from launch.virtual_cluster import daemons, slurm_daemons, virtual_nodes
-from launch.virtual_cluster.daemons import render
+from launch.virtual_cluster import daemons, slurm_daemons
 from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
-from launch.virtual_cluster.options import Options
-
-HOSTS = virtual_nodes.of(Options(nodes=3, control_network=True), [0, 1])
-
-
-def slurm_conf(gpus: int = 0) -> str:
-    return render(
-        "slurm.conf",
-        nodes=HOSTS,
-        short=HOSTS[:2],
-        box="front",
-        box_address="10.10.1.254",
-        node_port=16818,
-        folder=Path("/state/slurm"),
-        socket=Path("/state/munge/socket"),
-        gpus=gpus,
-    )
-
-
-def test_nodes_have_the_gpus_that_are_pretended():
-    assert "gpu" not in slurm_conf()
-    lines = slurm_conf(gpus=2).splitlines()
-    assert "GresTypes=gpu" in lines
-    assert [line.split()[-2] for line in lines if line.startswith("NodeName=")] == [
-        "Gres=gpu:2"
-    ] * 3
 
 
 def test_states_come_from_lines_of_sinfo():

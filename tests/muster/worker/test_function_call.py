@@ -12,18 +12,14 @@ import pytest
 from configs.plugins import REPOSITORY
 from muster.launching import write_call
 from muster.worker.function_call import read_private, write_private
+from tests import commands
 
 WORKER_MAIN = REPOSITORY / "muster" / "worker" / "worker_main.py"
 
 
 def call(folder: Path, run_dir: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(WORKER_MAIN), "--function", str(folder)],
-        env={**os.environ, "MUSTER_RUN_DIR": str(run_dir), "RANK": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {"MUSTER_RUN_DIR": str(run_dir), "RANK": "1"}
+    return commands.call(sys.executable, WORKER_MAIN, "--function", folder, env=env)
 
 
 def record(run_dir: Path) -> dict:

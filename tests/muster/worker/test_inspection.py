@@ -1,13 +1,13 @@
 """A worker's inspection answers, and is not in the way of what the worker does."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from muster.worker import inspection
+from tests.commands import call
 
 FORKS = """
-import importlib.util, json, os, socket, sys, warnings
+import importlib, json, os, socket, sys, types, warnings
 def ask():
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
@@ -15,9 +15,9 @@ def ask():
         connection.sendall(b'{"ask": "progress"}\\n')
         return json.loads(connection.makefile().readline())["rank"]
 folder = sys.argv[2]
-spec = importlib.util.spec_from_file_location("inspection", sys.argv[1])
-inspection = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(inspection)
+sys.modules["_muster"] = types.ModuleType("_muster")
+sys.modules["_muster"].__path__ = [os.path.dirname(sys.argv[1])]
+inspection = importlib.import_module("_muster.inspection")
 os.environ["MUSTER_INSPECTION"] = folder
 inspection.start(3)
 answered = [ask()]
@@ -41,6 +41,6 @@ def test_a_fork_is_not_warned_of_and_questions_are_answered_after_it(tmp_path):
     script.write_text(FORKS)
     folder.mkdir()
     words = [sys.executable, str(script), str(Path(inspection.__file__)), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    done = call(*words)
     assert done.stdout == "{3} 21\n", done.stderr
     assert done.stderr.count("Warning: ") == 1 and "DeprecationWarning: seen" in done.stderr

@@ -1,7 +1,6 @@
 """Workers that are forked from one import are what torchrun would have started."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
+from tests.commands import call
 from tests.preload import skip_if_quick
 
 WORKER = Path(__file__).parents[3] / "muster" / "worker"
@@ -62,10 +62,8 @@ def run(project: Path, *words: str, nproc: int = 2, modules: str = "json", **env
     node = NodeFacts(NodeSpec("localhost", nproc), "node0", sys.executable, "", nproc)
     spec = LaunchSpec("run", project, Program(("train.py",)))
     own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0) | {"PYTHONUNBUFFERED": "1"}
-    return subprocess.run(
-        command(*words, nproc=nproc, modules=modules), cwd=project, text=True, timeout=300,
-        capture_output=True, env={**os.environ, **own, **env},
-    )  # fmt: skip
+    words = command(*words, nproc=nproc, modules=modules)
+    return call(*words, cwd=project, env={**own, **env})
 
 
 def printed(done: subprocess.CompletedProcess) -> list[dict]:
@@ -77,17 +75,13 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
 @pytest.mark.parametrize("words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"]])
 def test_each_rank_is_as_under_torchrun(project, words):
     skip_if_quick()
-    env = {"TMPDIR": str(project), "MUSTER_USER_TMPDIR": str(project.parent)}
+    env = {"TMPDIR": str(project)}
     ours = printed(run(project, *words, **env))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
                 "--master-addr=127.0.0.1", "--rdzv-id=run", "--max-restarts=0", "--nnodes=1",
                 "--node-rank=0", f"--master-port={free_port()}",
                 str(WORKER / "worker_main.py")]  # fmt: skip
-    done = subprocess.run(
-        [*torchrun, *words], cwd=project, env={**os.environ, **env}, text=True, timeout=300,
-        capture_output=True,
-    )  # fmt: skip
-    theirs = printed(done)
+    theirs = printed(call(*torchrun, *words, cwd=project, env=env))
     assert [one["env"]["RANK"] for one in ours] == ["0", "1"]
     for own, other in zip(ours, theirs, strict=True):
         for one in (own, other):
@@ -98,12 +92,11 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
-THREAD = (
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
-)
+THREAD = "import threading, time\n"
+THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
 UNFORKABLE = {
     "thread": (THREAD, "leaves a thread or process"),
-    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '5'])", "leaves a thread"),
+    "process": ("import subprocess\nchild = subprocess.Popen(['sleep', '30'])", "leaves a thread"),
 }
 
 
@@ -177,10 +170,8 @@ def test_random_numbers_of_a_seed_are_those_of_plain_python(project):
     seed = "random.seed(3); numpy.random.seed(3); torch.manual_seed(3)"
     (project / "train.py").write_text(RANDOM.replace("SEED", seed))
     ours = run(project, "train.py", nproc=2, modules=IMPORTED).stdout.splitlines()
-    plain = subprocess.run(
-        [sys.executable, "train.py"], cwd=project, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ).stdout.splitlines()  # fmt: skip
+    alone = call(sys.executable, "train.py", cwd=project, env={"OMP_NUM_THREADS": "1"})
+    plain = alone.stdout.splitlines()
     assert len(plain) == 5 and sorted(ours) == sorted(2 * plain)
 
 

@@ -1,9 +1,7 @@
 """A program finds everything as with plain python, and leaves how it ended in the run folder."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pytest
 import vermin
 
 from muster import run_files
-from tests.train.workers import own_output
+from tests.commands import begin, finish
+from tests.muster.worker.shims import WORKER_MAIN, ended, run
 
-WORKER_MAIN = Path(__file__).parents[3] / "muster" / "worker" / "worker_main.py"
 SHOW = """
 import json, os, pickle, sys
 class Thing: pass
@@ -43,18 +41,6 @@ def project(tmp_path) -> Path:
     return root
 
 
-def run(project: Path, *words: str, through: bool = True, **env: str):
-    shim = [str(WORKER_MAIN)] if through else []
-    return subprocess.run(
-        [sys.executable, *shim, *words],
-        cwd=project, env={**os.environ, **env}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-
-
-def ended(run_dir: Path, rank: int = 0) -> dict:
-    return json.loads((run_dir / "exits" / f"rank_{rank:05d}.json").read_text())
-
-
 ENVIRONMENTS = {
     "plain": {},
     "PYTHONPATH=.": {"PYTHONPATH": "."},
@@ -79,112 +65,11 @@ def test_all_is_as_with_plain_python(project, words, env):
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)
 
 
-def test_the_users_tmpdir_comes_back(project):
-    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="/mine")
-    assert json.loads(done.stdout)["tmpdir"] == "/mine"
-    done = run(project, "train.py", TMPDIR="/scratch", MUSTER_USER_TMPDIR="")
-    assert json.loads(done.stdout)["tmpdir"] is None
-
-
 def test_muster_is_found_and_the_users_own_comes_first(project):
     (project / "train.py").write_text("import muster; print(muster.__file__)")
     assert run(project, "train.py").stdout.strip() == str(WORKER_MAIN.parents[1] / "__init__.py")
     (project / "muster.py").touch()
     assert run(project, "train.py").stdout.strip() == str(project / "muster.py")
-
-
-FORK = "import os, sys\nif os.fork() == 0:\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "cause"),
-    [
-        ("pass", 0, "done"),
-        ("import sys; sys.exit()", 0, "done"),
-        ("import sys; sys.exit(3)", 3, "exit"),
-        ("import sys; sys.exit('no data')", 1, "exit"),
-        ("import sys; sys.exit(75)", 75, "stopped"),
-        ("import os; os._exit(0)", 0, "done"),
-        ("import os; os._exit(4)", 4, "exit"),
-        ("import os\nif os.fork() == 0: os._exit(9)\nos.wait()", 0, "done"),
-        ("import os\nos.environ.clear()", 0, "done"),
-        ("import os\nos.environ.clear()\n1 / 0", 1, "crash"),
-        (FORK + "    sys.exit(3)\nos.wait()", 0, "done"),
-        (FORK + "    1 / 0\nos.wait()", 0, "done"),
-        (FORK + "    sys.exit(75)\nos.wait()", 0, "done"),
-        (FORK + "    sys.exit(0)\nos.wait()\nraise ValueError", 1, "crash"),
-        (FORK + "    pass\nelse:\n    os.wait()\n    sys.exit(5)", 5, "exit"),
-        ("raise ValueError('bad sample')", 1, "crash"),
-        ("def f(:", 1, "crash"),
-    ],
-)
-def test_how_it_ends(project, text, code, cause):
-    (project / "train.py").write_text(text)
-    run_dir = project / "run"
-    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
-    assert done.returncode == run(project, "train.py", through=False).returncode == code
-    record = ended(run_dir)
-    assert (record["code"], record["cause"]) == (code, cause)
-    assert "worker_main" not in record["traceback"]
-    assert (run_dir / "workers" / "rank_00000.out").exists() and not done.stdout
-    assert (run_dir / "stopped.json").exists() == (cause == "stopped")
-
-
-def test_a_traceback_is_the_programs_own(project):
-    (project / "train.py").write_text("import helper\nhelper.fail()")
-    (project / "helper.py").write_text("def fail(): raise KeyError('x')")
-    with_us, plain = (run(project, "train.py", through=through) for through in (True, False))
-    assert with_us.stderr == plain.stderr and with_us.returncode == plain.returncode == 1
-
-
-UNSPEAKABLE = """
-from dataclasses import dataclass
-class Mute(Exception):
-    def __str__(self): raise ValueError("no text")
-class Deaf(RuntimeError):
-    def __str__(self): return None
-@dataclass(frozen=True)
-class Frozen(Exception):
-    sample: int
-class Hidden(Exception):
-    def __getattr__(self, name): raise ValueError(name)
-"""
-
-
-# As the traceback module of this Python has it.
-UNTOLD = "<unprintable {} object>" if sys.version_info < (3, 11) else "<exception str() failed>"
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ("Mute()", f"Mute: {UNTOLD.format('Mute')}"),
-        ("Deaf()", f"Deaf: {UNTOLD.format('Deaf')}"),
-        ("Frozen(17)", "Frozen: 17"),
-        ("Hidden()", "Hidden"),
-    ],
-)
-def test_an_exception_that_cannot_be_told_is_a_crash_of_its_program(project, error, message):
-    (project / "train.py").write_text(f"{UNSPEAKABLE}raise {error}")
-    done = run(project, "train.py", MUSTER_RUN_DIR=str(project / "run"))
-    record = ended(project / "run")
-    assert (done.returncode, record["code"], record["cause"]) == (1, 1, "crash")
-    assert record["message"].startswith(message)
-    assert 'train.py", line ' in record["traceback"]
-    assert "worker_main" not in record["traceback"]
-
-
-STAND_IN = """
-import os, sys, types
-group = types.SimpleNamespace(is_initialized=lambda: True, get_backend_config=lambda: "cpu:gloo")
-group.destroy_process_group = lambda: print("left by worker:", os.getpid() == worker)
-worker, sys.modules["torch.distributed"] = os.getpid(), group
-"""
-
-
-def test_a_forked_process_leaves_the_group_to_its_parent(project):
-    (project / "train.py").write_text(STAND_IN + FORK + "    sys.exit(0)\nos.wait()")
-    assert run(project, "train.py").stdout == "left by worker: True\n"
 
 
 SPAWN = """
@@ -207,27 +92,12 @@ def test_muster_is_found_in_processes_of_a_python_that_lacks_it(project, method)
     assert done.stdout.strip() == f"0 {WORKER_MAIN.parents[1] / '__init__.py'}", done.stderr
 
 
-def test_a_segmentation_fault_says_where(project):
-    (project / "train.py").write_text("import ctypes\nctypes.string_at(0)")
-    run_dir = project / "run"
-    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir), RANK="2")
-    assert done.returncode == -signal.SIGSEGV
-    text = (run_dir / "workers" / "rank_00002.err").read_text()
-    assert "Segmentation fault" in text and "train.py" in text and "line 2" in text
-
-
 def test_another_command_takes_the_place_of_it(project):
     done = run(project, "--exec", "sh", "-c", 'echo "$RANK $1"; exit 7', "sh", "a b", RANK="3")
     assert (done.returncode, done.stdout) == (7, "3 a b\n")
     missing = run(project, "--exec", "./nothing")
     assert missing.returncode == 127
     assert missing.stderr == "error: ./nothing: No such file or directory\n"
-
-
-def test_a_worker_whose_agent_is_gone_ends(project):
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert run(project, "train.py", MUSTER_LAUNCHER=str(gone.pid)).returncode == 128 + 9
 
 
 STOPS = """
@@ -246,14 +116,9 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
     (project / "train.py").write_text(STOPS.replace("MODE", mode))
     run_dir, signs = project / "run", project / "signs"
     signs.mkdir()
-    env = {
-        "MUSTER_RUN_DIR": str(run_dir),
-        "MUSTER_STOPPABLE": str(signs),
-        "MUSTER_CHECKPOINTS": "/c",
-    }
-    process = subprocess.Popen(
-        [sys.executable, WORKER_MAIN, "train.py"], cwd=project, env={**os.environ, **env}
-    )
+    env = {"MUSTER_RUN_DIR": str(run_dir), "MUSTER_STOPPABLE": str(signs)}
+    env |= {"MUSTER_CHECKPOINTS": "/c"}
+    process = begin(sys.executable, WORKER_MAIN, "train.py", cwd=project, env=env)
     out = run_dir / "workers" / "rank_00000.out"
     while not out.exists() or "ready" not in out.read_text():
         assert process.poll() is None
@@ -264,13 +129,11 @@ def test_a_program_that_says_so_stops_in_order(project, mode):
     assert sign.name == str(process.pid)
     sign.write_text("notice")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=300) == 75
+    assert finish(process)[0] == 75
     record = ended(run_dir)
     assert record["cause"] == "stopped" and "notice" in record["message"]
-    assert json.loads((run_dir / "stopped.json").read_text()) == {
-        "why": "notice",
-        "checkpoints": "/c",
-    }
+    stopped = json.loads((run_dir / "stopped.json").read_text())
+    assert stopped == {"why": "notice", "checkpoints": "/c"}
     assert ("saved" in out.read_text()) == (mode != "pass")
 
 
@@ -294,30 +157,3 @@ def test_it_runs_on_an_older_python():
         config.set_eval_annotations(False)
         visitor = vermin.visit(path.read_text(), config)
         assert visitor.minimum_versions()[1] <= (3, 8), path
-
-
-GROUP = """
-import atexit, sys, torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-destroy = dist.destroy_process_group
-dist.destroy_process_group = lambda: (destroy(), print("left"))
-atexit.register(lambda: print("in a group:", dist.is_initialized()))
-"""
-
-
-@pytest.mark.parametrize(
-    ("end", "printed"),
-    [
-        ("pass", ["in a group: True", "left"]),
-        ("sys.exit(75)", ["in a group: True", "left"]),
-        ("sys.exit(3)", ["in a group: True"]),
-        ("1 / 0", ["in a group: True"]),
-        ("destroy()", ["in a group: False"]),
-    ],
-)
-def test_a_program_that_succeeds_leaves_its_group_before_the_interpreter_ends(
-    project, end, printed
-):
-    """Else a thread of gloo's may abort it: one run in five failed so on a busy machine."""
-    (project / "train.py").write_text(GROUP + end)
-    assert own_output(run(project, "train.py").stdout).splitlines() == printed

@@ -1,11 +1,10 @@
 """`--split auto` in a training: it changes who computes what, and nothing else."""
 
-import json
-
 import pytest
 import torch
 
 from tests.launch.submit import submit
+from tests.train import workers
 from train.batches.plan import BatchPlan
 from train.batches.splitter import Splitter
 from train.sync.ranks import Ranks
@@ -57,11 +56,9 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
     for split in ("even", "auto"):
         code, out, err = submit(*flags, "--split", split, "--run-id", split, "--max-steps", "40")
         assert code == 0, err
-        lines = (tmp_path / split / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        losses[split] = [one["loss"] for one in records if one["kind"] == "step"]
+        losses[split] = workers.losses(tmp_path / split)
     assert "split auto, step 8: speeds of the ranks" in out
-    plans = [one for one in records if one["kind"] == "split"]
+    plans = [one for one in workers.records(tmp_path / "auto", 0) if one["kind"] == "split"]
     assert [one["step"] for one in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
     assert len(losses["auto"]) == 40
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
@@ -81,7 +78,6 @@ def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
     assert code == 0 and "split auto: going on with the checkpoint's parts" in out, err
     losses = {}
     for run in ("whole", "again"):
-        lines = (tmp_path / run / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-        records = [json.loads(line) for line in lines]
-        losses[run] = {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+        steps = [one for one in workers.records(tmp_path / run, 0) if one["kind"] == "step"]
+        losses[run] = {one["step"]: one["loss"] for one in steps}
     assert losses["again"] == {step: one for step, one in losses["whole"].items() if step > 12}

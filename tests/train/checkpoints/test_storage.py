@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.commands import begin, call, ended
 from train.checkpoints import storage
 from train.checkpoints.storage import Damaged
 
@@ -160,11 +161,8 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
 def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
     script = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable, FULL],
-        capture_output=True,
-        text=True,
-    )
+    small = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    done = call(*small, tmp_path, sys.executable, FULL)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[3, 2, 1] step 4: no checkpoint in "), done.stdout
     assert "the disk is full; the last good one is that of step 3" in done.stdout
@@ -188,13 +186,9 @@ def test_a_file_system_that_fails_now_and_then_is_asked_again(tmp_path, monkeypa
 
 def test_what_a_process_that_lives_is_writing_is_not_taken_for_unfinished(tmp_path, monkeypatch):
     """Of any process of this host, without a look at /proc, which macOS has not."""
-    host, child = socket.gethostname(), subprocess.Popen(["sleep", "10000"])
-    folder = tmp_path / f"step_00000001.{host}.{child.pid}{storage.UNFINISHED}"
-    folder.mkdir()
-    monkeypatch.setattr(Path, "exists", lambda _: False)
-    try:
+    with ended(begin("sleep", "10000")) as child:
+        folder = tmp_path / f"step_00000001.{socket.gethostname()}.{child.pid}{storage.UNFINISHED}"
+        folder.mkdir()
+        monkeypatch.setattr(Path, "exists", lambda _: False)
         assert list(storage._unfinished(tmp_path)) == []
-    finally:
-        child.kill()
-        child.wait()
     assert list(storage._unfinished(tmp_path)) == [folder]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from muster.errors import UsageError
 from muster.writing import write_json
+from tests.commands import call
 from tests.train.report.folders import cell, collectives, make_run, make_study, step
 from tests.train.workers import REPOSITORY
 from train.cost.__main__ import predictions
@@ -185,8 +186,7 @@ def test_the_speedup_of_a_study_has_what_the_command_wrote(tmp_path):
 
 
 def cost(*argv: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "train.cost", *map(str, argv)]
-    return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return call(sys.executable, "-m", "train.cost", *argv, cwd=REPOSITORY)
 
 
 @pytest.mark.slow
@@ -210,4 +210,4 @@ def test_mistakes_are_told_in_a_line(tmp_path, argv, message):
 
 def test_no_torch_is_imported():
     code = "import sys, train.cost.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
+    assert call(sys.executable, "-c", code, cwd=REPOSITORY).returncode == 0

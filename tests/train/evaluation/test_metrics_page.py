@@ -1,8 +1,8 @@
 """The examples of docs/library.md, as they stand there, beside a user's `train.py`."""
 
 import re
-import subprocess
 
+from tests.commands import call
 from tests.preload import interpreter
 from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
 
@@ -27,10 +27,7 @@ def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
     (printed,) = re.findall(r"prints `(.*?)`", PAGE)
     for ranks in (1, 3):
         torchrun = [interpreter(), "-m", "torch.distributed.run", "--standalone"]
-        done = subprocess.run(
-            [*torchrun, f"--nproc-per-node={ranks}", "score.py"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+        done = call(*torchrun, f"--nproc-per-node={ranks}", "score.py", cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         # ranks write into one pipe: a line of one may begin in the middle of another's
         lines = sorted(re.findall(r"rank \d: f1 [\d.]+ of \d+", done.stdout))

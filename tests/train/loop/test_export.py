@@ -1,7 +1,6 @@
 """What a run saves loads back, and scores as it did when training ended."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.commands import call
 from tests.preload import interpreter
 from train import score
 from train.loop import export
@@ -22,13 +22,8 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [interpreter(), "-m", module, *words],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    env = {"OMP_NUM_THREADS": "1"}
+    done = call(interpreter(), "-m", module, *words, cwd=REPOSITORY, env=env)
     assert done.returncode == 0, done.stderr
     return done
 

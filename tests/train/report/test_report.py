@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import call
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data.subject import read_subject
@@ -19,8 +20,7 @@ MODES = ("single", "gather_scatter", "all_reduce", "ddp", "accelerate")
 
 
 def report(*argv: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "train.report", *map(str, argv)]
-    return subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    return call(sys.executable, "-m", "train.report", *argv, cwd=REPOSITORY)
 
 
 def full_study(path: Path) -> Path:
@@ -151,9 +151,7 @@ def test_the_report_needs_no_torch_and_help_needs_no_drawing():
         "heavy = {'torch', 'launch'} & set(sys.modules)\n"
         "sys.exit(', '.join(sorted(light | others | heavy)) or 0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True
-    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
 
 

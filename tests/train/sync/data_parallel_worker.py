@@ -7,7 +7,6 @@ the same, by the name of what it did.
 
 import copy
 import importlib.util
-import itertools
 import json
 import re
 import sys
@@ -28,14 +27,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 import muster
 from configs.plugins import REPOSITORY
-from tests.train.sync.user_loops import models, passes, processes
-from tests.train.sync.user_loops.base import LOOPS, Forms, Words, inputs, net, trained
+from tests.train.sync import data_parallel_compression
+from tests.train.sync.user_loops import models, passes, processes, recipes
+from tests.train.sync.user_loops.base import LOOPS, Words, inputs, net, trained
 from train.model.pass_times import timer_of
 from train.sync.ddp.torch_ddp import sent_by
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")
-THEMES = (models, passes, processes)  # which fill LOOPS
+THEMES = (models, passes, processes, recipes)  # which fill LOOPS
 # What differs where a framework makes DDP; here by Accelerate, with these options of ours.
 OF_FRAMEWORKS = [
     "a_large_embedding", "a_large_embedding_beside_reentrant_checkpointing", "accumulation",
@@ -94,7 +94,8 @@ def side_by_side() -> dict[str, str]:
 
 def by_accelerate(model: nn.Module, **options: Any) -> nn.Module:
     """`model` in DDP, as a script with Accelerate has it."""
-    ours = {name: options.pop(name) for name in ("sparse_rows", "bucket_mb") if name in options}
+    names = ("sparse_rows", "bucket_mb", "compress")
+    ours = {name: options.pop(name) for name in names if name in options}
     handler = DistributedDataParallelKwargs(**options)
     accelerator = Accelerator(cpu=True, kwargs_handlers=[handler])
     assert muster.sync_ddp(accelerator, **ours) is accelerator
@@ -142,61 +143,6 @@ def a_copy_gathers() -> None:
         pass
     sent = {one.operation for one in model.hook.ranks.ledger.step}
     assert sent == {"gather", "scatter"}
-
-
-def a_copy_goes_on_with_what_was_left_out() -> None:
-    model = muster.sync(net(), compress="topk", compress_share=0.2)
-    list(trained(model))
-    other = copy.deepcopy(model)
-    assert model.hook.state().keys() == other.hook.state().keys()
-    for one, two in zip(trained(model), trained(other), strict=True):
-        assert torch.equal(one, two)
-
-
-def compressed_is_about_the_mean() -> None:
-    def prepared(model: nn.Module, compress: str) -> nn.Module:
-        accelerator = muster.sync_ddp(Accelerator(cpu=True), compress=compress)
-        return accelerator.prepare_model(model)
-
-    ways = (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2))
-    wraps = (muster.sync, *([prepared] if HAS_ACCELERATE else []))
-    for (way, limit), wrap in itertools.product(ways, wraps):
-        for make in (net, Words):
-            plain = DistributedDataParallel(make())
-            model = wrap(make(), compress=way)
-            for step in range(3):  # DDP makes other buckets after the first
-                for one in (plain, model):
-                    one.zero_grad()
-                    one(inputs(step)).square().mean().backward()
-                for param, want in zip(model.parameters(), plain.parameters(), strict=True):
-                    assert (param.grad - want.grad).norm() <= limit * want.grad.norm() + 1e-9, way
-
-
-def models_of_all_forms_are_compressed() -> None:
-    for way in ("bf16", "int8", "powersgd", "topk"):
-        model = muster.sync(Forms(), compress=way, bucket_mb=0)
-        for one in trained(model):
-            assert one.isfinite().all()
-
-
-def an_overflow_is_forgotten() -> None:
-    for way in ("int8", "powersgd", "topk"):
-        model = muster.sync(net(), compress=way, compress_rank=1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(4):
-            loss = model(inputs(step)).square().mean()
-            (loss * (torch.inf if step == 1 and dist.get_rank() else 1)).backward()
-            finite = all(bool(one.grad.isfinite().all()) for one in model.parameters())
-            assert finite == (step != 1), way
-            optimizer.zero_grad()
-        assert all(bool(one.isfinite().all()) for one in model.hook.state().values())
-
-
-def half_precision_is_divided_before_it_is_added() -> None:
-    for options in ({}, {"compress": "fp16"}):
-        model = muster.sync(nn.Linear(1, 1, bias=False).half(), **options)
-        (model(torch.ones(1, 1).half()) * 40000).sum().backward()
-        assert model.module.weight.grad.item() == pytest.approx(40000)
 
 
 def records_have_what_was_sent() -> None:
@@ -298,17 +244,13 @@ def errors_reach_the_backward_pass() -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     found = side_by_side()
     it_is_ddp()
     a_hook_of_the_users_goes_where_there_is_none()
     only_rows_in_use_travel()
     a_copy_gathers()
-    a_copy_goes_on_with_what_was_left_out()
-    compressed_is_about_the_mean()
-    models_of_all_forms_are_compressed()
-    an_overflow_is_forgotten()
-    half_precision_is_divided_before_it_is_added()
+    data_parallel_compression.check([muster.sync, *([by_accelerate] if HAS_ACCELERATE else [])])
     records_have_what_was_sent()
     a_backward_pass_enters_at_most_three_files_of_ours()
     refusals()

@@ -10,23 +10,14 @@ import torch
 
 from muster.errors import UsageError
 from tests.train import alone
+from tests.train.tasks.text import made as small
 from train.tasks import bert
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 WORDS = [f"w{number}" for number in range(30)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##x"]
-MODEL = {
-    "model_type": "bert",
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+MODEL = {**small.MODEL, "hidden_size": 32}
 
 
 def text(documents):

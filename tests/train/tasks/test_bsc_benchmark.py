@@ -7,20 +7,13 @@ import torch
 
 from muster.errors import UsageError
 from tests.train import alone
+from tests.train.tasks.text.made import DISTILBERT
 from train.tasks import bsc_benchmark
 from train.tasks.bsc_benchmark import draw
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
-MODEL = {
-    "model_type": "distilbert",
-    "vocab_size": 1200,
-    "dim": 16,
-    "hidden_dim": 32,
-    "n_layers": 1,
-    "n_heads": 2,
-    "max_position_embeddings": 128,
-}
+MODEL = {**DISTILBERT, "vocab_size": 1200, "max_position_embeddings": 128}
 
 
 def config_of(tmp_path, **settings):

@@ -6,21 +6,13 @@ import pytest
 
 from muster.errors import UsageError
 from tests.train import alone
+from tests.train.tasks.text.made import DISTILBERT
 from train.tasks import emotion
 from train.tasks.text import tsv
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] i feel happy ; sad and so".split()
-MODEL = {
-    "model_type": "distilbert",
-    "vocab_size": 16,
-    "dim": 16,
-    "hidden_dim": 32,
-    "n_layers": 1,
-    "n_heads": 2,
-    "max_position_embeddings": 32,
-}
 ROWS = "i feel so happy;joy\ni feel sad; and so sad;sadness\n"
 
 
@@ -30,7 +22,7 @@ def made(tmp_path):
     for name, count in (("train", 20), ("val", 3), ("test", 5)):
         (tmp_path / f"{name}.txt").write_text("text;label_name\n" + ROWS * count)
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "config.json").write_text(json.dumps(DISTILBERT))
     return tmp_path
 
 

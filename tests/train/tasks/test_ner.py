@@ -7,22 +7,13 @@ import torch
 
 from muster.errors import UsageError
 from tests.train import alone
+from tests.train.tasks.text import made as small
 from train.tasks import ner
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] Ann Bo ##b ##by saw in York New . the".split()
-MODEL = {
-    "model_type": "bert",
-    "vocab_size": 20,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 24,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+MODEL = {**small.MODEL, "vocab_size": 20, "max_position_embeddings": 24}
 TRAIN = """-DOCSTART- O
 
 Bobby B-PER

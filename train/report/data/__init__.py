@@ -1,1 +1,1 @@
-"""Records become the numbers of a report: read, counted and compared."""
+"""Turn records into the numbers of a report: read, count and compare them."""

@@ -1,4 +1,4 @@
-"""Tables of what is recorded beside steps: traffic, plans, checkpoints, ends and predictions."""
+"""Tables of records beside steps: traffic, splits, checkpoints, ends and predictions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,16 +10,16 @@ from train.report.data.statistics import mean, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import add_up, as_table, mean_of, timed
 
-# Observed bytes over those that the algorithm moves; headers add 4 to 5 %.
+# Observed bytes over those of the algorithm; headers add 4 to 5 %.
 BAND = (1.00, 1.08)
-BAND_FROM_BYTES = 30_000_000  # beside smaller gradients, other traffic weighs too much
-RATIO_FROM_BYTES = 1_000_000  # with less expected, acknowledgements alone make any ratio
-FAR = 0.15  # a prediction that misses what was measured by more is not drawn
+BAND_FROM_BYTES = 30_000_000  # with fewer bytes of gradients, other traffic is too large a part
+RATIO_FROM_BYTES = 1_000_000  # with fewer expected bytes, acknowledgements decide the ratio
+FAR = 0.15  # a prediction with a larger error is not drawn
 
 
 @as_table
 def traffic(subject: Subject) -> Iterator[Row]:
-    """Bytes of each host and epoch; epoch 0 is what made the replicas equal."""
+    """Bytes of each host and epoch; epoch 0 is the broadcast that made the replicas equal."""
     for entry in subject.entries:
         sizes = numbers(row["payload_bytes"] for row in entry.run.rows("step"))
         is_large = max(sizes, default=0) >= BAND_FROM_BYTES
@@ -39,7 +39,7 @@ def traffic(subject: Subject) -> Iterator[Row]:
 
 
 def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
-    """Over the epochs of training; a part that is not known leaves its total unknown."""
+    """Sums over the epochs of training; if a part is unknown, so is its total."""
     of_training = table[table["epoch"].astype(bool)]
     of_each = of_training.groupby(["run", "host", "direction"], sort=False)
     made = of_each[["expected_bytes", "observed_bytes"]].agg(add_up)
@@ -56,7 +56,7 @@ def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
 
 @as_table
 def collectives(subject: Subject) -> Iterator[Row]:
-    """The gradient collectives of a step, one a row, as the lowest rank handed them over."""
+    """The gradient collectives of a step, one per row, as recorded by the lowest rank."""
     for entry in subject.entries:
         for row in entry.run.first_rank("collectives"):  # all ranks take part in the same ones
             for number, one in enumerate(row["collectives"] or [], start=1):
@@ -71,7 +71,7 @@ def collectives(subject: Subject) -> Iterator[Row]:
 
 @as_table
 def balance(subject: Subject) -> Iterator[Row]:
-    """Each plan of --split auto, and what came of it: steps of its own against those before."""
+    """Each division of --split auto, and its effect: the steps after it against those before."""
     for entry in subject.entries:
         plans, steps = entry.run.first_rank("split"), timed(entry.run)
         ends = [plan["step"] for plan in plans[1:]] + [float("inf")]
@@ -86,7 +86,7 @@ def balance(subject: Subject) -> Iterator[Row]:
 
 @as_table
 def drift(subject: Subject) -> Iterator[Row]:
-    """How far ranks' parameters were apart when they were made equal."""
+    """How much ranks' parameters differed when they were made equal."""
     for entry in subject.entries:
         if rows := entry.run.first_rank("drift"):
             most = max(rows, key=lambda row: row["drift"] or 0.0)
@@ -96,7 +96,7 @@ def drift(subject: Subject) -> Iterator[Row]:
 
 @as_table
 def checkpoints(subject: Subject) -> Iterator[Row]:
-    """What checkpoints cost each rank that wrote some."""
+    """The cost of checkpoints on each rank that wrote some."""
     for entry in subject.entries:
         for rank, kinds in entry.run.ranks.items():
             if rows := kinds["checkpoint"]:
@@ -124,7 +124,7 @@ def failures(subject: Subject) -> Iterator[Row]:
 
 
 def _bad_ends(part: Run) -> Iterator[tuple[str, Row]]:
-    """Own causes first: a lost peer follows from another rank's end. The run's end comes last."""
+    """Causes first, then lost peers, which follow from another rank's end; the run's end last."""
     bad = [one for one in [*part.exits, *part.agents] if one.get("cause") not in ("done", None)]
     for one in sorted(bad, key=lambda one: one["cause"] in ("lost_peer", "peer", "command")):
         yield f"rank {one['rank']}" if "rank" in one else str(one.get("node", "?")), one
@@ -140,7 +140,7 @@ def short(text: Any, longest: int = 300) -> str:
 
 @as_table
 def prediction(subject: Subject) -> Iterator[Row]:
-    """What `train.cost` says of the runs, beside what they did; older files told other things."""
+    """The predictions of `train.cost` beside the measurements; older files have other columns."""
     rows = subject.prediction.get("seconds_per_iteration")
     for row in filter(lambda one: isinstance(one, dict), rows if isinstance(rows, list) else ()):
         known = numbers(map(row.get, ("predicted_s", "measured_s")))

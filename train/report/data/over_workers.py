@@ -1,7 +1,7 @@
-"""What more workers do to time, throughput and memory: a row for each group of repeats.
+"""How time, throughput and memory depend on the number of workers: a row for each group of repeats.
 
 Seconds of an epoch are those of all its samples at the rate of the timed steps: the first step of a
-run, which also pays for what happens once, counts as the mean of the others.
+run, which includes one-time costs, counts as the mean of the others.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from train.report.data.tables import as_table
 
 @as_table
 def training(subject: Subject) -> Iterator[Row]:
-    """Accuracy, seconds and speed-up by workers and by the batch of each.
+    """Accuracy, seconds and speed-up by workers and by each worker's batch.
 
-    A batch that no run on fewer workers had is compared with that of another size; `against` says
-    which run it was.
+    If no run on fewer workers had the same batch, the base is a run with another one; `against`
+    says which run it was.
     """
     known = tables.seconds(subject).to_dict("records")
     rates = {row["run"]: row["samples_per_s"] for row in known if row["samples_per_s"]}
@@ -42,7 +42,7 @@ def training(subject: Subject) -> Iterator[Row]:
         row |= {"batch_of_each": sizes[0] / first.workers if sizes else None}
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         steps = [row for one in entries for row in tables.all_steps(one.run)]
-        samples = mean(entry.run.summary.get("train_samples") for entry in entries)  # of an epoch
+        samples = mean(entry.run.summary.get("train_samples") for entry in entries)  # in one epoch
         trained = tables.add_up(row["samples"] for row in steps)
         row |= {"steps": len(steps) / len(entries), "epoch_s": samples / rate if samples else None}
         row["train_s"] = trained / len(entries) / rate if trained else None
@@ -72,7 +72,7 @@ def evaluation(subject: Subject) -> pd.DataFrame:
 
 @as_table
 def memory(subject: Subject) -> Iterator[Row]:
-    """The most that one worker of each run had: of the machine's memory, and of its GPU."""
+    """The most memory that one worker of each run used: of the machine, and of its GPU."""
     for label, entries in tables.cells(subject):
         ends = [end for entry in entries for end in entry.run.exits]
         first = entries[0].settings
@@ -84,5 +84,5 @@ def memory(subject: Subject) -> Iterator[Row]:
 
 
 def has_widths(table: pd.DataFrame) -> bool:
-    """Whether a series of `table` goes over several numbers of workers."""
+    """Whether a series of `table` has several numbers of workers."""
     return len(table) > 0 and bool((table.groupby("series")["workers"].nunique() > 1).any())

@@ -1,7 +1,7 @@
-"""A run folder is read as it is: what is missing or broken becomes a note, never a number.
+"""Read a run folder as it is: anything missing or broken becomes a note, never a number.
 
-Older versions wrote fewer fields, a run that goes on has a half-written last line, and a killed
-rank leaves no file; none of it ends in a traceback.
+Older versions wrote fewer fields, a run that is still going has a half-written last line, and a
+killed rank leaves no file. None of that causes a traceback.
 """
 
 import json
@@ -30,13 +30,13 @@ OF_RUN = {
     "prediction": run_files.PREDICTION,
     "end": run_files.EXIT,
 }
-UNUSED = frozenset({"local_tokens"})  # a report is whole without them
-OVERLAPPED = frozenset({"ddp", "accelerate"})  # whose backward pass waits for communication
+UNUSED = frozenset({"local_tokens"})  # fields that a report does not need
+OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
 
 @dataclass
 class Run:
-    """Everything that a run folder holds, and `notes` on what in it is missing or broken."""
+    """Everything in a run folder, and `notes` on missing or broken parts."""
 
     path: Path
     name: str
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a program of the user's: its config.yaml has settings of the launch."""
+        """Whether this is a user's program: its config.yaml has settings of the launch."""
         return bool(self.config) and "task" not in self.config
 
     @property
@@ -96,7 +96,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_mapping(path: Path, notes: list[str]) -> Row:
-    """A JSON or YAML file with a mapping; empty if there is none, and noted if it is broken."""
+    """A JSON or YAML file with a mapping; empty if there is none; broken ones are noted."""
     parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
         found = parse(path.read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def read_mapping(path: Path, notes: list[str]) -> Row:
 
 
 def _read_part(path: Path, name: str) -> Run:
-    """What an attempt leaves: records and ends."""
+    """The files of one attempt: records and ends."""
     run = Run(path, name)
     for rank, file in sorted(run_files.METRICS.by_number(path).items()):
         run.ranks[rank] = _read_records(file, rank, run.notes)
@@ -119,7 +119,7 @@ def _read_part(path: Path, name: str) -> Run:
 
 
 def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row]]:
-    """Rows by kind, each with every field of its kind, None where missing."""
+    """Rows by kind, each with every field of its kind; missing ones are None."""
     rows: dict[str, list[Row]] = {kind: [] for kind in FIELDS}
     try:
         whole = path.read_bytes().rpartition(b"\n")[0]  # the last line may be half written
@@ -151,7 +151,7 @@ def _known(value: Any) -> Any:
 
 
 def _tell_waiting_apart(row: Row) -> None:
-    """Count as sync what a backward pass waited, which is not known of older versions' records."""
+    """Count a backward pass's waiting as sync; records of older versions do not have it."""
     if None in (row["comm_s"], row["overlapped_s"], row["backward_s"], row["sync_s"]):
         row["backward_s"] = row["sync_s"] = None
         return

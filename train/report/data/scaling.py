@@ -1,8 +1,8 @@
 """Speed-up and efficiency over workers, against one measured run of the same work.
 
-With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is
-r / r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second are compared, not
-seconds per step, so that it also holds where the batch grows with the workers (weak scaling).
+With r samples per second on w workers, and r0 on the w0 workers of the base, the speed-up is r /
+r0, the ideal one w / w0, and the efficiency r w0 / (r0 w). Samples per second are compared, not
+seconds per step, so it is also valid if the batch grows with the workers (weak scaling).
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from train.report.data.subject import Entry, Subject, label_part, varying_of
 from train.report.data.tables import cells, frame, seconds
 
 SIZES = frozenset({"batch_size", "local_batch_size"})
-DOUBTFUL = 1.05  # an efficiency above it is more likely a disturbed base
+DOUBTFUL = 1.05  # above it, it is more likely that the base was disturbed
 
 
 def speedup(subject: Subject) -> pd.DataFrame:
-    """A row for each group of runs that are repeats, against the base of its work.
+    """A row for each group of repeats, against the base of its work.
 
-    `predicted` is the speed-up that the model of cost says, of a series that it misses nowhere by
-    more than `FAR`.
+    `predicted` is the cost model's speed-up, for a series in which no prediction misses by more
+    than `FAR`.
     """
     known = seconds(subject)
     rates = dict(zip(known.get("run", ()), known.get("samples_per_s", ()), strict=True))
@@ -54,9 +54,9 @@ def speedup(subject: Subject) -> pd.DataFrame:
 def same_work(
     entries: list[Entry], varying: list[str], *, of_any_size: bool = False
 ) -> list[list[Entry]]:
-    """Runs whose steps compute the same, together: they differ in workers and in sending alone.
+    """Groups of runs whose steps compute the same: they differ only in workers and in sending.
 
-    `of_any_size`: or in the size of the batch.
+    `of_any_size`: they may also differ in the size of the batch.
     """
     free = affecting("gradients", "sending", "sharing", "nothing") | WIDTH | OF_TESTBED
     keys = [key for key in varying if key not in free | SIZES]
@@ -69,17 +69,17 @@ def same_work(
 
 
 def base_of(alike: list[Entry], rates: dict[str, float]) -> Entry:
-    """The run on the fewest workers; of several `single`, or else the fastest."""
+    """The run on the fewest workers; of several the one with `single`, or else the fastest."""
     fewest = min(one.workers for one in alike)
     found = [one for one in alike if one.workers == fewest]
     return max(found, key=lambda one: (one.sync == "single", rates[one.label]))
 
 
 def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
-    """The size that stays the same while workers are added, and the text for it.
+    """The batch size that stays the same while workers are added, and its text.
 
-    It is that of the global batch, or of a worker's part of it where these have fewer distinct
-    sizes, as in weak scaling.
+    It is the global batch's, or that of a worker's part if these have fewer different sizes, as in
+    weak scaling.
     """
 
     def total(entry: Entry) -> Any:
@@ -96,7 +96,7 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
 
 
 def series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
-    """The settings in which it differs from other series; after its title, from others of that."""
+    """The settings in which it differs from other series; after a title, from those with it."""
     if entry.title:
         own = [one for one in entries if one.title == entry.title]
         keys, parts = varying_of(own), [entry.title]

@@ -1,4 +1,4 @@
-"""What each setting changes of a run, as its field in configs/settings says."""
+"""What each setting changes in a run, from its field in configs/settings."""
 
 from dataclasses import Field, fields
 from functools import cache
@@ -9,7 +9,7 @@ from configs.settings.fields import Affects
 from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.train import TrainConfig
 
-# What those settings change that do not say it.
+# For settings whose field does not say it.
 CLASSES: dict[type, Affects] = {
     LaunchConfig: "nothing",
     SshConfig: "nothing",

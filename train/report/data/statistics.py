@@ -1,6 +1,6 @@
-"""Measured seconds become a mean with its spread and a 95 % confidence interval.
+"""Estimate a mean from measured seconds, with its spread and a 95 % confidence interval.
 
-How it works: the n values are taken as independent draws from one normal distribution. m is their
+How it works: the n values are treated as independent draws from one normal distribution. m is their
 mean and s = sqrt(sum((x - m)^2) / (n - 1)) their sample standard deviation. Then the mean of that
 distribution lies within m +- t s / sqrt(n) in 95 % of such samples, where t is the 97.5 % quantile
 of Student's distribution with n - 1 degrees of freedom (Student, "The probable error of a mean",
@@ -27,7 +27,7 @@ def numbers(values: Iterable[Any]) -> list[float]:
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """The mean of all numbers among `values`; None where there are none."""
+    """The mean of all numbers among `values`; None if there are none."""
     known = numbers(values)
     return statistics.fmean(known) if known else None
 

@@ -1,4 +1,4 @@
-"""What a report is about: runs, and of a study also the cells that have none."""
+"""The subject of a report: runs, and for a study also cells without a run."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ class Entry:
 
     run: Run
     settings: Row
-    title: str = ""  # that the study gives it
+    title: str = ""  # given by the study
     # The title, or the settings in which it differs from the others: the same for repeats.
     label: str = ""
-    name: str = ""  # the label, with a number where there are repeats
+    name: str = ""  # the label, with a number if there are repeats
     repeat: int = 0
 
     @property
@@ -54,7 +54,7 @@ def read_subject(folders: list[Path]) -> Subject:
     """A run, a study, a sweep, or several of them as one.
 
     Raises:
-        UsageError: a folder is none of these; names it.
+        UsageError: a folder is none of these; the message names it.
     """
     subject = Subject(folders[0].resolve().name)
     for folder in folders:
@@ -159,7 +159,7 @@ def _label(subject: Subject) -> None:
     for entry in entries:
         alike = seen[entry.label] > 1
         entry.name = f"{entry.label} #{entry.repeat + 1}" if alike else entry.label
-    if all(entry.title for entry in entries):  # a study that names its runs: in its order
+    if all(entry.title for entry in entries):  # a study that names its runs: use its order
         labels = list(dict.fromkeys(entry.label for entry in entries))
         entries.sort(key=lambda entry: (labels.index(entry.label), entry.repeat))
     else:
@@ -167,7 +167,7 @@ def _label(subject: Subject) -> None:
 
 
 def varying_of(entries: list[Entry]) -> list[str]:
-    """Settings in which they differ, in the order in which a label has them."""
+    """Settings in which they differ, in the order of labels."""
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
     found = [
         key
@@ -183,7 +183,7 @@ def varying_of(entries: list[Entry]) -> list[str]:
 
 
 def label_part(key: str, entry: Entry) -> str:
-    """One setting as a label has it; empty for a default, or where the mode ignores it."""
+    """A setting as a part of a label; empty for a default, or if the mode ignores it."""
     value, plain = entry.settings.get(key), key.replace("_size", "").replace("_", " ")
     if value is None or (key in OF_TESTBED and not value):
         return ""

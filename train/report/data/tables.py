@@ -1,10 +1,10 @@
 """The tables behind a report's figures: losses, metrics, seconds and ranks, from records alone.
 
-Seconds per iteration are those of the lowest rank on record: all ranks of a step end together, in
-its collective. The first step of each attempt is left out, since it also pays for what happens
-once. A loss curve is compared with that of a reference, whose settings may differ in what leaves
-losses alone: one rule makes all sync modes and splits compute the same mean gradient, so their
-losses should differ by rounding alone.
+Seconds per iteration are those of the lowest recorded rank: all ranks of a step end together, in
+its collective. The first step of each attempt is left out, since it includes one-time costs. A loss
+curve is compared with that of a reference, whose settings may differ if they do not affect losses.
+All sync modes and splits compute the same mean gradient, so their losses should differ only by
+rounding.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +21,11 @@ from train.report.data.subject import Entry, Subject
 
 P = ParamSpec("P")
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
-FIRST = 5  # losses that are shown one by one, as the courses ask
+FIRST = 5  # losses that are shown one by one, as in the courses
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows as a table; what is not known stays None, and whole numbers stay whole."""
+    """The rows as a table; unknown values stay None, and whole numbers stay whole."""
     return pd.DataFrame(list(rows), dtype=object)
 
 
@@ -40,23 +40,23 @@ def as_table(rows: Callable[P, Iterable[Row]]) -> Callable[P, pd.DataFrame]:
 
 
 def records(table: pd.DataFrame) -> list[Row]:
-    """The rows of a table; None is what is not known."""
+    """The rows of a table; unknown values are None."""
     rows: list[Row] = table.astype(object).where(table.notna(), None).to_dict("records")
     return rows
 
 
 def timed(run: Run) -> list[Row]:
-    """The steps of the last attempt that seconds are taken from: all but its first."""
+    """The timed steps of the last attempt: all but its first."""
     steps = run.first_rank("step")
     return [row for row in steps[1:] if numbers([row["step_s"]])]
 
 
 def all_steps(run: Run) -> list[Row]:
-    """Each step once, over all attempts: that of the latest attempt counts."""
+    """Each step once, over all attempts; the latest attempt counts."""
     found: dict[int, Row] = {}
     for part in [*run.attempts, run]:
         steps = part.first_rank("step")
-        if steps:  # an attempt goes on from a checkpoint: what came after that is void
+        if steps:  # an attempt continues from a checkpoint: earlier steps after it are void
             found = {step: row for step, row in found.items() if step < steps[0]["step"]}
         found |= {row["step"]: row for row in steps}
     return [found[step] for step in sorted(found)]
@@ -68,7 +68,7 @@ def evaluations(run: Run) -> list[Row]:
 
 
 def curve(run: Run) -> dict[int, float]:
-    """The loss by step, where it is a number."""
+    """The loss by step, if it is a number."""
     return {row["step"]: row["loss"] for row in all_steps(run) if numbers([row["loss"]])}
 
 
@@ -84,14 +84,14 @@ def losses(subject: Subject) -> Iterator[Row]:
 
 
 def reference(entry: Entry, subject: Subject) -> Entry:
-    """The run whose loss curve that of `entry` should equal: single if there, else the first."""
+    """The run whose loss curve `entry` should equal: single if there is one, else the first."""
     alike = [one for one in subject.entries if _curve_key(one) == _curve_key(entry)]
     with_steps = [one for one in alike if one.run.first_rank("step")] or [entry]
     return min(with_steps, key=lambda one: one.sync != "single")
 
 
 def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
-    """The same for runs that should have one loss curve."""
+    """Equal for runs that should have the same loss curve."""
     free = affecting("sending", "sharing", "computing") | OF_TESTBED | WIDTH
     if entry.sync in INEXACT:
         free -= WIDTH | {"sync"}
@@ -99,7 +99,7 @@ def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
 
 
 def _same_draw(entry: Entry, subject: Subject) -> Entry | None:
-    """The first run on as many workers with the same split: dropout, too, draws the same masks."""
+    """The first run with as many workers and the same split: its dropout draws the same masks."""
 
     def draw(one: Entry) -> tuple[object, ...]:
         return _curve_key(one), one.workers, one.settings.get("split") or "even"
@@ -109,7 +109,7 @@ def _same_draw(entry: Entry, subject: Subject) -> Entry | None:
 
 
 def largest_gap(entry: Entry, base: Entry) -> tuple[float, int] | None:
-    """The largest difference of their losses, and its step; None: no step in common."""
+    """The largest difference of their losses, and its step; None without common steps."""
     first, second = curve(base.run), curve(entry.run)
     apart = [(abs(first[step] - second[step]), -step) for step in first.keys() & second.keys()]
     return (max(apart)[0], -max(apart)[1]) if apart else None
@@ -117,7 +117,7 @@ def largest_gap(entry: Entry, base: Entry) -> tuple[float, int] | None:
 
 @as_table
 def first_losses(subject: Subject) -> Iterator[Row]:
-    """The first losses of each run, and how far it is from its reference and from its like."""
+    """The first losses of each run, and its differences from its reference and a similar run."""
     for entry in subject.entries:
         base, like = reference(entry, subject), _same_draw(entry, subject)
         own = curve(entry.run)
@@ -145,7 +145,7 @@ def metrics(subject: Subject) -> Iterator[Row]:
 
 
 def main_metrics(subject: Subject) -> list[str]:
-    """The first metric of all, of each evaluation set; or else the loss of evaluations."""
+    """The first metric, of each evaluation set; or else the loss of evaluations."""
     known = [row["metrics"] for one in subject.entries for row in evaluations(one.run)]
     names = list(dict.fromkeys(name for one in known for name in one or {}))
     first = next((name for name in names if not name.startswith("eval_loss")), None)
@@ -156,7 +156,7 @@ def main_metrics(subject: Subject) -> list[str]:
 
 
 def last_metric(entry: Entry, name: str) -> Any:
-    """Of its last evaluation."""
+    """Its value in the last evaluation."""
     rows = evaluations(entry.run)
     return (rows[-1]["metrics"] or {}).get(name) if rows else None
 
@@ -211,7 +211,7 @@ def seconds(subject: Subject) -> Iterator[Row]:
 
 @as_table
 def per_rank(subject: Subject) -> Iterator[Row]:
-    """Each rank's part; what a rank does before it waits for others is its own work."""
+    """Each rank's part; its own work is what it does before it waits for others."""
     for entry in subject.entries:
         for rank, kinds in entry.run.ranks.items() if entry.workers > 1 else ():
             steps = kinds["step"][1:]
@@ -232,25 +232,25 @@ def own_work_s(row: Row) -> float | None:
 
 
 def of_runs(per_run: list[list[Row]]) -> dict[str, float | None]:
-    """Over the steps of one run; over the means of several."""
+    """Over the steps of one run; or over the means of several runs."""
     if len(per_run) > 1:
         return estimate(mean_of(rows, "step_s") for rows in per_run)
     return estimate(row["step_s"] for rows in per_run for row in rows)
 
 
 def mean_of(rows: Iterable[Row], name: str) -> float | None:
-    """The mean of one column; None where no row has a number in it."""
+    """The mean of one column; None if no row has a number in it."""
     return mean(row[name] for row in rows)
 
 
 def add_up(values: Iterable[Any]) -> float | None:
-    """The sum; None where one of `values` is no number."""
+    """The sum; None if one of `values` is not a number."""
     every = list(values)
     return sum(every) if len(numbers(every)) == len(every) else None
 
 
 def rate(rows: list[Row]) -> float | None:
-    """Samples per second over `rows`, those of all ranks."""
+    """Samples per second over `rows`, of all ranks together."""
     known = [row for row in rows if len(numbers([row["samples"], row["step_s"]])) == 2]
     total_s = sum(row["step_s"] for row in known)
     return sum(row["samples"] for row in known) / total_s if total_s else None
@@ -269,7 +269,7 @@ def state(entry: Entry) -> str:
 
 @as_table
 def overview(subject: Subject) -> Iterator[Row]:
-    """A row a run: its settings, how it ended, how far it came."""
+    """A row for each run: its settings, how it ended, and its last step."""
     columns = "run folder state task sync workers nodes batch_size precision seed steps".split()
     for entry in subject.entries:
         steps = all_steps(entry.run)

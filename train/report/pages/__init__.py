@@ -1,1 +1,1 @@
-"""Numbers become a report's sentences, figures and pages."""
+"""Turn numbers into a report's sentences, figures and pages."""

@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # as a testbed takes it
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)bit")  # in the form of a testbed's --rate
 INK = "#010203"  # stands for the page's own colour until the figure is placed
 PRINT_INK, PAPER = "#1b1f24", "#ffffff"
-# Okabe and Ito's, less black and yellow; the light ones darker, for 3:1 on white.
+# Okabe and Ito's, without black and yellow; the light ones darker, for 3:1 on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#BF6496", "#B07A00", "#3A93C9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = (
     "-", (0, (6, 3)), (3, (2, 2)), (0, (8, 2, 2, 2)), (1, (1, 2)), (4, (4, 4))
 )  # fmt: skip
 WIDTH_IN = 4.2  # on a phone of 390 pixels, type of 9.5 points then has 11
-LINE_IN, LETTERS = 0.18, 46  # of a line of text, and letters across the figure
+LINE_IN, LETTERS = 0.18, 46  # height of a line of text, and letters across the figure
 STYLE = Path(__file__).with_name("figures.mplstyle")  # in which INK stands for colours
 
 
@@ -40,7 +40,7 @@ def figure_of(height_in: float, **how: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as an <svg> element, of which text and axes have the page's colour."""
+    """The figure as an <svg> element; its text and axes have the page's colour."""
     out = io.StringIO()
     metadata = {"Date": None, "Creator": None}
     figure.savefig(out, format="svg", transparent=True, metadata=metadata)
@@ -49,7 +49,7 @@ def as_svg(figure: Any) -> str:
 
 
 def alone(svg: str) -> str:
-    """The figure as a file of its own: on white, whatever the reader's desktop is."""
+    """The figure as a separate file: on white, whatever the reader's desktop uses."""
     svg = svg.replace("currentColor", PRINT_INK)
     cut = svg.index(">") + 1
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'
@@ -57,12 +57,12 @@ def alone(svg: str) -> str:
 
 
 def text(words: Any, letters: int = LETTERS) -> str:
-    """In lines of so many letters, and nothing in it is read as mathematics."""
+    """Break into lines of at most `letters`, and escape mathematical notation."""
     return "\n".join(textwrap.wrap(str(words), letters)).replace("$", r"\$")
 
 
 def legend(figure: Any, handles: Sequence[Any]) -> None:
-    """Names above the figure, which grows by their height; in columns where all are short."""
+    """Names above the figure, which grows by their height; in columns if all are short."""
     names = [text(one.get_label(), LETTERS - 8) for one in handles]
     columns = max(1, min(len(names), LETTERS // (max(map(len, names)) + 6)))
     how = {"loc": "outside upper left", "ncols": columns, "frameon": False}
@@ -72,7 +72,7 @@ def legend(figure: Any, handles: Sequence[Any]) -> None:
 
 
 def whole_numbers(axis: Any) -> None:
-    """Steps and epochs have no fractions."""
+    """Label with whole numbers only: steps and epochs have no fractions."""
     from matplotlib.ticker import MaxNLocator
 
     axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=6))
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
 
 
 def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> str:
-    """With half of the interval, where there is one."""
+    """The mean, with half of the interval if there is one."""
     if low_s is None or high_s is None or high_s <= low_s:
         return duration(mean_s)
     scale, unit = (1.0, "s") if mean_s >= 1 else (1e3, "ms")
@@ -97,6 +97,6 @@ def with_interval(mean_s: float, low_s: float | None, high_s: float | None) -> s
 
 
 def link_rate(text: str) -> str:
-    """`1gbit` as "1 Gbit/s"; other texts, such as "unlimited", as they are."""
+    """`1gbit` as "1 Gbit/s"; other texts, such as "unlimited", unchanged."""
     found = _RATE.fullmatch(text)
     return f"{found[1]} {found[2].upper() if found[2] != 'k' else 'k'}bit/s" if found else text

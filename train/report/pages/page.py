@@ -1,4 +1,4 @@
-"""A subject becomes one self-contained page, its Markdown, and the data of every figure."""
+"""Turn a subject into one self-contained page, its Markdown, and the data of every figure."""
 
 import json
 import logging
@@ -40,9 +40,9 @@ def shown(
     columns: Iterable[str] | None = None,
     longest: int | None = None,
 ) -> list[Column]:
-    """Those columns that have a value, with their first `longest` rows.
+    """The columns that have a value, with their first `longest` rows.
 
-    Seconds are in milliseconds where all of a column are below one; data/ keeps seconds.
+    Seconds become milliseconds if all of a column are below one; data/ keeps seconds.
     """
     table = frame(table) if isinstance(table, list) else table
     found = []
@@ -58,7 +58,7 @@ def shown(
 
 
 def as_text(value: Any, column: str = "") -> str:
-    """A value as a person reads it; what is not known is a dash."""
+    """A value as a person reads it; an unknown one is a dash."""
     if value is None or value is pd.NA or value != value:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -72,12 +72,12 @@ def as_text(value: Any, column: str = "") -> str:
 
 
 def as_anchor(title: str) -> str:
-    """What a section is linked by."""
+    """The link target of a section."""
     return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
 
 
 def as_heading(column: str) -> str:
-    """`mean_s` as "mean (s)", which does not break before its unit."""
+    """`mean_s` as "mean (s)", without a line break before the unit."""
     column = column.replace("samples_per_s", "samples/\N{WORD JOINER}s")
     for unit in ("s", "ms", "bytes"):
         if column.endswith(f"_{unit}"):
@@ -86,7 +86,7 @@ def as_heading(column: str) -> str:
 
 
 def html(subject: Subject, parts: list[Section], *, ink: str = "currentColor") -> str:
-    """The page; `ink` is the colour of figures' text and axes, which paper has to be told."""
+    """The page; `ink` is the colour of figures' text and axes, which paper needs explicitly."""
     return _render("report.html.j2", subject, parts, ink=ink)
 
 
@@ -118,9 +118,9 @@ def markdown_table(
     longest: int | None = None,
     name: str = "",
 ) -> str:
-    """A table in Markdown, its columns padded so that it reads well in a terminal, too.
+    """A table in Markdown, with padded columns, so that it is also readable in a terminal.
 
-    Rows beyond the `longest`-th are left to the report's data, under that name.
+    Rows after the `longest`-th are only in the report's data, under that name.
     """
     padded = []
     for one in shown(table, columns, longest):
@@ -135,7 +135,7 @@ def markdown_table(
 
 
 def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
-    """Write the whole report into `folder`; its sections, and why there is no PDF if so."""
+    """Write the whole report into `folder`; return its sections, and why there is no PDF, or ""."""
     parts = sections.build(subject)
     data, figures = folder / "data", folder / "figures"
     for one in (data, figures):
@@ -155,7 +155,7 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
 
 
 def write_pdf(page: str, path: Path) -> str:
-    """Write `page` as a PDF; empty, or why it was not written and what to install."""
+    """Write `page` as a PDF; return "", or why it was not written and what to install."""
     try:
         from weasyprint import HTML
     except ImportError:
@@ -164,11 +164,11 @@ def write_pdf(page: str, path: Path) -> str:
         why = "WeasyPrint finds no " + (str(error).split("'")[1] if "'" in str(error) else "pango")
         return NO_PDF.format(why=why, how=PANGO)
     for name in ("weasyprint", "fontTools"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # of CSS that only browsers know
+        logging.getLogger(name).setLevel(logging.ERROR)  # about CSS that only browsers know
     HTML(string=page, url_fetcher=_fetch_nothing).write_pdf(path)
     return ""
 
 
 def _fetch_nothing(url: str, *args: object, **kwargs: object) -> dict[str, object]:
-    """The page holds all that it shows."""
+    """Refuse to load anything: the page contains all that it shows."""
     raise ValueError(f"{url}: a report fetches nothing")

@@ -1,4 +1,4 @@
-"""Tables become vector figures in two ways: lines over a column, and a bar for each row.
+"""Draw tables as vector figures in two ways: lines over a column, and a bar for each row.
 
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
@@ -21,12 +21,12 @@ OF_PHASES = ("#E69F00", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#999999")
 PHASE_COLOURS = dict(zip([*PHASES, "other"], OF_PHASES, strict=True))
 OF_EVALUATION = ("#0072B2", "#E69F00", "#D55E00", "#999999")
 EVALUATION_COLOURS = dict(zip(("predict", "metric", "sync", "other"), OF_EVALUATION, strict=True))
-EXPECTED = "#8A8F98"  # of what was not measured; 3:1 on light and on dark
-NAME_LETTERS = 24  # of a bar's name in a line
+EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on dark
+NAME_LETTERS = 24  # of a bar's name in one line
 PANEL_IN = 2.1
-MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on a page of paper
+MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
 ALL = slice(None)
-MOST_POINTS = 30  # of a line, which has markers up to so many
+MOST_POINTS = 30  # of a line with markers
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Panel:
     by: str = "run"
     title: str = ""
     predicted: str = ""  # a column that is drawn dashed, in the colour of the line
-    hollow: str = ""  # a column that is true of doubtful points
+    hollow: str = ""  # a column that is true for doubtful points
     ideal: tuple[tuple[float, float], ...] = ()  # points of a thin line
-    is_log: bool = False  # with gaps where a value is zero
+    is_log: bool = False  # with gaps at zero values
     from_zero: bool = False
 
 
 def lines(rows: Sequence[Sequence[Panel]]) -> str:
-    """The panels of each row side by side; a line has one look in all of them."""
+    """The panels of each row side by side; a line looks the same in all of them."""
     every = [panel for panels in rows for panel in panels]
     names = list(dict.fromkeys(name for one in every for name in one.table[one.by]))
     size = {"nrows": len(rows), "ncols": len(rows[0]), "sharex": "col"}
@@ -74,7 +74,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
         if panel.is_log:  # such an axis has no zero
             y = y.abs().where(y != 0)
         colour = {"color": COLOURS[number % len(COLOURS)], "linewidth": 1.5 if number else 2.6}
-        # with the colours, no two of the first 36 look the same; beside an ideal dashes say more
+        # with the colours, the first 36 all look different; beside an ideal line, dashes mean more
         dashes = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         marker = marker if len(rows) <= MOST_POINTS else ""
@@ -92,7 +92,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
     drawing.whole_numbers(axis)
-    if panel.from_zero:  # over workers, at those that were run
+    if panel.from_zero:  # over workers, with ticks at the measured numbers
         axis.set_xticks(sorted(panel.table[panel.x].unique()))
     if panel.ideal or panel.from_zero:
         axis.set_ylim(0, None)
@@ -103,7 +103,7 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
 
 
 def losses(table: pd.DataFrame) -> str:
-    """Loss over steps, and below it how far each run is from its reference, if any is."""
+    """Loss over steps, and below it each run's difference from its reference, if any."""
     apart = table[table["difference"].notna()]
     rows = [[Panel(table, "step", "loss", "loss")]]
     if (apart["difference"] != 0).any():
@@ -114,7 +114,7 @@ def losses(table: pd.DataFrame) -> str:
 
 
 def metrics(table: pd.DataFrame) -> str:
-    """A panel for each metric, over epochs; over steps where these were not counted."""
+    """A panel for each metric, over epochs; over steps if epochs were not counted."""
     table = table.assign(epoch=table["epoch"].where(table["epoch"].astype(bool), table["step"]))
     of_metrics = table.groupby("metric", sort=False)
     return lines([[Panel(own, "epoch", "value", str(name))] for name, own in of_metrics])
@@ -123,8 +123,8 @@ def metrics(table: pd.DataFrame) -> str:
 def speedup(table: pd.DataFrame) -> str:
     """Speed-up and efficiency over workers, of all series; bases of other widths have a row.
 
-    A series has the points that were measured and no other; hollow ones are doubtful. The dashed
-    line is what the model of cost says of it.
+    A series has only the measured points; hollow ones are doubtful. The dashed line is the
+    prediction of the cost model.
     """
     table = table.assign(doubtful=table["efficiency"] > DOUBTFUL)
     table["efficiency_predicted"] = table["predicted"].astype(float) / table["ideal"].astype(float)
@@ -145,7 +145,7 @@ def speedup(table: pd.DataFrame) -> str:
 
 
 def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """A figure for each chart's name: a column over workers, and what its axis says of it."""
+    """A figure for each chart's name: a column over workers, and its axis label."""
     return {
         name: lines([[Panel(known, "workers", column, label, by="series", from_zero=True)]])
         for name, (column, label) in charts.items()
@@ -164,10 +164,11 @@ def bars(
     beside: bool = False,
     rows: slice = ALL,
 ) -> str:
-    """A bar for each name: its parts, the columns of `sizes`, stacked, or `beside` each other.
+    """A bar for each name: its parts, the columns of `sizes`, stacked or `beside` each other.
 
-    Values stand at the ends, or else `labels`. `ends` are those of an interval, in two columns;
-    None where nothing was measured twice. Of many, only `rows` are drawn, on the scale of all.
+    Values are printed at the ends, or else `labels`. `ends` has the ends of intervals in two
+    columns; None if nothing was measured twice. If there are many bars, only `rows` are drawn, on
+    the scale of all.
     """
     longest = max((sizes if beside else sizes.sum(axis=1)).max().max(), 0 if ends is None else
                   ends.astype(float).max(axis=None))  # fmt: skip
@@ -193,7 +194,7 @@ def bars(
             drawing.legend(figure, drawn)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.4, -0.6)
-        axis.set_xlim(0, 1.35 * longest or 1)  # with room for what stands at the ends
+        axis.set_xlim(0, 1.35 * longest or 1)  # with space for the text at the ends
         axis.set_xlabel(text(unit, 36))
         axis.spines["left"].set_visible(False)
         axis.tick_params(left=False)
@@ -203,11 +204,11 @@ def bars(
 
 
 def _intervals(axis: Any, whole: Any, ends: pd.DataFrame | None, labels: list[str]) -> str:
-    """Draw those that are known, and what stands behind them; what the axis says of them."""
+    """Draw the known intervals; return the text of the axis about them."""
     if ends is None or ends.isna().all(axis=None):
         axis.bar_label(axis.barh(whole.index, whole, alpha=0), labels=labels, padding=4)
         return ""
-    # no time is negative, whatever the interval of a few values says
+    # no time is negative, whatever an interval of a few values says
     low, high = ends.astype(float).clip(lower=0).to_numpy().T
     reach = [(whole - low).fillna(0).clip(lower=0), (high - whole).fillna(0).clip(lower=0)]
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
@@ -217,7 +218,7 @@ def _intervals(axis: Any, whole: Any, ends: pd.DataFrame | None, labels: list[st
 
 
 def as_digits(value: float) -> str:
-    """What stands at a bar's end; never as a power of ten where digits can be read."""
+    """The text at a bar's end; not a power of ten if plain digits are readable."""
     if value != value:
         return "none"
     return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
@@ -255,7 +256,7 @@ evaluation = partial(phases, EVALUATION_COLOURS, "eval_s", "seconds per evaluati
 
 
 def memory(table: pd.DataFrame, rows: slice = ALL) -> str:
-    """The most that one worker had, of its GPU's memory where it has one, by precision."""
+    """The most memory of one worker, by precision; of its GPU if it has one."""
     on_gpu = table["peak_gpu_memory_bytes"].notna().any()
     name = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
     sizes = by_kind(table[name].astype(float) / 2**20, table["precision"].fillna(""))
@@ -277,7 +278,7 @@ def by_kind(values: Any, kinds: Any) -> pd.DataFrame:
 
 
 def traffic(totals: pd.DataFrame, rows: slice = ALL) -> str:
-    """Bytes that all hosts of a run should have sent, beside those that were counted."""
+    """The expected bytes of all hosts of a run, beside the counted ones."""
     sent = totals[totals["direction"] == "sent"].groupby("run", sort=False)
     table = sent[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
     table.columns = ["expected", "counted"]

@@ -1,4 +1,4 @@
-"""What was run, on what, and how to do it again, from the run folders."""
+"""What was run, on which machines, and how to repeat it, from the run folders."""
 
 import shlex
 
@@ -9,12 +9,12 @@ from train.report.data.subject import Entry, Subject
 
 
 def is_simulated(entry: Entry) -> bool:
-    """Whether its nodes were one machine: the local launcher's, or a testbed's."""
+    """Whether its nodes were one machine: with the local launcher, or on a testbed."""
     return entry.run.job.get("launcher") == "local" or "rate" in entry.settings
 
 
 def hosts(subject: Subject) -> list[Row]:
-    """Each host once, with what it is made of; nodes that one machine simulated are that one."""
+    """Each host once, with its hardware; nodes simulated by one machine count as that machine."""
     found: dict[str, Row] = {}
     for entry in subject.entries:
         for name, env in entry.run.environments.items():
@@ -30,7 +30,7 @@ def hosts(subject: Subject) -> list[Row]:
 
 
 def versions(subject: Subject) -> list[Row]:
-    """Names and versions; several where runs or hosts differ."""
+    """Names and versions; several if runs or hosts differ."""
     found: dict[str, dict[str, None]] = {}
     for entry in subject.entries:
         for env in entry.run.environments.values():
@@ -44,9 +44,9 @@ def versions(subject: Subject) -> list[Row]:
 
 
 def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
-    """Settings that all runs share: those that somebody or the task has set, and the defaults.
+    """Settings that all runs share: those that the user or the task has set, and the defaults.
 
-    Those that vary stand in the table of runs.
+    Settings that differ are in the table of runs.
     """
     configs = [entry.run.config for entry in subject.entries] or [{}]
     usual = defaults()
@@ -79,7 +79,7 @@ def notes(subject: Subject) -> list[str]:
 
 
 def _of_runs(subject: Subject) -> list[str]:
-    """What is missing or broken in runs; the same of several runs or ranks is one note."""
+    """Missing or broken parts of runs; the same one of several runs or ranks is one note."""
     found: dict[str, list[tuple[str, str]]] = {}
     for entry in subject.entries:
         run, name = entry.run, entry.name if entry.title else entry.run.name

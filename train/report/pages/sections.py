@@ -22,7 +22,7 @@ Charts = Mapping[str, Mapping[str, tuple[str, str]]]  # by the names of sections
 
 @dataclass
 class Section:
-    """One part of the report; `figures` are SVGs in the page's colour, by the name of each."""
+    """One part of the report; `figures` are SVGs in the page's colour, by name."""
 
     name: str  # of its data
     table: pd.DataFrame
@@ -30,13 +30,13 @@ class Section:
     text: str = ""
     lines: list[str] = field(default_factory=list)  # before it
     figures: dict[str, str] = field(default_factory=dict)
-    shown: list[str] | None = None  # columns of the table in the page; None: all of it
-    data: dict[str, pd.DataFrame] = field(default_factory=dict)  # what is written beside it
-    longest: int = 60  # rows in the page; all are in the data
+    shown: list[str] | None = None  # columns of the table in the page; None: all of them
+    data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
+    longest: int = 60  # rows in the page; the data has all of them
 
 
 def build(subject: Subject) -> list[Section]:
-    """Those that there are records for, in reading order."""
+    """The sections for which there are records, in reading order."""
     texts = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
     charts = {name: one.pop("charts", {}) for name, one in texts.items()}
     return [

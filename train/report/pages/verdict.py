@@ -1,4 +1,4 @@
-"""What a report says first: what ran on what, one row for each group of repeats, warnings."""
+"""The beginning of a report: what ran on what, a row for each group of repeats, warnings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,12 @@ from train.report.data.tables import add_up, frame, records
 from train.report.pages import provenance
 from train.report.pages.drawing import duration, link_rate, with_interval
 
-SAME_TOKENS = 1.02  # times as many are the same work
+SAME_TOKENS = 1.02  # a ratio of tokens below it counts as the same work
 MOST_NAMED = 3  # bases of speed-ups in a sentence
 
 
 class Verdict(NamedTuple):
-    """The first screen of a report; parts for which there are no records are empty."""
+    """The first screen of a report; parts without records are empty."""
 
     ran: str
     table: pd.DataFrame
@@ -70,9 +70,9 @@ def _warnings(subject: Subject, seconds: list[Row], gains: list[Row]) -> Iterato
 
 
 def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFrame:
-    """A row for each group of repeats, those without seconds too: a run that failed is not hidden.
+    """A row for each group of repeats, also for failed runs without seconds.
 
-    Of repeats, numbers are means.
+    For repeats, numbers are means.
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
     of_evaluation = {row["run"]: row for row in records(tables.evaluation_seconds(subject))}
@@ -86,20 +86,20 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
         row["samples_per_s"] = timed.get("samples_per_s")
         row |= {"speedup": gain.get("speedup"), "efficiency": gain.get("efficiency")}
         row["final_loss"] = mean(_last_loss(one) for one in entries)
-        if not seconds:  # runs that were to evaluate only
+        if not seconds:  # runs of an evaluation only
             made = of_evaluation.get(label, {})
             row["seconds_per_evaluation"] = _seconds(made, "eval_s")
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
         rows.append(row | {"losses": _equality(entries, subject)} | _traffic(entries, traffic))
     table = frame(rows)
-    if len(table) and set(table["state"]) == {"done"}:  # which the first line says of all
+    if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
         table = table.drop(columns="state")
     return table if len(table) and table.drop(columns="run").notna().any(axis=None) else table[:0]
 
 
 def _evaluation_gains(subject: Subject) -> list[Row]:
-    """Those of evaluations, in the form of `scaling.speedup`."""
+    """The speed-ups of evaluations, in the form of `scaling.speedup`."""
     return [
         {"run": f"the evaluation of {row['run']}", "base": f"its series on {row['base_workers']}"}
         | {"efficiency": row["speedup"] * row["base_workers"] / row["workers"]}
@@ -109,7 +109,7 @@ def _evaluation_gains(subject: Subject) -> list[Row]:
 
 
 def _unequal_tokens(subject: Subject) -> Iterator[str]:
-    """A warning where samples of one task have other numbers of tokens: other padding, mostly."""
+    """A warning if samples of one task have different numbers of tokens, mostly from padding."""
     found: dict[str, dict[float, str]] = {}
     for entry in subject.entries:
         rows = [row for row in entry.run.rows("step") if row["local_tokens"]]
@@ -135,7 +135,7 @@ def _last_loss(entry: Entry) -> float | None:
 
 
 def _equality(entries: list[Entry], subject: Subject) -> str | None:
-    """How far the losses of repeats are from those of their references: the furthest counts."""
+    """The difference of repeats' losses from those of their references: the largest counts."""
     gaps, sync = [], ""
     for entry in entries:
         base = tables.reference(entry, subject)
@@ -157,7 +157,7 @@ def _equality(entries: list[Entry], subject: Subject) -> str | None:
 
 
 def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
-    """MB that all hosts of a run should have sent, and that their interfaces counted."""
+    """The expected MB of all hosts of a run, and the MB that their interfaces counted."""
     if not len(table):
         return {}
     sent = table[(table["direction"] == "sent") & table["epoch"].astype(bool)]
@@ -185,13 +185,13 @@ def _shared_cores(subject: Subject) -> Iterator[str]:
 
 
 def _cores(entry: Entry) -> float:
-    """Those that all its workers have together; 0: not known."""
+    """The cores of all its workers together; 0: unknown."""
     cores = numbers(env.get("cores") for env in entry.run.environments.values())
     return sum(cores[:1] if provenance.is_simulated(entry) else cores)
 
 
 def _ran(subject: Subject) -> str:
-    """On what it ran, how many of how many runs are done, of what."""
+    """A sentence: the machine, how many of the runs are done, and of what."""
     entries, hosts = subject.entries, provenance.hosts(subject)
     kinds = "; ".join(dict.fromkeys(map(_kind, hosts)))
     where = f"on {len(hosts)} host{'' if len(hosts) == 1 else 's'} ({kinds})" if hosts else ""
@@ -203,7 +203,7 @@ def _ran(subject: Subject) -> str:
     cores = max(map(_cores, entries), default=0)
     where += f", up to {workers} workers on {cores:.0f} cores" if workers > 1 and cores else ""
     done, total = sum(tables.state(one) == "done" for one in entries), len(entries)
-    total = max(total, len(subject.cells))  # of a study also those that have no folder
+    total = max(total, len(subject.cells))  # for a study also cells without a folder
     count = f"{done} of {total} runs done" if total > 1 or not done else "1 run, done"
     tasks = sorted({str(one.settings.get("task")) for one in entries} - {"None"})
     paths = filter(None, (one.run.config.get("data_dir") for one in entries))

@@ -1,4 +1,4 @@
-"""A compressor is a hook that makes gradients about their mean over ranks; what one must do."""
+"""The contract of a compressor: a hook that makes gradients approximately their mean over ranks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +12,17 @@ from muster.errors import UsageError
 from ..base import DEFAULT_MB, plugin_names
 from ..ddp.hooks import Bucket, BucketHook, Lane, summed
 
-Named = Mapping[str, Tensor]  # gradients, by the names of their parameters
-REMEMBERED = ("error", "right")  # kinds of what is kept
+Named = Mapping[str, Tensor]  # gradients by the names of their parameters
+REMEMBERED = ("error", "right")  # kinds of tensors that compressors remember between steps
 
 
 class Compressor(BucketHook):
-    """Implemented by each file beside this one that remembers what it leaves out (error feedback).
+    """The base class of a compressor that remembers what it leaves out (error feedback).
 
-    It is added to the next step's gradient, so that nothing is lost for good, only late. It is
-    remembered by the names of parameters, since DDP makes other buckets after the first pass.
+    What is left out of one step's gradient is added to the next one, so it arrives late but is not
+    lost. It is remembered by parameter name, since DDP rebuilds its buckets after the first pass.
 
-    Rows of large embeddings are few: they are averaged as they are.
+    Large embeddings have few used rows: these are averaged without compression.
     """
 
     default_mb = DEFAULT_MB
@@ -32,17 +32,17 @@ class Compressor(BucketHook):
         self._names = {param: name for name, param in given[0].named_parameters()}
         self.lane = Lane(self.ranks, self.options, self.device)
         self._remembered: dict[str, Tensor] = {}
-        self._next: dict[str, Tensor] = {}  # to be remembered, once this bucket is the mean
+        self._next: dict[str, Tensor] = {}  # to be remembered once this bucket has become the mean
 
     def compress(self, gradients: Named) -> None:
-        """Make `gradients` about their mean over ranks, in place, the same bits on every rank.
+        """Make `gradients` about their mean over ranks, in place, with the same bits on all.
 
-        They are dense and of one dtype. What is left out is handed to `keep_error`.
+        They are dense and of one dtype. Pass what is left out to `keep_error`.
         """
         raise NotImplementedError
 
     def send(self, bucket: Bucket) -> Future[Tensor]:
-        _ = self.lane.ranks  # whose group is made here: not in the thread
+        _ = self.lane.ranks  # Creates the group in this thread, not in the lane's.
         return self.lane.promise(self._average_bucket, bucket)
 
     def _average_bucket(self, bucket: Bucket) -> Tensor:
@@ -56,9 +56,9 @@ class Compressor(BucketHook):
 
     @torch.no_grad()
     def average_named(self, named: Named) -> None:
-        """`compress`; what is no number on some rank, and so on all, is not remembered."""
-        # All zero: not used in this pass. What DDP gets for it may be thrown away, if no rank has
-        # used it; so nothing of what is remembered for it is sent.
+        """Call `compress`; NaN and infinite values, the same on all ranks, are not remembered."""
+        # A gradient of zeros was not used in this pass. DDP may discard the result if no rank has
+        # used it, so none of its remembered error is sent.
         self._used = {name for name, gradient in named.items() if gradient.any()}
         self._next = {}
         self.compress(named)
@@ -66,16 +66,16 @@ class Compressor(BucketHook):
             self._remembered.update(self._next)
 
     def keep(self, what: str, name: str, tensor: Tensor) -> None:
-        """Remember `tensor` until that parameter comes again."""
+        """Remember `tensor` until this parameter's next gradient."""
         self._next[self._key(what, name)] = tensor
 
     def recall(self, what: str, name: str, like: Tensor) -> Tensor | None:
-        """What was kept, if it has the form of `like`."""
+        """What was remembered, if it has the shape of `like`."""
         found = self._remembered.get(self._key(what, name))
         return None if found is None or found.shape != like.shape else found.to(like)
 
     def with_error(self, gradients: Named) -> list[Tensor]:
-        """Each with what earlier steps have left out of it."""
+        """Each gradient plus what earlier steps have left out of it."""
         found = []
         for name, gradient in gradients.items():
             error = self.recall("error", name, gradient) if name in self._used else None
@@ -83,7 +83,7 @@ class Compressor(BucketHook):
         return found
 
     def keep_error(self, gradients: Named, flat: Tensor) -> None:
-        """Have `flat`, all that was left out of what `with_error` returned, added the next time."""
+        """Remember `flat`, what was left out of what `with_error` returned, for the next step."""
         parts = flat.split([gradient.numel() for gradient in gradients.values()])
         for (name, gradient), part in zip(gradients.items(), parts, strict=True):
             error = part.view(gradient.shape)
@@ -94,10 +94,10 @@ class Compressor(BucketHook):
         return dict(self._remembered)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """What another way to compress kept is left out.
+        """Continue from `state`, without what another way to compress has remembered.
 
         Raises:
-            UsageError: it is of a time when memory was kept by the numbers of buckets.
+            UsageError: it is so old that errors were stored by bucket number.
         """
         way, known = self.options.compress, plugin_names("compression")
         keys = [name.split("/") for name in state]
@@ -113,11 +113,11 @@ class Compressor(BucketHook):
 
 
 class Cast(BucketHook):
-    """Gradients travel as numbers of fewer bits; there is nothing to remember."""
+    """Send gradients as numbers of fewer bits; there is nothing to remember."""
 
     dtype: torch.dtype
 
     def start(self, flat: Tensor) -> Future[Tensor]:
-        # divided first, so that the sum does not leave the small type's range
+        # divided first, so that the sum stays in the range of the small type
         small = (flat / self.ranks.world_size).to(self.dtype)
         return summed(small, self.ranks).then(lambda done: flat.copy_(done.value()))

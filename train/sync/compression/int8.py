@@ -1,11 +1,11 @@
-"""Send gradients as 8-bit integers with a scale per 1024 values, and remember what rounding took.
+"""Send gradients as 8-bit integers with a scale per 1024 values; remember the rounding error.
 
-Each rank averages its part of the values, received from all others, and gives the mean to all: a
-reduce-scatter and an all-gather, with a quarter of the bytes of float32 in both.
+Each rank receives its part of the values from all others, averages it, and sends the mean to all: a
+reduce-scatter and an all-gather, each with a quarter of the bytes of float32.
 
-What rounding took is added to the next step's gradient: error feedback, of F. Seide et al., "1-bit
-stochastic gradient descent", Interspeech 2014. That both directions are rounded and corrected so is
-H. Tang et al., "DoubleSqueeze", ICML 2019.
+The rounding error is added to the next step's gradient. This is error feedback: F. Seide et al.,
+"1-bit stochastic gradient descent", Interspeech 2014. Rounding and correcting both directions is
+from H. Tang et al., "DoubleSqueeze", ICML 2019.
 """
 
 import torch
@@ -24,17 +24,17 @@ SCALE = torch.float32
 class Int8(Compressor):
     def compress(self, gradients: Named) -> None:
         flat, ranks = flatten(self.with_error(gradients)), self.ranks.world_size
-        part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that one rank averages
-        # (n,) with zeros behind it, as (ranks, part): row r goes to rank r
+        part = -(-len(flat) // (ranks * CHUNK)) * CHUNK  # values that each rank averages
+        # (n,) padded with zeros, as (ranks, part): row r goes to rank r
         padded = functional.pad(flat, (0, ranks * part - len(flat))).view(ranks, part)
         sent = quantise(padded)
         error = padded - dequantise(sent, flat.dtype)
-        came = torch.empty_like(sent)  # this rank's part, of each rank
+        came = torch.empty_like(sent)  # this rank's part, from each rank
         self.lane.ranks.note("all_to_all", sent)
         dist.all_to_all_single(came, sent, group=self.lane.ranks.group)
         mean = dequantise(came, flat.dtype).sum(0) / ranks  # (part,)
         row = quantise(mean[None])
-        # What rounding the mean takes, this rank remembers as if its own gradient lacked it.
+        # This rank also remembers the error of rounding the mean, as if its own gradient lacked it.
         error[self.ranks.rank] += ranks * (mean - dequantise(row, flat.dtype)[0])
         self.keep_error(gradients, error.view(-1)[: len(flat)])
         means = dequantise(self.lane.ranks.all_gather(row[0]), flat.dtype)
@@ -42,9 +42,9 @@ class Int8(Compressor):
 
 
 def quantise(rows: Tensor) -> Tensor:
-    """Rows (n, part) as bytes: `part` integers, then a scale per chunk; `part` is whole chunks.
+    """Rows (n, part) as bytes: `part` integers, then a scale per chunk.
 
-    What is no number stays none: the scale of its chunk is none either.
+    `part` is a multiple of the chunk size. A NaN or infinite value makes its chunk's scale so.
     """
     chunks = rows.view(len(rows), -1, CHUNK)
     largest = chunks.abs().amax(2).to(SCALE)
@@ -54,7 +54,7 @@ def quantise(rows: Tensor) -> Tensor:
 
 
 def dequantise(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `quantise` made bytes of, nearly: (n, part) of `dtype`."""
+    """The values, nearly, that `quantise` turned into bytes: (n, part) of `dtype`."""
     chunks = rows.shape[1] // (CHUNK + SCALE.itemsize)
     integers, scales = rows.split([chunks * CHUNK, chunks * SCALE.itemsize], 1)
     steps = integers.view(torch.int8).view(len(rows), chunks, CHUNK).to(dtype)

@@ -1,7 +1,7 @@
-"""Send two thin factors of each matrix, of rank --compress-rank, and remember what they left out.
+"""Send two thin factors of each matrix, of rank --compress-rank, and remember what they leave out.
 
 Vogels, Karimireddy and Jaggi, PowerSGD (2019): one step of subspace iteration on the mean of the
-matrices, from where the last step of training left it.
+matrices, starting from the last training step's result.
 """
 
 import zlib
@@ -15,9 +15,9 @@ from .base import Compressor, Named
 
 
 class PowerSgd(Compressor):
-    """Vectors, and matrices that have about as few values as their factors, are sent as they are.
+    """Vectors, and matrices not much larger than their factors, are sent uncompressed.
 
-    A tensor of more dimensions is a matrix of its first dimension by all others.
+    A tensor of more dimensions becomes a matrix: its first dimension by all others.
     """
 
     def compress(self, gradients: Named) -> None:
@@ -32,7 +32,7 @@ class PowerSgd(Compressor):
     def _average_matrices(self, gradients: Named) -> None:
         matrices = [one.reshape(len(one), -1) for one in self.with_error(gradients)]
         rights = [self._last_right(*one) for one in zip(gradients, matrices, strict=True)]
-        # a matrix (rows, columns) is nearly left (rows, rank) @ right (columns, rank).T
+        # a matrix (rows, columns) is approximately left (rows, rank) @ right (columns, rank).T
         lefts = [matrix @ right for matrix, right in zip(matrices, rights, strict=True)]
         self._mean(lefts)
         lefts = [torch.linalg.qr(left).Q for left in lefts]
@@ -45,7 +45,7 @@ class PowerSgd(Compressor):
             self.keep("right", name, right)
 
     def _last_right(self, name: str, matrix: Tensor) -> Tensor:
-        """The right factor (columns, rank) after the last step; at first, noise."""
+        """The right factor (columns, rank) of the last step; random numbers at first."""
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))  # alike on all ranks
         noise = torch.randn(matrix.shape[1], self.options.compress_rank, generator=generator)
         last = self.recall("right", name, like := noise.to(matrix))
@@ -57,7 +57,7 @@ class PowerSgd(Compressor):
 
 
 def is_worth_it(gradient: Tensor, rank: int) -> bool:
-    """Whether two factors have at most half as many values as the gradient itself."""
+    """Whether the two factors have at most half as many values as the gradient."""
     return (
         gradient.ndim > 1 and 2 * rank * (len(gradient) + gradient[0].numel()) <= gradient.numel()
     )

@@ -1,1 +1,1 @@
-"""torch's DistributedDataParallel, with communication hooks of ours."""
+"""torch's DistributedDataParallel with our communication hooks."""

@@ -1,6 +1,6 @@
-"""`muster.sync`: torch's DistributedDataParallel, with another size of buckets and another hook.
+"""`muster.sync`: torch's DistributedDataParallel, with another bucket size and another hook.
 
-What a script knows of DDP holds: options, errors, `no_sync()`, `join()`, names with `module.`.
+Options, errors, `no_sync()`, `join()` and names with `module.` are those of DDP.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,9 +20,9 @@ from ..ranks import CollectiveLedger, Ranks, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
-MOST_MB = 1e6  # of a bucket: more than any model has
+MOST_MB = 1e6  # of a bucket: larger than any model
 VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
-GONE = {  # options that were, and what does it now
+GONE = {  # removed options, and what replaces them
     "overlap": "gradients are always sent while others are computed",
     "levels": "all ranks are one ring",
     "ddp_prefix": "names always begin with `module.`; model.module.state_dict() has them without",
@@ -106,7 +106,7 @@ def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -
 
 
 def option_problems(options: SyncOptions) -> Iterator[str]:
-    """A line for every option that a mode or a compressor cannot take."""
+    """A line for every option that a mode or a compressor cannot use."""
     yield from one_of("compress", options.compress, "none", *base.plugin_names("compression"))
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
@@ -116,20 +116,20 @@ def option_problems(options: SyncOptions) -> Iterator[str]:
 
 
 class Way(NamedTuple):
-    """How the gradients of a DDP travel."""
+    """How DDP sends its gradients."""
 
-    kind: type[BucketHook] | None  # None: DDP's own
+    kind: type[BucketHook] | None  # None: DDP's own way
     options: SyncOptions
 
     @classmethod
     def of(cls, of_mode: type[BucketHook] | None, options: SyncOptions) -> "Way":
-        """By the compressor that is asked for, or the mode."""
+        """Choose the hook of the compressor if one is asked for, else that of the mode."""
         if options.compress != "none":
             of_mode = base.load_plugin("compression", options.compress)
         return cls(of_mode, options)
 
     def buckets(self) -> dict[str, float]:
-        """How large they are to be, by DDP's own option; asked when there is a process group."""
+        """DDP's option for the bucket size; needs a process group."""
         size = self.options.bucket_mb
         if size is None and self.kind is not None and dist.get_backend() == "gloo":
             size = self.kind.default_mb
@@ -138,7 +138,7 @@ class Way(NamedTuple):
     def register(
         self, model: DistributedDataParallel, ledger: CollectiveLedger | None = None
     ) -> BucketHook:
-        """Have `model`, just made, call a hook, which is returned; idle where `kind` is None."""
+        """Register a hook with the new `model` and return it; it does nothing if `kind` is None."""
         group, ledger = model.process_group, ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
         hook = (self.kind or BucketHook)(model.module, ranks, self.options)
@@ -148,9 +148,9 @@ class Way(NamedTuple):
 
 
 class SyncedDataParallel(DistributedDataParallel):
-    """DDP with a hook of ours, which its copies have as well; nothing else differs.
+    """DDP with our hook, which its copies have as well; nothing else differs.
 
-    A hook holds process groups, which can be neither copied nor pickled: so a copy makes its own.
+    A hook holds process groups, which can be neither copied nor pickled, so a copy makes new ones.
     """
 
     def __init__(self, model: nn.Module, way: Way, **options: Any) -> None:
@@ -168,7 +168,7 @@ class SyncedDataParallel(DistributedDataParallel):
 
 
 def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> None:
-    """Have Accelerate make DDP with what `options()` returns, and call `register` with it."""
+    """Have Accelerate make DDP with the result of `options()`, then call `register` with it."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     class Handler(DistributedDataParallelKwargs):  # type: ignore[misc]  # (it has no types)
@@ -182,7 +182,7 @@ def hand_over(accelerator: Any, options: Any, register: Any, **given: Any) -> No
 
 
 class Alone(nn.Module):
-    """What a script calls of DDP, for a process that has no others and no group."""
+    """The methods of DDP that a script calls, for a single process without a group."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,11 +1,12 @@
-"""The trainer's modes on torch's DistributedDataParallel, and account of what it sends.
+"""The trainer's modes on torch's DistributedDataParallel, and the account of what they send.
 
 DDP sends a bucket of gradients as soon as the backward pass has filled it: by itself (mode ddp), or
-through a hook, of a mode or a compressor. What hooks send is in the ledger already; what DDP sends
-by itself, and how long it took, is read from its own logging data after each step.
+through the hook of a mode or a compressor. Hooks enter what they send in the ledger. What DDP sends
+by itself, and how long it took, is read from DDP's logging data after each step.
 
-On a GPU that logging would wait for the device in every step. There hooks mark in the stream when
-the first and the last bucket were ready, and `sync` when all of them are the mean.
+On a GPU that logging would wait for the device in every step. There, hooks record events in the
+stream when the first and the last bucket were ready, and `sync` records one when all of them are
+the mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,21 +24,21 @@ from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
-# Buffers are left alone: the trainer averages them, in every mode alike.
+# Buffers are ignored here: the trainer averages them in every mode.
 DDP_OPTIONS = {**VIEWS, "forward_sync_buffers": False}
 
 
 class DdpSync(GradSync):
-    """What the modes on DDP share: the backward pass sends the gradients, `sync` only counts."""
+    """What the modes on DDP share: the backward pass sends the gradients, `sync` only accounts."""
 
     hook_class: type[BucketHook] | None = None
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
         self.way = Way.of(self.hook_class, options)
-        self._params: list[nn.Parameter] = []  # that DDP waits for in each backward pass
-        self._used: set[nn.Parameter] = set()  # of these, that this step has given a gradient to
-        self._mean: torch.cuda.Event | None = None  # all buckets of this step are
+        self._params: list[nn.Parameter] = []  # those that DDP waits for in each backward pass
+        self._used: set[nn.Parameter] = set()  # those of them that have a gradient in this step
+        self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
@@ -48,7 +49,7 @@ class DdpSync(GradSync):
         return wrapped
 
     def wrapped(self, model: DistributedDataParallel) -> None:
-        """DDP has made the replicas equal; from now on it times every step."""
+        """Called when DDP has made the replicas equal; from now on it times every step."""
         self._ddp, params = model, list(model.parameters())
         for tensor in (*params, *model.buffers()):
             self.ranks.note("broadcast", tensor)
@@ -61,11 +62,11 @@ class DdpSync(GradSync):
             param.register_post_accumulate_grad_hook(self._came)
 
     def _cut_buckets(self, model: DistributedDataParallel) -> None:
-        """Have DDP cut its buckets for good, from the last parameter to the first.
+        """Have DDP fix its buckets now, from the last parameter to the first.
 
-        It cuts them anew after its first backward pass, by the order in that: a run that goes on
-        would add numbers up in another order than in the step it goes on with. So this is a pass
-        without gradients, of which hooks send nothing; DDP by itself sends zeros.
+        DDP rebuilds them after its first backward pass, in the order of that pass. A resumed run
+        would then add numbers up in another order than the run it continues. So this runs a
+        backward pass without gradients. Hooks send nothing for it; DDP by itself sends zeros.
         """
         if any(getattr(module, "sparse", False) for module in model.modules()):
             return  # DDP refuses a pass without the gradient of a sparse embedding
@@ -80,14 +81,14 @@ class DdpSync(GradSync):
         self._hook.sends = True
 
     def _came(self, param: nn.Parameter) -> None:
-        """The backward pass has come by `param`, with a gradient or without one."""
+        """The backward pass has reached `param`, with or without a gradient."""
         if param.grad is not None:
             self._used.add(param)
 
     def backward(self, loss: Tensor) -> None:
-        """It also comes by parameters that `loss` does not use: DDP waits for each.
+        """Also reach the parameters that `loss` does not use, since DDP waits for each of them.
 
-        DDP's own way, `find_unused_parameters`, has all ranks exchange once more in every step.
+        DDP's `find_unused_parameters` would cost one more exchange between all ranks in every step.
         """
         frozen = [param for param in self._params if not param.requires_grad]  # since `wrapped`
         for param in frozen:
@@ -101,15 +102,15 @@ class DdpSync(GradSync):
         return [param in self._used for param in self._params]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        # a loop that does not tell what ranks have used keeps the zeros
+        # a loop that does not report which gradients the ranks used keeps the zeros
         for param, is_used in zip(self._params, used or [True] * len(self._params), strict=True):
-            if not is_used:  # on any rank: DDP has made it zeros
+            if not is_used:  # no rank has used it; DDP has made it zeros
                 param.grad = None
         self._used.clear()
         if self._hook.ready:
             self._mean = marked()
         elif self._ddp.logger is not None and not next(model.parameters()).is_cuda:
-            self._ddp.logger.set_runtime_stats_and_log()  # else it knows of the step before only
+            self._ddp.logger.set_runtime_stats_and_log()  # else it has the data of the step before
         logged = self._ddp._get_ddp_logging_data()
         self._took(*(logged.get(f"backward_{name}_time", 0) / NS for name in TIMED))
         if self.way.kind is None:
@@ -126,7 +127,7 @@ class DdpSync(GradSync):
             self._mean = None
 
     def _took(self, comm_s: float, overlapped_s: float) -> None:
-        """A mode of ours tells what was waited for apart from the backward pass."""
+        """Record the seconds; a mode of ours reports apart what it waited after backward."""
         self.comm_s, self.overlapped_s = comm_s, overlapped_s
         if self.hook_class is not None:
             self.comm_s, self.waited_s = overlapped_s, max(0.0, comm_s - overlapped_s)
@@ -139,7 +140,7 @@ class DdpSync(GradSync):
 
 
 def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
-    """What DDP makes of a step's gradients: an all_reduce per bucket."""
+    """DDP's collectives for a step's gradients: one all_reduce per bucket."""
     param = next(param for param in model.parameters() if param.requires_grad)
     dtype = str(param.dtype).removeprefix("torch.")
     found = logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]
@@ -148,7 +149,7 @@ def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:
 
 
 def sent_by(model: nn.Module) -> list[Collective]:
-    """The collectives on gradients of the last pass of what `muster.sync` returned."""
+    """The collectives on gradients of the last pass of a model from `muster.sync`."""
     if isinstance(model, SyncedDataParallel):
         return model.hook.ranks.ledger.take_step()
     if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:
@@ -157,9 +158,10 @@ def sent_by(model: nn.Module) -> list[Collective]:
 
 
 class _Reaching(torch.autograd.Function):
-    """A loss as it is, whose backward pass reaches all of `params`, with no gradient for them.
+    """The identity on a loss; its backward pass also reaches all of `params`, without a gradient.
 
-    Where the pass has a gradient for one, that is all it gets; else what waits for it is called.
+    A parameter for which the pass has a gradient gets just that. For any other, the hooks that wait
+    for it are called.
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
 """Hugging Face Accelerate prepares model and optimizer; samples and arithmetic stay the trainer's.
 
-Its prepared data loader would reshard the batches that the plan has cut already, and its prepared
-scheduler would step once per process: so neither is given to it. What it does for --precision is
-torch's autocast and GradScaler, as the trainer has them for every mode.
+The data loader and the scheduler are not given to Accelerate. It would divide batches among ranks
+that the plan has already divided, and step the scheduler once per process. What it does for
+--precision is torch's autocast and GradScaler, which the trainer uses in every mode.
 """
 
 import os
@@ -18,7 +18,7 @@ from ..ranks import Ranks
 
 
 class Accelerate(DdpSync):
-    """Works under torchrun, under `accelerate launch`, and by hand: the process group is ours."""
+    """Works under torchrun, under `accelerate launch` and by hand: it uses our process group."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
         _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
@@ -33,19 +33,19 @@ class Accelerate(DdpSync):
 
 
 def _set_environment(ranks: Ranks, on_gpu: bool) -> None:
-    """What Accelerate reads from variables: nobody set them where workers start by hand."""
-    if on_gpu:  # the one this worker was given; by itself it takes that of its local rank
+    """Set the variables that Accelerate reads, which are missing if workers start by hand."""
+    if on_gpu:  # this worker's GPU; Accelerate would take the one of its local rank
         os.environ["ACCELERATE_TORCH_DEVICE"] = f"cuda:{torch.cuda.current_device()}"
-        # Else it gives DDP device_ids=[LOCAL_RANK], which there is not where a worker sees one
-        # GPU only.
+        # Otherwise it gives DDP device_ids=[LOCAL_RANK]. That device does not exist if a worker
+        # sees one GPU only.
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
     os.environ |= {
         "RANK": str(ranks.rank),
         "WORLD_SIZE": str(ranks.world_size),
-        # It would choose its own number of threads where this is not set.
+        # Otherwise Accelerate would set its own number of threads.
         "OMP_NUM_THREADS": str(torch.get_num_threads()),
     }
-    # It wants to see these, and does not use them: the group is there.
+    # It requires these but does not use them, since the group exists.
     os.environ.setdefault("LOCAL_RANK", "0")
     os.environ.setdefault("MASTER_ADDR", "localhost")
 

@@ -10,15 +10,15 @@ from ..ranks import Ranks
 
 
 class AllReduceHook(BucketHook):
-    """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (gloo's and nccl's ring)."""
+    """Every rank sends and receives 2 (N-1)/N of the gradients' bytes (ring of gloo and nccl)."""
 
     def start(self, flat: Tensor) -> Future[Tensor]:
-        # divided first, as DDP does: the sum does not leave a small type's range
+        # divided first, as DDP does, so that the sum stays in the range of a small type
         return summed(flat.div_(self.ranks.world_size), self.ranks)
 
 
 class AllReduce(DdpSync):
-    """The trainer's mode; `average` is what its loop after the backward pass does."""
+    """The trainer's mode; its loop after the backward pass calls `average`."""
 
     hook_class = AllReduceHook
 

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel as it comes: buckets are all-reduced in the backward pass.
+"""torch's DistributedDataParallel unchanged: buckets are all-reduced in the backward pass.
 
 Communication overlaps the backward pass, so its time is part of `backward_s`.
 """

@@ -1,20 +1,20 @@
-"""torch's `fully_shard`: between steps each rank has a part of every parameter, and no more.
+"""torch's `fully_shard`: between steps each rank holds only a part of every parameter.
 
-The model that is trained is a twin of the given one, whose parameters `fully_shard` cuts along
-their first dimension. All ranks gather a layer when its turn comes, forward and backward, and let
-go of it afterwards; its gradients are reduced to the ranks' parts at once. The given model keeps
-the form of its parameters alone, but within `whole`, where it gets all values: so it is
-evaluated, saved and loaded as in every other mode.
+The trained model is a twin of the given one. `fully_shard` splits the twin's parameters along their
+first dimension. All ranks gather a layer when it is used, forward and backward, and free it
+afterwards; its gradients are reduced to the ranks' parts at once. The given model has only the
+shapes of its parameters, except in `whole`, where it gets all values. So it is evaluated, saved and
+loaded as in every other mode.
 
-One parameter of shape (rows, width) is held by four objects, on each of `world_size` ranks:
+One parameter of shape (rows, width) is represented by four objects on each of `world_size` ranks:
 
-    given model's parameter   its form only: one value, expanded to (rows, width)
+    given model's parameter   its shape only: one value, expanded to (rows, width)
       `shares[given].part`    what this rank's optimizer updates: (values of its rows,)
-      `parts[i]` of the twin  a DTensor over the same memory; its `.grad` comes from the backward
+      `parts[i]` of the twin  a DTensor over the same memory; the backward pass sets its `.grad`
       `in_passes[i]`          the whole one, (rows, width), while its layer is gathered
 
-A step: gather a layer, use it, let go of it; the same backward; reduce_scatter its gradient into
-the DTensor's `.grad`; `sync` moves that to `part.grad`; the optimizer updates `part`, and with it
+A step: gather a layer, use it, free it; the same in the backward pass; reduce_scatter its gradient
+into the DTensor's `.grad`; `sync` moves that to `part.grad`; the optimizer updates `part`, and so
 the memory of the twin.
 
 Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data parallel", 2023.
@@ -39,7 +39,7 @@ from ..sharding.parts import PartedSync, Share
 
 
 class Gather:
-    """Each rank's part of some parameters (n,) becomes that of all: (ranks * n,)."""
+    """All-gather: each rank's part of some parameters (n,) becomes (ranks * n,)."""
 
     def __init__(self, ledger: CollectiveLedger) -> None:
         self._ledger = ledger
@@ -55,8 +55,8 @@ class Gather:
 class ReduceScatter(Gather):
     """Gradients (ranks * n,) become the mean, or the sum, of this rank's part of them: (n,).
 
-    gloo's own reduce_scatter sends twice as much, for it is an all_reduce: so each rank sends every
-    other its part.
+    gloo's reduce_scatter is an all_reduce and sends twice as much. So each rank sends every other
+    rank its part.
     """
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
@@ -74,7 +74,7 @@ class ReduceScatter(Gather):
 class Fsdp(PartedSync):
     """Every rank sends and receives 2 to 3 (N-1)/N of the parameters' bytes for each micro-batch.
 
-    Every rank has to run the same layers of those that the model repeats, in the same order.
+    Every rank must run the same ones of the model's repeated layers, in the same order.
     """
 
     same_passes = True  # each pass gathers the layers
@@ -83,7 +83,7 @@ class Fsdp(PartedSync):
         """A twin of `model` to train.
 
         Raises:
-            UsageError: torch cannot share out its parameters, as the message says.
+            UsageError: torch cannot split its parameters; the message says why.
         """
         super().wrap(model)
         types = {one.dtype: name for name, one in model.named_parameters() if one.requires_grad}
@@ -93,12 +93,12 @@ class Fsdp(PartedSync):
                 f"sync mode fsdp trains parameters of one type, but {found}; use zero1"
             )
         for param in model.parameters():
-            param.data = param.data.contiguous()  # fully_shard takes no other
+            param.data = param.data.contiguous()  # fully_shard requires it
         group = self.ranks.own_group(self.options.timeout_s)
         mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
         try:
             twin = twin_of(model)
-            # what is gathered by itself; the twin is the last
+            # modules that are gathered one at a time; the twin is the last
             self._units = [fully_shard(one, mesh=mesh) for one in (*repeated_layers(twin), twin)]
         except Exception as error:
             raise UsageError(
@@ -108,19 +108,19 @@ class Fsdp(PartedSync):
         for unit in self._units:
             unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
             unit.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
-            unit.set_reduce_scatter_unused_params(True)  # on some rank: that must not hang it
+            unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
         return twin
 
     def _share_out(self, model: nn.Module, twin: nn.Module) -> None:
-        """This rank's parts, as its optimizer has them; the given model keeps its form alone."""
+        """Make this rank's parts, which its optimizer updates; the given model keeps shapes."""
         for unit in self._units:
             unit.unshard()
-        in_passes = list(twin.parameters())  # between these they are without memory
+        in_passes = list(twin.parameters())  # they have no memory between passes
         for unit in self._units:
             unit.reshard()
         parts = list(twin.parameters())
         self._given = dict(zip(parts, model.parameters(), strict=True))
-        self._used = set[nn.Parameter]()  # that the backward pass has given a gradient to
+        self._used = set[nn.Parameter]()  # those that the backward pass has given a gradient
         for param, part, used in zip(model.parameters(), parts, in_passes, strict=True):
             row = -(-len(param) // self.ranks.world_size) * param[:1].numel()
             self.shares[param] = Share(param, self.ranks, row, part=_local(part))
@@ -133,7 +133,7 @@ class Fsdp(PartedSync):
 
     @contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
-        root = self._units[-1]  # with all within it
+        root = self._units[-1]  # it holds all the others
         root.set_requires_gradient_sync(False)
         try:
             yield
@@ -144,7 +144,7 @@ class Fsdp(PartedSync):
         return [part in self._used for part in self._given]
 
     def sync(self, model: nn.Module, used: Sequence[bool] = ()) -> None:
-        """Gradients are the mean already; one that no rank has is to be None, but is zeros."""
+        """Gradients are already the mean; one that no rank has is zeros and becomes None."""
         for part, is_used in zip(self._given, used, strict=True):
             gradient, part.grad = part.grad, None
             self.part_of(part).grad = _local(gradient) if is_used and gradient is not None else None
@@ -167,20 +167,20 @@ class Fsdp(PartedSync):
 
 
 def _form(param: nn.Parameter) -> Tensor:
-    """All of `param` but its values: as large, of a single one."""
+    """A tensor of the shape of `param` that holds a single value."""
     return torch.zeros((), dtype=param.dtype, device=param.device).expand(param.shape)
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's values of what `fully_shard` has cut up: (values,)."""
+    """This rank's values of a tensor that `fully_shard` has split: (values,)."""
     local: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]  # a DTensor
     return local.view(-1)
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """Modules like those of `model`, that hold the very same parameters.
+    """A copy of the modules of `model` that holds the very same parameters.
 
-    Buffers they have in common: one that is put in another's place is so in both.
+    Buffers are shared too: a buffer replaced in one of the two is replaced in both.
     """
     same: list[Any] = [*model.parameters(), *(module._buffers for module in model.modules())]
     return copy.deepcopy(model, {id(one): one for one in same})

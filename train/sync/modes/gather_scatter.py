@@ -1,17 +1,17 @@
-"""Average gradients at rank 0: it gathers them from all ranks, and scatters their mean.
+"""Average gradients at rank 0: it gathers them from all ranks and scatters their mean.
 
-Every bucket crosses the root's link N - 1 times in each direction, so that link is the bottleneck,
-and both of its directions are kept busy: while the mean of one piece is sent out, the next one
+Every bucket crosses the root's link N - 1 times in each direction, so that link is the bottleneck.
+Both of its directions are used at once: while the mean of one piece is sent out, the next piece
 comes in. The mean is computed once, so all ranks hold the same bits.
 
     gathers    gather 0 | gather 1          | gather 2          | ...
     scatters            | mean 0, scatter 0 | mean 1, scatter 1 | ...
 
-Collectives of one group are matched by their order. So gathers and scatters have a group each, in
-which the order is that of the buckets, on every rank. At the root one thread asks for gathers as
-long as there is room, a second one averages and asks for scatters, and a third one waits for these:
-so the network never waits for a thread. The others ask for both at once. Tensors: a piece is (n,)
-on each rank, the root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
+Collectives of one group are matched by their order. So gathers and scatters have a group each, with
+the buckets' order on every rank. The root has three threads: one starts gathers while there is
+memory for them, one averages and starts scatters, and one waits for the scatters. So the network
+never waits for a thread. Other ranks start both at once. Shapes: a piece is (n,) on each rank, the
+root gathers (world_size, n), and the mean over dimension 0 goes back into (n,).
 """
 
 from concurrent import futures
@@ -28,11 +28,11 @@ from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
 ROOT = 0
-AT_ONCE = 2  # pieces of all ranks in the root's memory: one comes in, one is averaged
+AT_ONCE = 2  # gathered pieces in the root's memory: one comes in, one is averaged
 
 
 class GatherScatterHook(BucketHook):
-    """Rank 0 receives and sends N-1 times the gradients' bytes; the others once each way."""
+    """Rank 0 receives and sends N-1 times the gradients' bytes; other ranks once each way."""
 
     default_mb = 1.0
 
@@ -53,7 +53,7 @@ class GatherScatterHook(BucketHook):
                 came = self._up.submit(self._gather, piece, up)
                 sent = self._down.submit(self._scatter, piece, came, down)
                 ended.append(self._end.promise(lambda one=sent: one.result().wait()))
-            else:  # into the same memory: the root scatters after it has all that was gathered
+            else:  # into the same memory, since the root scatters after it has gathered all
                 works = [
                     dist.gather(piece, None, group_dst=ROOT, group=up, async_op=True),
                     dist.scatter(piece, None, group_src=ROOT, group=down, async_op=True),
@@ -81,7 +81,7 @@ class GatherScatterHook(BucketHook):
 
 
 class GatherScatter(DdpSync):
-    """The trainer's mode; `average` is what its loop after the backward pass does."""
+    """The trainer's mode; its loop after the backward pass calls `average`."""
 
     hook_class = GatherScatterHook
 

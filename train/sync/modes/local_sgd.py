@@ -1,6 +1,6 @@
-"""Train alone for --sync-every steps, then step towards the average of all parameters.
+"""Train each rank alone for --sync-every steps, then step towards the average of all parameters.
 
-With --outer-lr 1 and no momentum that step is the average itself: local SGD (Stich 2019). With 0.7
+With --outer-lr 1 and no momentum the result is the average itself: local SGD (Stich 2019). With 0.7
 and Nesterov momentum 0.9 it is DiLoCo (Douillard et al. 2023).
 """
 
@@ -17,19 +17,19 @@ from ..ranks import Ranks, flatten, groups, spread
 
 
 class LocalSgd(GradSync):
-    """Between two rounds replicas differ: gradients, their norm and the optimizer are a rank's own.
+    """Between two averages replicas differ: each rank has its own gradients, norm and optimizer.
 
-    The loss of a rank with n of M samples is scaled by n W / M, here as in all modes: with a round
-    after every step of plain SGD, it equals the exact ones, whatever the split.
+    The loss of a rank with n of M samples is scaled by n W / M, as in all modes. With an average
+    after every step of plain SGD it therefore equals the exact modes, whatever the split.
     """
 
     is_exact = False
-    _steps = 0  # since the last round
+    _steps = 0  # since the last average
     _is_settled = True
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
-        self._agreed = [param.detach().clone() for param in _trained(model)]  # at the last round
+        self._agreed = [param.detach().clone() for param in _trained(model)]  # at the last average
         lr, momentum = self.options.outer_lr, self.options.outer_momentum
         self._outer = SGD(self._agreed, lr=lr, momentum=momentum, nesterov=momentum > 0)
         return model
@@ -54,7 +54,7 @@ class LocalSgd(GradSync):
 
     @torch.no_grad()
     def _round(self, model: nn.Module, ranks: Ranks) -> None:
-        """Make parameters what the outer optimizer makes of their average."""
+        """Replace parameters by what the outer optimizer makes of their average."""
         trained = _trained(model)
         self._average(trained, ranks)
         for agreed, param in zip(self._agreed, trained, strict=True):
@@ -70,9 +70,9 @@ class LocalSgd(GradSync):
             spread(ranks.all_reduce(flatten(group)) / ranks.world_size, group)
 
     def _optimizer_states(self, trained: list[Tensor]) -> list[Tensor]:
-        """All numbers that the optimizer keeps, on every rank as many.
+        """All numbers in the optimizer's state, the same count on every rank.
 
-        A rank that never used a parameter has none for it yet: there it begins with zeros.
+        A rank that never used a parameter has no state for it yet; there the state starts as zeros.
         """
         states = [_numbers(self._optimizer.state[param]) for param in trained]
         counts = torch.tensor([len(state) for state in states], device=trained[0].device)
@@ -87,7 +87,7 @@ class LocalSgd(GradSync):
         return [state[key] for state in states for key in sorted(state)]
 
     def state(self) -> dict[str, Tensor]:
-        """The outer momentum, the same on every rank; all else is in the model once it settled."""
+        """The outer momentum, the same on every rank; after `settle` the model holds all else."""
         states = [self._outer.state[agreed].get("momentum_buffer") for agreed in self._agreed]
         return {f"outer momentum/{at}": one for at, one in enumerate(states) if one is not None}
 

@@ -1,4 +1,4 @@
-"""One process alone: its gradient is the mean already. Every other mode must equal it."""
+"""One process alone: its gradient is already the mean. Every other exact mode must equal it."""
 
 from ..base import GradSync
 

@@ -1,10 +1,10 @@
-"""Each rank keeps the optimizer's state of its own part of every parameter: ZeRO's first stage.
+"""Each rank holds the optimizer's state of its own part of every parameter: ZeRO's first stage.
 
-A bucket of gradients is reduced to the ranks' parts while further gradients are computed: each
-rank sends every other the part that is that one's, and gets the mean of its own. What it had of the
-others' parts is freed at once. The optimizer steps the own parts, which lie in the parameters
-themselves; then all ranks gather all parts. As many bytes cross the network as with all_reduce,
-and all optimizers that treat every value for itself do the same as on whole parameters.
+A bucket of gradients is reduced to the ranks' parts while further gradients are computed: each rank
+sends every other rank that rank's part, and gets the mean of its own. It frees its gradients of the
+others' parts at once. The optimizer updates the own parts, which lie in the parameters themselves;
+then all ranks gather all parts. As many bytes cross the network as with all_reduce. Every optimizer
+that treats each value separately gives the same result as on whole parameters.
 
 S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2020.
 """
@@ -26,29 +26,29 @@ from ..ranks import dense_gradient, groups
 from ..sharding.bucket import Bucket
 from ..sharding.parts import PartedSync
 
-MOST_BYTES = 16 * MIB  # of gradients that may wait for the network: then computing waits
-AT_ONCE = 2  # buckets of parameters that are gathered
+MOST_BYTES = 16 * MIB  # of gradients that may wait for the network; beyond it, computing waits
+AT_ONCE = 2  # buckets of parameters that are gathered at the same time
 BUCKET_MB = 4.0
 
 
 class Zero1(PartedSync):
     """Every rank sends and receives 2 (N-1)/N of the gradients' bytes, as with all_reduce."""
 
-    _started = 0  # buckets, in their order
-    _is_last = True  # micro-batch of a step
+    _started = 0  # buckets that were started, in their order
+    _is_last = True  # whether this is the last micro-batch of a step
 
     def wrap(self, model: nn.Module) -> nn.Module:
         model = super().wrap(model)
-        # its own, so that it does not matter what else is sent during the backward pass
+        # an own group, so that other traffic in the backward pass does not matter
         group = self.ranks.own_group(self.options.timeout_s)
         self._peers = replace(self.ranks, group=group, carries_gradients=True)
         by_rows = candidates(model) if self.options.sparse_rows else []
-        # As gradients become ready, mostly; the same order on every rank.
+        # About the order in which gradients become ready; the same on every rank.
         sent = [one for one in [*model.parameters()][::-1] if one.requires_grad]
         sent = [one for one in sent if one not in set(by_rows)]
         bucket_bytes = self.options.bucket_bytes(BUCKET_MB)
         self._buckets = [Bucket(one, self.ranks, group) for one in groups(sent, bucket_bytes)]
-        self._embeddings = [Bucket([one], self.ranks, group) for one in by_rows]  # of one each
+        self._embeddings = [Bucket([one], self.ranks, group) for one in by_rows]  # one per bucket
         self._sending = deque[Bucket]()
         for bucket in (*self._buckets, *self._embeddings):
             self.shares |= zip(bucket.params, bucket.shares, strict=True)
@@ -67,7 +67,7 @@ class Zero1(PartedSync):
             self._is_last = True
 
     def _is_ready(self, param: nn.Parameter) -> None:
-        """The backward pass has made this gradient: start what is full, in the order of buckets."""
+        """The gradient of `param` is ready: start the buckets that are full, in their order."""
         if not self._is_last:
             return
         missing = self._bucket_of[param].missing
@@ -104,7 +104,7 @@ class Zero1(PartedSync):
         self._started, is_used = 0, iter(used)
         for bucket in self._buckets:
             bucket.give([next(is_used) for _ in bucket.params])
-        # Rows of embeddings are few: every rank gets the mean of all.
+        # Few rows of embeddings are used: every rank gets the mean of all of them.
         weights = [bucket.params[0] for bucket in self._embeddings]
         used_ones = [weight for weight in weights if next(is_used)]
         gradients = [dense_gradient(weight).contiguous() for weight in used_ones]
@@ -117,7 +117,7 @@ class Zero1(PartedSync):
             self.shares[weight].part.grad = self.shares[weight].part_of(gradient).clone()
 
     def updated(self, model: nn.Module) -> None:
-        """Gather what the ranks have made of their parts."""
+        """Gather the parts that the other ranks have updated."""
         buckets = [*self._buckets, *self._embeddings]
         for begun, ended in zip_longest(buckets, [*[None] * AT_ONCE, *buckets]):
             if begun is not None:

@@ -1,1 +1,1 @@
-"""What modes share that leave a part of the training's tensors to each rank."""
+"""Shared by the modes that give each rank a part of the training's tensors."""

@@ -1,7 +1,7 @@
 """Parameters side by side, of whose values each rank has a row: `flat` is (ranks, row).
 
-Their gradients go to the ranks whose parts they are, while further gradients are computed; after
-the optimizer's step all ranks get all parts. What `flat` lacks to even rows is zero.
+Their gradients go to the ranks that own the parts, while further gradients are computed. After the
+optimizer's step all ranks get all parts. `flat` is padded with zeros to full rows.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from .parts import Share, in_memory
 
 
 class Bucket:
-    """Afterwards the parameters have no gradient, but this rank's parts of them have."""
+    """A bucket; after `give`, this rank's parts have gradients and the parameters have none."""
 
-    had: Sequence[bool]  # of each parameter: whether this rank had a gradient of it
-    work: dist.Work  # what is being sent
-    _flat: Tensor  # as long as it is
+    had: Sequence[bool]  # for each parameter: whether this rank had a gradient
+    work: dist.Work  # the running collective
+    _flat: Tensor  # only while something is sent
 
     def __init__(
         self, params: Sequence[nn.Parameter], ranks: Ranks, group: dist.ProcessGroup | None = None
     ) -> None:
-        """`group`: what it is sent through; other than that of `ranks`."""
+        """`group` is the group to send through; it differs from that of `ranks`."""
         self.params, self._ranks, self._group = params, ranks, group
-        self.missing = set(params)  # those whose gradients the backward pass has not made yet
+        self.missing = set(params)  # those whose gradients are not ready yet
         for param in params:
             if param.stride() != torch.empty_like(param, device="meta").stride():
-                # It lies in the memory of something larger, with gaps: give it one of its own.
+                # It is a view with gaps of a larger tensor: give it its own memory.
                 param.data = param.data.clone(memory_format=torch.contiguous_format)
         self._values = [in_memory(param.detach(), param) for param in params]  # each (n,)
         ends = list(accumulate(map(len, self._values)))
@@ -43,13 +43,13 @@ class Bucket:
         self.nbytes = self._row * ranks.world_size * params[0].itemsize
 
     def _rows(self, values: Sequence[Tensor]) -> Tensor:
-        """A bucket for `values`; a single one that divides evenly is a bucket where it lies."""
+        """A bucket for `values`; a single tensor that divides evenly is used in place."""
         form = self._ranks.world_size, self._row
         return values[0].view(form) if self._is_even else values[0].new_zeros(form)
 
     @torch.no_grad()
     def reduce(self) -> Tensor:
-        """Begin to send every rank its row of the gradients: what this rank sends."""
+        """Begin to send every rank its row of the gradients; return what this rank sends."""
         found = [param.grad for param in self.params]
         self.had = [gradient is not None for gradient in found]
         values = [
@@ -62,8 +62,8 @@ class Bucket:
         for param in self.params:
             param.grad = None
         self._ranks.ledger.gradient("all_to_all", self._flat)
-        self._came = torch.empty_like(self._flat)  # this rank's row, of each rank
-        # gloo's own reduce_scatter sends twice as much: it is an all_reduce.
+        self._came = torch.empty_like(self._flat)  # this rank's row, from each rank
+        # gloo's reduce_scatter is an all_reduce and sends twice as much.
         self.work = dist.all_to_all_single(
             self._came.view(-1), self._flat.view(-1), group=self._group, async_op=True
         )
@@ -71,13 +71,13 @@ class Bucket:
 
     @torch.no_grad()
     def wait(self) -> None:
-        """Until the gradients have come: what was sent is freed, and what came is the mean."""
+        """Wait for the gradients: free what was sent, and average what was received."""
         self.work.wait()
         self._mean = self._came.mean(dim=0)
         del self._flat, self._came
 
     def give(self, wanted: Sequence[bool]) -> None:
-        """The parts get their gradients, each if it is `wanted`."""
+        """Give the parts their gradients, each if it is `wanted`."""
         lengths = [len(share.part) for share in self.shares]
         of_each = self._mean[: sum(lengths)].split(lengths)
         for share, mean, is_wanted in zip(self.shares, of_each, wanted, strict=True):
@@ -87,9 +87,9 @@ class Bucket:
 
     @torch.no_grad()
     def gather(self) -> Tensor:
-        """Begin to tell all ranks what the optimizer has made of the parts: this rank's row."""
+        """Begin to send this rank's updated row to all ranks; return that row."""
         parts = [share.part.detach() for share in self.shares]
-        self._flat = self._rows(self._values)  # if even, the parts are where they belong
+        self._flat = self._rows(self._values)  # if even, the parts are in place
         own = self._flat[self._ranks.rank]
         if not self._is_even:
             torch.cat(parts, out=own[: sum(map(len, parts))])
@@ -99,7 +99,7 @@ class Bucket:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Afterwards the parameters are whole."""
+        """Wait until the parameters are whole."""
         self.work.wait()
         if not self._is_even:
             received = self._flat.view(-1)[: self._size].split([len(one) for one in self._values])

@@ -1,7 +1,7 @@
-"""Each rank keeps a part of every parameter, its share, and an optimizer steps it.
+"""Each rank has a part of every parameter, its share; its optimizer updates that part.
 
-Values are counted in the order in which they lie in memory. Parameters lie one after the other, or
-one by itself, and `row` values of that are each rank's; the last ones may have fewer, or none:
+Values are counted in the order in which they lie in memory. Parameters are joined one after the
+other, or stand alone. Of that, each rank has `row` values; the last ranks may have fewer or none:
 
     a (5,), b (7,) on 4 ranks, row 3     aaa | aab | bbb | bbb
     of a, rank 1 has a[3:5]; of b, rank 1 has b[0:1]
@@ -20,16 +20,16 @@ from muster.errors import UsageError
 from ..base import GradSync, SyncOptions
 from ..ranks import Ranks
 
-# What these do to a value depends on its own gradients alone.
+# Their update of a value depends on that value's gradients alone.
 BY_VALUE = (
     optim.Adam, optim.AdamW, optim.SGD, optim.Adadelta, optim.RMSprop, optim.Adamax, optim.NAdam,
     optim.RAdam,
 )  # fmt: skip
-NUMBERS = ("step", "mu_product")  # what they keep once for a parameter
+NUMBERS = ("step", "mu_product")  # states that they store once per parameter
 
 
 class Share:
-    """The part of one parameter whose optimizer state this rank keeps: `part` (values,)."""
+    """The part of one parameter whose optimizer state this rank holds: `part` (values,)."""
 
     def __init__(
         self,
@@ -39,15 +39,16 @@ class Share:
         begin: int = 0,
         part: Tensor | None = None,
     ) -> None:
-        """`begin`: values that lie before those of `param`; `part`: None, if `param` is whole here.
+        """`begin` counts values before those of `param`; `part` is None if `param` is whole here.
 
-        `part` has the memory of what is trained: an optimizer's step of it is the parameter's.
+        `part` shares its memory with the trained parameter, so an optimizer's step on it changes
+        that.
         """
         self._ranks = ranks
         self.form = torch.empty_like(param, device="meta")
         size = param.numel()
         ends = [min(max(end * row - begin, 0), size) for end in range(ranks.world_size + 1)]
-        self._lengths = [after - before for before, after in pairwise(ends)]  # of each rank
+        self._lengths = [after - before for before, after in pairwise(ends)]  # for each rank
         self.own = slice(ends[ranks.rank], ends[ranks.rank + 1])
         values = self.part_of(param.detach()) if part is None else part
         self.part = nn.Parameter(values, requires_grad=param.requires_grad)
@@ -57,7 +58,7 @@ class Share:
         return in_memory(tensor, self.form)[self.own]
 
     def whole(self, part: Tensor) -> Tensor:
-        """What each rank has its `part` (values,) of, in the parameter's shape. Collective."""
+        """Gather the `part` (values,) of each rank into the parameter's shape. Collective."""
         row = part.new_zeros(max(self._lengths))
         row[: len(part)] = part.detach()
         rows = self._ranks.all_gather(row)
@@ -66,9 +67,9 @@ class Share:
 
 
 def in_memory(tensor: Tensor, form: Tensor) -> Tensor:
-    """All values of `tensor` (of the shape of `form`), in the order in which `form`'s lie: (n,).
+    """All values of `tensor` (of the shape of `form`), in the memory order of `form`: (n,).
 
-    A view, if they lie so already.
+    It is a view if they are already in that order.
     """
     if tensor.is_sparse:
         tensor = tensor.to_dense()
@@ -78,24 +79,25 @@ def in_memory(tensor: Tensor, form: Tensor) -> Tensor:
 
 
 class PartedSync(GradSync):
-    """A mode that leaves a part of each parameter, its gradient and its state to each rank.
+    """A mode that gives each rank a part of each parameter, its gradient and its state.
 
-    A rank has a part of each, be it without a value: so all optimizers keep state by the same keys.
+    A rank has a part of each parameter, even without a value, so that all optimizers have the same
+    keys.
     """
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         super().__init__(ranks, options)
-        self.shares: dict[nn.Parameter, Share] = {}  # by the parameters that `wrap` was given
+        self.shares: dict[nn.Parameter, Share] = {}  # by the given model's parameters
 
     def part_of(self, param: nn.Parameter) -> nn.Parameter:
-        """What is stepped instead of `param`, one of those of the wrapped model."""
+        """What the optimizer updates in place of `param`, a parameter of the wrapped model."""
         return self.shares[param].part
 
     def prepare(self, optimizer: Optimizer) -> Optimizer:
-        """Have `optimizer` step the parts of its parameters.
+        """Make `optimizer` update the parts of its parameters.
 
         Raises:
-            UsageError: it is one that looks at a parameter as a whole.
+            UsageError: the optimizer needs whole parameters.
         """
         if not isinstance(optimizer, BY_VALUE):
             raise UsageError(
@@ -112,7 +114,7 @@ class PartedSync(GradSync):
 
     @torch.no_grad()
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        """The squares of the ranks' norms add up to that of the whole: an all_reduce of one."""
+        """Add up the squares of the ranks' norms: an all_reduce of one number."""
         own = super().norm(gradients).to(next(iter(self.shares)).device)
         return self.ranks.all_reduce(own.double().square()).sqrt().to(own.dtype)
 

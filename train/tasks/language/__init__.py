@@ -1,1 +1,1 @@
-"""What tasks on text share: a pre-trained model, its tokenizer, padding, and a cache of tokens."""
+"""Shared by tasks on text: a pre-trained model, its tokenizer, padding, and a cache of tokens."""

@@ -14,18 +14,18 @@ from muster.errors import UsageError
 from train.tasks.base import Batch
 from train.tasks.sources import hub
 
-# Their position ids start behind the padding id, so that the last positions are never used.
+# Their position ids start after the padding id, so that the last positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What a model for one task tells of a text, or of each word."""
+    """The labels that a model for one task gives to a text, or to each word."""
 
     name: str  # of the task, in errors: "rte"
-    labels: tuple[str, ...] = ()  # as the files spell them; empty: a score
-    label_names: tuple[str, ...] = ()  # what they mean, where the files have numbers
-    head: str = "SequenceClassification"  # of the model, as transformers calls it
+    labels: tuple[str, ...] = ()  # as spelt in the files; empty: a score
+    label_names: tuple[str, ...] = ()  # their meaning, if the files have numbers
+    head: str = "SequenceClassification"  # of the model, by transformers' name
 
     @property
     def is_regression(self) -> bool:
@@ -38,7 +38,7 @@ class Labels:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What a model's configuration calls the labels."""
+        """The names of the labels in a model's configuration."""
         return self.label_names or self.labels
 
 
@@ -69,7 +69,7 @@ def load_config(name: str, task: Labels, is_fresh: bool) -> Any:
 
 
 def check(name: str, config: Any, tokenizer: Any, max_seq_length: int) -> None:
-    """Refuse a tokenizer or a length that the model has no embedding for.
+    """Refuse a tokenizer or a length for which the model has no embeddings.
 
     Raises:
         UsageError: one of the two is too large.
@@ -100,12 +100,12 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
 
 
 def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
-    """The model in float32; what it has no weights for comes from torch's seeded generator.
+    """The model in float32; missing weights come from torch's seeded generator.
 
     `kind` is transformers' class for it.
 
     Raises:
-        UsageError: the weights are missing, or are those of another model.
+        UsageError: the weights are missing, or belong to another model.
     """
     model: nn.Module
     try:
@@ -128,9 +128,9 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
 
 
 def label_order(config: Any, task: Labels) -> list[int] | None:
-    """The model's output for each of the task's labels; None where they are in GLUE's order.
+    """The model's output for each of the task's labels; None if they are in GLUE's order.
 
-    RoBERTa's MNLI models, for one, have contradiction first.
+    For example, RoBERTa's MNLI models have contradiction first.
     """
     if not _names_labels(config, task):
         return None
@@ -145,14 +145,14 @@ def is_configuration(name: str) -> bool:
 
 
 def inputs(model: nn.Module, batch: Batch) -> Batch:
-    """What `model` takes of a batch, labels apart; DistilBERT, for one, takes no token types."""
+    """The inputs for `model` in a batch, without labels; DistilBERT has no token types."""
     return {key: tensor for key, tensor in batch.items() if key != "labels" and _takes(model, key)}
 
 
 def _takes(model: nn.Module, key: str) -> bool:
-    """Whether `key` is named by its forward, or by that of a part it hands **kwargs on to.
+    """Whether its forward has an argument `key`, or that of a part to which it passes **kwargs.
 
-    DDP's wrapper and PEFT's name few inputs and hand the others on.
+    The wrappers of DDP and PEFT name few inputs and pass the others on.
     """
     names, hands_on = _named_inputs(type(model).forward)
     return key in names or (hands_on and any(_takes(child, key) for child in model.children()))
@@ -166,6 +166,6 @@ def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]
 
 
 def _names_labels(config: Any, task: Labels) -> bool:
-    """Whether the model's configuration has the very labels of the task, in whichever order."""
+    """Whether the model's configuration has exactly the task's labels, in any order."""
     known = sorted(str(label).lower() for label in (config.label2id or {}))
     return known == sorted(label.lower() for label in task.class_names)

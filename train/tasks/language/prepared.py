@@ -1,4 +1,4 @@
-"""What tasks on text share: a model, its tokenizer, and a cache that is made once for all ranks."""
+"""Shared by tasks on text: a model, its tokenizer, and a cache that is made once for all ranks."""
 
 import hashlib
 from abc import abstractmethod
@@ -16,8 +16,8 @@ from train.tasks.base import Batch, Samples, Task, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.sources import cache
 
-# One example of t tokens: "input_ids" and whatever else each token has (t,), its tags as "labels";
-# or "label", a class number or a score.
+# One example of t tokens: "input_ids", other values of each token (t,), and tags as "labels"; or
+# "label", a class number or a score.
 Sample = dict[str, Any]
 
 
@@ -47,9 +47,10 @@ class TokenSet:
 def collator(
     tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
 ) -> Callable[[Sequence[Sample]], Batch]:
-    """What makes a batch as `tokenizer` pads: int64 (n, width) each, and labels (n,).
+    """A function that makes a batch, padded like `tokenizer`: int64 (n, width), and labels (n,).
 
-    `width` None: that of the longest, up to a `multiple`. With `tags` there are labels for tokens.
+    `width` None: that of the longest sample, rounded up to a `multiple`. With `tags`, tokens have
+    labels.
     """
     from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
 
@@ -67,12 +68,12 @@ Sets = Mapping[str, Mapping[str, Tensor]]  # by their names
 class PreparedTask(Task):
     """A task that tokenises its text into the cache.
 
-    `model` and `tokenizer` are those of the settings, or else the ones given here; the tokenizer
-    of a model is the one that lies with it.
+    `model` and `tokenizer` come from the settings, or else from the arguments; by default the
+    tokenizer is the one in the model's folder.
     """
 
-    pad_multiple = 1  # of tokens, to which the longest sample is filled up
-    has_tags = False  # whether labels are those of tokens
+    pad_multiple = 1  # the longest sample is padded to a multiple of it
+    has_tags = False  # whether tokens have labels
     is_ready = False  # whether samples are read without the cache
     hub_name: tuple[str, ...] = ()  # of the data, where no files are given
 
@@ -91,7 +92,7 @@ class PreparedTask(Task):
             return False  # `prepare` says why
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache, unless it is done already.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
@@ -112,7 +113,7 @@ class PreparedTask(Task):
         """The files of each set in the folder that --data-dir names."""
 
     def _source(self) -> Iterator[str | bytes]:
-        """What the data is: all of its files, or its name on the Hub."""
+        """The identity of the data: all of its files, or its name on the Hub."""
         if self.data_dir is None and self.hub_name:
             yield " ".join(self.hub_name)
             return
@@ -124,11 +125,11 @@ class PreparedTask(Task):
 
     @property
     def _width(self) -> int | None:
-        """What samples are filled up to; None: the longest of the batch."""
+        """The width to pad to; None: that of the batch's longest sample."""
         return self.config.max_seq_length if self.config.pad == "max_length" else None
 
     def lengths(self, samples: Samples) -> Tensor | None:
-        """Those of tokenised text, unless all of it is filled up to --max-seq-length."""
+        """The lengths of tokenised text, unless all of it is padded to --max-seq-length."""
         if self._width is not None or not isinstance(samples, TokenSet):
             return None
         return -(-samples.lengths // self.pad_multiple) * self.pad_multiple
@@ -136,7 +137,7 @@ class PreparedTask(Task):
     def collate(self, samples: Sequence[Any]) -> Batch:
         """n samples as int64 (n, width) each, and labels (n,).
 
-        Where tokens have labels they are (n, width), and those of padding -100.
+        If tokens have labels, they are (n, width), and -100 for padding.
         """
         return self._collator(samples)
 
@@ -153,16 +154,16 @@ class PreparedTask(Task):
 
     @cached_property
     def _cache(self) -> Path:
-        """The cache for this very data, tokenizer and length."""
+        """The cache for exactly this data, tokenizer and length."""
         identity = tokens.identity(self._loaded_tokenizer)
         parts = [*self._source(), identity, str(self.config.max_seq_length)]
         return cache.place(self.config.cache_dir, self.config.task, parts)
 
 
 class LabelledTask(PreparedTask):
-    """A task whose model tells one of a few labels, of a text or of each word."""
+    """A task whose model gives one of a few labels to a text or to each word."""
 
-    _label_order: list[int] | None = None  # of the model's outputs, where it is another
+    _label_order: list[int] | None = None  # of the model's outputs, if it differs
 
     @property
     @abstractmethod
@@ -178,11 +179,11 @@ class LabelledTask(PreparedTask):
         return classifier.build(self.model, config, self.is_fresh, kind)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        """What `model` makes of `batch`, (n, ..., labels) in the task's order of labels."""
+        """The model's output for `batch`, (n, ..., labels) in the task's order of labels."""
         found: Tensor = model(**classifier.inputs(model, batch)).logits
         return in_float32(found if self._label_order is None else found[..., self._label_order])
 
 
 def _home(model: str) -> str:
-    """Where the tokenizer of `model` is: with it, or next to its config.json."""
+    """The place of the tokenizer of `model`: with it, or next to its config.json."""
     return str(Path(model).parent) if classifier.is_configuration(model) else model

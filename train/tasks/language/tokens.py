@@ -1,4 +1,4 @@
-"""Text becomes token ids, by the tokenizer that belongs to the model."""
+"""Turn text into token ids, by the tokenizer of the model."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,16 +12,16 @@ from torch import Tensor
 from muster.errors import UsageError
 from train.tasks.sources import hub
 
-BATCH = 1000  # texts that the fast tokenizers spread over the cores at a time
+BATCH = 1000  # texts that the fast tokenizers divide among the cores at a time
 MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
-# One of these makes a folder a tokenizer; without any, transformers 5 makes an empty one up.
+# A tokenizer's folder has one of these; without any, transformers 5 makes up an empty one.
 FILES = (
     "tokenizer.json vocab.txt vocab.json tokenizer.model spiece.model sentencepiece.bpe.model"
 ).split()
 
 
 def load(name: str, lower_case: str) -> Any:
-    """The tokenizer of a Hub name, a folder, or a bare WordPiece vocab.txt.
+    """The tokenizer from a Hub name, a folder, or a bare WordPiece vocab.txt.
 
     Raises:
         UsageError: there is none, or it does not treat case as `lower_case` says.
@@ -50,11 +50,11 @@ def load(name: str, lower_case: str) -> Any:
 
 
 def identity(tokenizer: Any) -> str:
-    """Text that differs where two tokenizers would give different tokens."""
+    """A text that differs if two tokenizers would give different tokens."""
     if not tokenizer.is_fast:
         return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    for use in ("truncation", "padding"):  # what the last call asked for
+    for use in ("truncation", "padding"):  # settings of the last call
         backend.pop(use)
     return json.dumps(backend, sort_keys=True)
 
@@ -66,13 +66,13 @@ def encode(
     add: Callable[[Any, int], Mapping[str, list[list[int]]]] = lambda encoded, start: {},
     **options: Any,
 ) -> dict[str, Tensor]:
-    """Token ids of n examples, end to end, and what cuts them apart.
+    """Token ids of n examples in one row, and where each example begins.
 
-    `columns` has one text of each example, or two. `add` makes further rows for the examples from
-    `start` on out of what the tokenizer made of them: a number for each of their tokens.
+    `columns` has one text of each example, or two. `add` makes more rows for the examples from
+    `start` on, from the tokenizer's output: a number for each token.
 
     Returns:
-        input_ids, token_type_ids where the tokenizer makes them, and what `add` makes: int32
+        input_ids, token_type_ids if the tokenizer makes them, and the rows of `add`: int32
         (all tokens,);
         offsets: int64 (n + 1,), example i is [offsets[i], offsets[i + 1]).
     """
@@ -89,14 +89,14 @@ def encode(
 
 
 def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
-    """Refuse a tokenizer that does not know the words it was given.
+    """Refuse a tokenizer that does not know the text's words.
 
     Raises:
         UsageError: more than `MAX_UNKNOWN` of the tokens are unknown.
     """
     unknown_id = tokenizer.unk_token_id
     if unknown_id is None:
-        return  # by bytes: it has a token for everything
+        return  # a tokenizer of bytes, which has a token for everything
     special = torch.tensor([token for token in tokenizer.all_special_ids if token != unknown_id])
     words = int((~torch.isin(input_ids, special)).sum())
     share = int((input_ids == unknown_id).sum()) / max(1, words)
@@ -120,12 +120,12 @@ def _from_vocabulary(path: Path, lower_case: str) -> Any:
             f"--tokenizer {path}: not a BERT vocabulary, it has no {', '.join(missing)}"
         )
     if lower_case == "auto":
-        whole = (word for word in words if not word.startswith("["))  # [CLS] and such
+        whole = (word for word in words if not word.startswith("["))  # [CLS] and the like
         lowers = all(word == word.lower() for word in whole)
     else:
         lowers = lower_case == "yes"
     from transformers import BertTokenizerFast
 
-    # vocab=: transformers 5 ignores vocab_file= in silence.
+    # vocab=: transformers 5 silently ignores vocab_file=.
     numbers = {word: number for number, word in enumerate(words)}
     return BertTokenizerFast(vocab=numbers, do_lower_case=lowers)

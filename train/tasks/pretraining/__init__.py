@@ -1,1 +1,1 @@
-"""What BERT's pre-training is made of: documents, pairs, masks, shards, two heads."""
+"""Parts of BERT's pre-training: documents, pairs, masks, shards, two heads."""

@@ -1,4 +1,4 @@
-"""BERT with its two heads, of which the one over the vocabulary sees hidden tokens only."""
+"""BERT with its two heads; the one over the vocabulary computes hidden tokens only."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from transformers import BertForPreTraining
 
 
 class SparseBert(BertForPreTraining):  # type: ignore[misc]  # transformers ships no types for it
-    """BertForPreTraining, weights and all, with scores where they are asked for.
+    """BertForPreTraining with its weights, but with scores only at given positions.
 
-    Scores for every token would be n * width * vocabulary numbers, most of them for nothing.
+    Scores for every token would be n * width * vocabulary numbers, most of them unused.
     """
 
     @classmethod
     def from_config(cls, config: Any, dtype: torch.dtype) -> "SparseBert":
-        """Random weights, as the Auto classes make them."""
+        """Random weights, made like those of the Auto classes."""
         model: SparseBert = cls._from_config(config, dtype=dtype)
         return model
 

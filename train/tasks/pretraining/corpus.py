@@ -16,7 +16,7 @@ from train.tasks.sources.files import numbered_lines
 
 HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
 TITLE = re.compile(r"^ ?= [^=].* = ?$")
-# Behind a stop and before what a sentence may begin with; not behind an initial, as in "J. Smith".
+# After a full stop and before the start of a sentence; not after an initial, as in "J. Smith".
 BOUNDARY = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'\u201c\u2018(]?\s?[A-Z0-9])")
 JOINER = re.compile(r" @([-.,])@ ")  # WikiText's "10 @,@ 000"
 
@@ -26,9 +26,8 @@ Document = list[str]
 def read(paths: list[Path], unknown: str) -> Iterator[Document]:
     """The documents of all files, each a list of sentences.
 
-    In a file with WikiText's headings a title begins a document; in any other a blank line does.
-    A line holds one sentence or several, which are cut at their ends. `unknown` stands for the
-    words that WikiText has as <unk>.
+    In a file with WikiText's headings a title begins a document; in any other file a blank line
+    does. A line has one sentence or several, which are split. `unknown` replaces WikiText's <unk>.
 
     Raises:
         UsageError: a line is not UTF-8; the message names file and line.
@@ -52,7 +51,7 @@ def read(paths: list[Path], unknown: str) -> Iterator[Document]:
 
 
 def sentences(line: str) -> list[str]:
-    """The sentences of one line; none of a blank one."""
+    """The sentences of one line; none for a blank one."""
     return [sentence for sentence in BOUNDARY.split(line.strip()) if sentence]
 
 
@@ -89,7 +88,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
                 for start, end in pieces:
                     chunks.extend((number, first + start, first + end))
                 document_ends.append(len(ends) - 1)
-            else:  # nothing in it, or one token: no pair can be made of it
+            else:  # empty, or a single token: it cannot make a pair
                 del tokens[ends[first] :]
                 del ends[first + 1 :]
     return {
@@ -101,7 +100,7 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
 
 
 def refuse_few(where: str, corpus: dict[str, Tensor]) -> None:
-    """Refuse a set without another document that a random next sentence could come from.
+    """Refuse a set with a single document: a random next sentence must come from another one.
 
     Raises:
         UsageError: there are fewer than two documents.

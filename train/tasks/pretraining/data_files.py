@@ -1,4 +1,4 @@
-"""A folder's files become training and evaluation sets, by what their names say."""
+"""Divide a folder's files into training and evaluation sets, by their names."""
 
 import re
 from pathlib import Path
@@ -39,7 +39,7 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
 
 
 def are_shards(sets: dict[str, list[Path]]) -> bool:
-    """Whether what `find` found is HDF5, not text."""
+    """Whether the files from `find` are HDF5, not text."""
     return sets["train"][0].suffix in SHARDS
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from train.model.rng import hash_seed
 from train.tasks.pretraining.samples import PairSample
 
-MASKED, REPLACED = 0.8, 0.1  # shares of what is to be guessed; the rest is left as it is
+MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict; the rest is left unchanged
 
 
 class Masking(NamedTuple):
@@ -18,7 +18,7 @@ class Masking(NamedTuple):
 
     vocabulary: int  # how many tokens there are
     mask: int
-    special: frozenset[int]  # never to be guessed
+    special: frozenset[int]  # never to be predicted
     continues: frozenset[int]  # pieces that continue a word: "##s"
     share: float  # of the tokens that are hidden
     most: int  # of one sample
@@ -28,9 +28,9 @@ class Masking(NamedTuple):
 class Masked(NamedTuple):
     """A sample of t tokens, some of them hidden."""
 
-    tokens: list[int]  # t, what the model sees
-    positions: list[int]  # of what is to be guessed, ascending
-    targets: list[int]  # what was there
+    tokens: list[int]  # t, the model's input
+    positions: list[int]  # of the tokens to predict, ascending
+    targets: list[int]  # the original tokens
 
 
 def hide(tokens: list[int], how: Masking, rng: Random) -> Masked:
@@ -54,12 +54,12 @@ def hide(tokens: list[int], how: Masking, rng: Random) -> Masked:
 
 
 def most_per_sample(share: float, max_seq_length: int) -> int:
-    """How many tokens of one sample are hidden at most, as NVIDIA's BERT has it."""
+    """The largest number of hidden tokens in one sample, as in NVIDIA's BERT."""
     return math.ceil(share * max_seq_length)
 
 
 def _words_in_random_order(tokens: list[int], how: Masking, rng: Random) -> list[list[int]]:
-    """Positions that are hidden together."""
+    """Groups of positions that are hidden together."""
     words: list[list[int]] = []
     for position, token in enumerate(tokens):
         if token in how.special:
@@ -74,15 +74,15 @@ def _words_in_random_order(tokens: list[int], how: Masking, rng: Random) -> list
 
 
 RANDOM_NEXT = 0.5
-EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # so that all runs and epochs are scored on the same
+EVALUATION_SEED, EVALUATION_EPOCH = 0, -1  # all runs and epochs are scored on the same
 
 
 class Pairs:
-    """As many samples as the corpus has chunks; which pair and which masks, the epoch decides.
+    """As many samples as the corpus has chunks; the epoch determines pairs and masks.
 
-    Each chunk is cut into two segments, between sentences where it has several. In one half of
-    the samples a run of sentences from another document takes the second segment's place, and the
-    rest of the chunk is left out for this epoch.
+    Each chunk is cut into two segments, between sentences if it has several. In one half of the
+    samples, a run of sentences from another document replaces the second segment, and the rest of
+    the chunk is not used in this epoch.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Pairs:
         )
 
     def _cut(self, start: int, end: int, rng: Random) -> int:
-        """Where the second segment begins: at a sentence, or within the only one."""
+        """Where the second segment begins: at a sentence, or within a single one."""
         if end - start > 1:
             return int(self._sentences[rng.randrange(start + 1, end)])
         return rng.randrange(int(self._sentences[start]) + 1, int(self._sentences[end]))

@@ -1,31 +1,37 @@
-"""Samples lie ready in HDF5 files of NVIDIA's layout, and are read one by one as they are used."""
+"""Read samples from HDF5 files in NVIDIA's layout, one by one as they are used; write such."""
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy
 
 from muster.errors import UsageError
+from muster.writing import writing
+from train.tasks.base import Samples
 from train.tasks.pretraining.samples import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
-PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), zeros behind the last
-LABELS = "next_sentence_labels"  # (n,), 1 where the second segment is from elsewhere
+PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), padded with zeros
+LABELS = "next_sentence_labels"  # (n,), 1 if the second segment is from elsewhere
 DATASETS = (*PER_TOKEN, *PER_GUESS, LABELS)
-# Compressed chunks are unpacked once for all of their rows. So much is kept per process, over all
-# shards, and at least what HDF5 itself would keep of each dataset.
+SMALL = ("input_mask", "segment_ids")  # values of 0 and 1
+# Compressed chunks are unpacked once for all of their rows. This many bytes are cached per process,
+# over all shards, and at least HDF5's own default for each dataset.
 CACHE_BYTES, LEAST_CACHE_BYTES = 512 * 2**20, 2**20
+WRITTEN_ROWS = 1000  # in memory while a shard is written
 
 
 class Shards:
     """The rows of all `paths`, in order.
 
     Raises:
-        UsageError: a file is no HDF5, or has not the datasets; on reading, a row that does not
-            fit the model's `vocabulary_size`.
+        UsageError: a file is not HDF5, or lacks a dataset; on reading, a row does not fit the
+            model's `vocabulary_size`.
     """
 
     def __init__(self, paths: list[Path], vocabulary_size: int) -> None:
@@ -53,7 +59,7 @@ class Shards:
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_owner": -1, "_open": {}}  # open files stay behind
+        return {**vars(self), "_owner": -1, "_open": {}}  # without open files
 
     def _opened(self, number: int) -> dict[str, Any]:
         """The datasets of a file, opened by this process: HDF5's handles do not survive a fork."""
@@ -64,7 +70,7 @@ class Shards:
             share = CACHE_BYTES // (len(self.paths) * len(DATASETS))
             cache_bytes = max(LEAST_CACHE_BYTES, share)
             file = h5py.File(path, "r", rdcc_nbytes=cache_bytes, locking=False)
-            # A dataset's cache lives as long as the dataset is kept: forty times faster.
+            # A dataset's cache lives as long as the dataset is open: forty times faster.
             self._open[number] = {name: file[name] for name in DATASETS}
         return self._open[number]
 
@@ -80,7 +86,7 @@ class Shards:
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    """Rows and width of a file, after a look at all of its datasets."""
+    """Rows and width of a file, after a check of all its datasets."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             missing = [name for name in DATASETS if name not in file]
@@ -99,3 +105,44 @@ def _shape(path: Path) -> tuple[int, int]:
     if not fits or not rows:
         raise UsageError(f"{path}: its datasets do not fit each other: {shapes}")
     return rows, width
+
+
+def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
+    """Write `samples` as one shard, uncompressed: a file that is whole, or absent.
+
+    A sample has at most `width` tokens, of which at most `guesses` are hidden.
+
+    Raises:
+        CannotWrite: the disk is full or refuses.
+    """
+    rows = len(samples)
+    partial = path.with_name(f"{path.name}.partial")
+    with writing(path), h5py.File(partial, "w") as file:
+        shapes = dict.fromkeys(PER_TOKEN, width) | dict.fromkeys(PER_GUESS, guesses)
+        data = {
+            name: file.create_dataset(name, (rows, size), "i1" if name in SMALL else "i4")
+            for name, size in shapes.items()
+        }
+        labels = file.create_dataset(LABELS, (rows,), "i1")
+        for start in range(0, rows, WRITTEN_ROWS):
+            part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
+            end = start + len(part)
+            columns = {
+                "input_ids": [one.tokens for one in part],
+                "input_mask": [[1] * len(one.tokens) for one in part],
+                "segment_ids": [one.segments for one in part],
+                "masked_lm_positions": [one.positions for one in part],
+                "masked_lm_ids": [one.targets for one in part],
+            }
+            for name, values in columns.items():
+                data[name][start:end] = _filled(values, shapes[name])
+            labels[start:end] = [one.is_random_next for one in part]
+    partial.replace(path)
+
+
+def _filled(rows: Sequence[Sequence[int]], width: int) -> numpy.ndarray[Any, Any]:
+    """The rows, padded with zeros to `width`: (rows, width)."""
+    filled = numpy.zeros((len(rows), width), dtype="i4")
+    for at, row in enumerate(rows):
+        filled[at, : len(row)] = row
+    return filled

@@ -1,1 +1,1 @@
-"""Where samples come from: files of known forms, the Hub, and the cache of both."""
+"""Sources of samples: files of known forms, the Hub, and the cache of both."""

@@ -1,8 +1,8 @@
-"""Tokens are kept on disk, once for all ranks and runs; what is damaged is made again.
+"""Store tokens on disk, once for all ranks and runs; damaged caches are made again.
 
-A cache is one safetensors file. It is written under another name and renamed, so that a reader
-sees all of it or none, on any filesystem and without locks; of two builders at once the second's
-takes the place of the first's, which is the same.
+A cache is one safetensors file. It is written under another name and renamed, so that a reader sees
+all of it or none, on any file system and without locks. If two processes build it at once, the
+second file replaces the first, which is the same.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from torch import Tensor
 
 from muster.errors import UsageError
 
-VERSION = "3"  # of what the files hold
+VERSION = "3"  # of the files' format
 
 
 def root(cache_dir: Path | None) -> Path:
-    """Where caches are kept: as configured, or `~/.cache/muster`, as XDG_CACHE_HOME says.
+    """The folder of caches: the setting's, or `~/.cache/muster`, or below XDG_CACHE_HOME.
 
     Raises:
-        UsageError: nothing says so, and the user has no home, as in some containers.
+        UsageError: none is set, and the user has no home, as in some containers.
     """
     if cache_dir is not None:
         return cache_dir
@@ -49,12 +49,12 @@ def fingerprint(parts: Iterable[str | bytes]) -> str:
 
 
 def place(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) -> Path:
-    """Where the cache is of what `parts` say, all of them."""
+    """The cache's path for data that `parts` identify completely."""
     return root(cache_dir) / f"{name}-{fingerprint(parts)}.safetensors"
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a cache is there, and as long as it says itself."""
+    """Whether a cache exists and has the length stored in it."""
     try:
         with safe_open(path, framework="pt"):
             return True
@@ -63,7 +63,7 @@ def is_whole(path: Path) -> bool:
 
 
 def write(path: Path, sets: Mapping[str, Mapping[str, Tensor]], **facts: Any) -> None:
-    """Make `path` hold `sets` by their names, and `facts` of them, as JSON has it."""
+    """Write `sets` into `path` by their names, with `facts` about them as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     os.close(handle)
@@ -71,20 +71,20 @@ def write(path: Path, sets: Mapping[str, Mapping[str, Tensor]], **facts: Any) ->
     tensors = {f"{part}/{key}": one for part, own in sets.items() for key, one in own.items()}
     try:
         save_file(tensors, partial, {"facts": json.dumps({"sets": list(sets), **facts})})
-        partial.chmod(0o644)  # others who share the cache may read it
+        partial.chmod(0o644)  # other users of the cache may read it
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def read(path: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of one set, mapped into memory: pages are read as they are used."""
+    """The tensors of one set, mapped into memory: pages are read when they are used."""
     with safe_open(path, framework="pt") as file:
         keys = [key for key in file.keys() if key.startswith(f"{name}/")]  # noqa: SIM118
         return {key.removeprefix(f"{name}/"): file.get_tensor(key) for key in keys}
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What was written with the sets, and their names as `sets`."""
+    """The facts that were written with the sets, and the sets' names as `sets`."""
     with safe_open(path, framework="pt") as file:
         return dict(json.loads(file.metadata()["facts"]))

@@ -1,4 +1,4 @@
-"""Folders and text files that a user names: one that is missing or not UTF-8 is refused."""
+"""Read folders and text files that a user names; a missing file, or one not UTF-8, is refused."""
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         UsageError: a line is not UTF-8; the message names file and line.
     """
     with path.open("rb") as file:
-        # By bytes, so that only a newline ends a line: sentences hold other separators.
+        # By bytes, so that only a newline ends a line: sentences contain other separators.
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)

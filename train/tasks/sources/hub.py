@@ -1,4 +1,4 @@
-"""Hub names become files on disk: from the local cache where it has them, else downloaded."""
+"""Get files for Hub names: from the local cache if it has them, else by a download."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
     """`load(name, **options)`, from the disk if possible, so that one rank's download serves all.
 
     Raises:
-        UsageError: there is no such thing on the disk or the Hub; one line says what to do.
+        UsageError: it is neither on the disk nor on the Hub; one line says what to do.
     """
     _hush()
     found = is_local(name)
@@ -35,7 +35,7 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
 
 
 def rows(*name: str, **options: Any) -> Any:
-    """The rows of a data set of the Hub, as `datasets` has them.
+    """The rows of a data set of the Hub, from `datasets`.
 
     Raises:
         UsageError: the Hub cannot be reached and the set is not in the local cache.
@@ -67,7 +67,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _hush() -> None:
-    """Silence the libraries' retries and progress bars: our errors say what went wrong."""
+    """Silence the libraries' retries and progress bars: our errors explain failures."""
     for name in ("huggingface_hub", "transformers", "datasets", "filelock"):
         logging.getLogger(name).setLevel(logging.ERROR)
     from transformers.utils.logging import disable_progress_bar

@@ -1,1 +1,1 @@
-"""What named-entity recognition is made of: its samples and its metric."""
+"""Parts of named-entity recognition: its samples and its metric."""

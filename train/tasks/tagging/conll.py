@@ -1,4 +1,4 @@
-"""CoNLL's files become sentences of words with tags; a wrong row is refused with file and line."""
+"""Read CoNLL's files as sentences of words with tags; a wrong row is refused with file and line."""
 
 import re
 from itertools import groupby
@@ -41,7 +41,8 @@ def read(path: Path) -> list[Sentence]:
         UsageError: the file is empty, not UTF-8, or holds a wrong row or tag.
     """
     sentences, columns = list[Sentence](), 0
-    # By blanks and tabs only: a word may hold other separators, such as a no-break space.
+    # Split only at blanks and tabs: a word may contain other separators, such as a no-break
+    # space.
     rows = ((at, re.split(r"[ \t]+", line.strip(" \t"))) for at, line in numbered_lines(path))
     for is_between, group in groupby(rows, lambda row: row[1][0] in ("", "-DOCSTART-")):
         if is_between:

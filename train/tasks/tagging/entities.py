@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of whole entities, as conlleval counts them, over all ranks."""
+"""Precision, recall and F1 of whole entities, counted like conlleval, over all ranks."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ import torch
 from seqeval.metrics.sequence_labeling import get_entities
 from torch import Tensor
 
-IGNORED = -100  # the tag of what is no word's first piece, and of padding
+IGNORED = -100  # the tag of other pieces than a word's first, and of padding
 TRUE, PREDICTED, GOLD = range(3)
 
 
 class Entities:
-    """Entities by type that were found, predicted, and there to be found.
+    """Counts of entities by type: correct, predicted, and in the references.
 
-    seqeval tells what an entity is, in IOB1 and IOB2; it counts as found where type, beginning and
-    end are right.
+    seqeval decides what an entity is, in IOB1 and IOB2; it is correct if type, beginning and end
+    are right.
     """
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class Entities:
 
 
 def _scores(counts: Tensor) -> tuple[float, float, float]:
-    """Precision, recall and F1; 0 where there is nothing to count."""
+    """Precision, recall and F1; 0 if there is nothing to count."""
     true, predicted, gold = counts.tolist()
     return (
         true / predicted if predicted else 0.0,

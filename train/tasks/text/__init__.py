@@ -1,1 +1,1 @@
-"""What the tasks on one text or two share: their tokens, batches and models."""
+"""Shared by tasks on one text or two: their tokens, batches and models."""

@@ -32,7 +32,7 @@ class GlueTask(LabelledTask):
         return self.spec
 
     def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless they are there already.
+        """Tokenise all sets into the cache, unless it is done already.
 
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.

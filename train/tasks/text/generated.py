@@ -1,12 +1,11 @@
-"""An entailment set in GLUE's RTE form, made from a seed: nothing needs to be downloaded.
+"""An entailment set in GLUE's RTE form, generated from a seed, without a download.
 
-Each sentence of a pair says that something is so or that it is not, in one of many ways; the
-second follows from the first where both say the same. What a sentence says is drawn apart from
-the other's, so that the label is in neither: it is in what the two say together, and a sum over
-words, such as a bag of words, cannot tell. (In a few more than half of the pairs the second
-sentence affirms, as people do. Then the first tells a little about the label, and a model that
-starts from random weights finds what to look at within a few epochs; without that it finds
-nothing for many.)
+Each sentence of a pair affirms or denies something, in one of many ways. The second follows from
+the first if both say the same. The content of the two sentences is drawn independently, so neither
+contains the label: it depends on both together, and a sum over words, such as a bag of words,
+cannot find it. (In a few more than half of the pairs the second sentence affirms, as people do. So
+the first reveals a little about the label, and a model that starts from random weights finds what
+to look at within a few epochs; without that it needs many.)
 """
 
 import random
@@ -45,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def files() -> dict[str, str]:
-    """The set as GLUE would give it, and the vocabulary for it: text by file name."""
+    """The set in GLUE's form, and the vocabulary for it: text by file name."""
     made = list(islice(pairs(SEED), TRAIN_PAIRS + DEV_PAIRS))
     used = {word for pair in made for text in pair[:2] for word in re.findall(r"\w+|[.,]", text)}
     vocabulary = sorted({word.lower() for word in used})
@@ -57,7 +56,7 @@ def files() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Make `folder` hold `files()`; a reader sees all of a file or none."""
+    """Write `files()` into `folder`; a reader sees all of a file or none."""
     for name, text in files().items():
         path = folder / name
         if not path.exists() or path.read_bytes() != text.encode():
@@ -65,7 +64,7 @@ def write(folder: Path) -> None:
 
 
 def pairs(seed: int) -> Iterator[Pair]:
-    """Pairs without end, no two alike."""
+    """Pairs without end, no two equal."""
     rng = random.Random(seed)
     seen: set[Pair] = set()
     while True:

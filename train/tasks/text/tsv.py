@@ -1,4 +1,4 @@
-"""GLUE's own files become examples; a wrong row is refused with its file and line."""
+"""Read GLUE's own files as examples; a wrong row is refused with its file and line."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ HUB_SET = "nyu-mll/glue"
 
 
 class Part(NamedTuple):
-    """One set of samples, by the names it goes by."""
+    """The names of one set of samples."""
 
     file: str  # in GLUE's own folder
     split: str  # on the Hub
@@ -29,27 +29,27 @@ PARTS = MappingProxyType({"train": TRAIN, "dev": Part("dev.tsv", "validation")})
 
 @dataclass(frozen=True, kw_only=True)
 class Spec(Labels):
-    """One task with a label per text or pair of texts, as its files and the Hub have it.
+    """One task with a label per text or pair of texts, in its files and on the Hub.
 
-    `name` is its set of GLUE on the Hub, too; `labels` are in GLUE's order.
+    `name` is also its name in GLUE on the Hub; `labels` are in GLUE's order.
     """
 
-    hub: tuple[str, ...] = ()  # its name on the Hub, where it is not one of GLUE's
+    hub: tuple[str, ...] = ()  # its name on the Hub, if it is not in GLUE
     text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
     label: str = "label"
-    hub_text: tuple[str, ...] = ()  # columns on the Hub, where they differ
+    hub_text: tuple[str, ...] = ()  # columns on the Hub, if they differ
     metrics: tuple[str, ...] = ("accuracy",)
     columns: tuple[str, ...] | None = None  # of files that need no header line
-    separator: str = "\t"  # of fields; the first field may hold it, where it is another than a tab
-    short_rows: bool = False  # the real files hold rows that lack fields: leave them out
+    separator: str = "\t"  # of fields; if it is not a tab, the first field may contain it
+    short_rows: bool = False  # the original files have rows without some fields: skip them
     # All sets by their names in the cache: that for training, then one for each of its evaluation
     # sets, with the name of it behind "dev_", if it has one.
     parts: Mapping[str, Part] = field(default_factory=lambda: PARTS)
-    pad_multiple: int = 1  # samples are filled up to a multiple of so many tokens
+    pad_multiple: int = 1  # samples are padded to a multiple of it
 
     @property
     def hub_name(self) -> tuple[str, ...]:
-        """Where the Hub has it: the set, and which of its configurations."""
+        """The Hub's name of the set, and of its configuration."""
         return self.hub or (HUB_SET, self.name)
 
 
@@ -92,7 +92,7 @@ def read(spec: Spec, path: Path) -> Examples:
     labels: list[float] = []
     skipped = 0
     for number, line in lines:
-        # no quoting: sentences hold stray quotes
+        # no quoting: sentences contain unpaired quotes
         fields = line.split("\t") if is_tabbed else line.rsplit(spec.separator, len(header) - 1)
         if number == 1 and spec.columns is not None and fields == header:
             continue
@@ -116,10 +116,10 @@ def read(spec: Spec, path: Path) -> Examples:
 
 
 def label(spec: Spec, text: str, where: str) -> float:
-    """The number that a file's `text` stands for: of a class, or a score.
+    """The number for a file's `text`: a class, or a score.
 
     Raises:
-        UsageError: it is no label of the task, or no number; the message begins with `where`.
+        UsageError: it is not a label of the task, or not a number; the message begins with `where`.
     """
     try:
         if spec.is_regression and math.isfinite(score := float(text)):

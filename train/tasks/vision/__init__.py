@@ -1,1 +1,1 @@
-"""What the image tasks share: their samples and models."""
+"""Shared by the image tasks: their samples and models."""

@@ -1,4 +1,4 @@
-"""CIFAR-10's own files become images; nothing in them is run."""
+"""Read CIFAR-10's own files as images; nothing in them is executed."""
 
 import math
 import pickle
@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from muster.errors import UsageError
 from train.tasks.sources import files
 
-FOLDER = "cifar-10-batches-py"  # what the official archive unpacks to
+FOLDER = "cifar-10-batches-py"  # the folder in the official archive
 PARTS = {"train": tuple(f"data_batch_{number}" for number in range(1, 6)), "test": ("test_batch",)}
 SHAPE = (3, 32, 32)
 CLASSES = 10
@@ -23,7 +23,7 @@ SIZES = {"train": 50_000, "test": 10_000}
 OF_ARRAYS = {("numpy", "ndarray"), ("numpy", "dtype")} | {
     (f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")
 }
-# What a pickle that is none, or not of this kind, may raise.
+# Errors for a pickle that is invalid, or of another kind.
 DAMAGED = (
     *(AttributeError, EOFError, LookupError, MemoryError, OverflowError, TypeError, ValueError),
     pickle.PickleError,
@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, TensorDataset]:
 
 
 def _generated(size: int, seed: int) -> TensorDataset:
-    """Noise, brighter in one band of rows by label: the same on every machine."""
+    """Noise, brighter in one band of rows that depends on the label: the same on every machine."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (size,), generator=generator)
     pixels = torch.randint(160, (size, *SHAPE), generator=generator, dtype=torch.uint8)
@@ -87,9 +87,9 @@ def _batch(path: Path) -> tuple[Tensor, Tensor]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds plain containers, and keeps what an array of numpy is made from; refuses all else.
+    """Builds plain containers, and records the parts of a numpy array; refuses everything else.
 
-    The files name four functions; each is one of ours here, so that a file never gets to call
+    The files name four functions. Each is replaced by one of ours, so that a file never calls
     numpy's or Python's own.
     """
 
@@ -97,13 +97,13 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) in OF_ARRAYS:
             return _State
         if (module, name) == ("_codecs", "encode"):
-            # bytes as Python 3 pickles them for Python 2: text of latin1, as all others here
+            # bytes, as Python 3 pickles them for Python 2: latin1 text, as for all others here
             return lambda text, encoding: text
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file does not")
 
 
 class _State:
-    """An array of numpy, or its type: what it is pickled as."""
+    """A pickled numpy array, or its type."""
 
     def __init__(self, *_: Any) -> None:
         self.state: Any = ()

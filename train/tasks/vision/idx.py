@@ -1,4 +1,4 @@
-"""MNIST's own files become images; a wrong header is refused by its file's name."""
+"""Read MNIST's own files as images; the message about a wrong header names its file."""
 
 import gzip
 import math
@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 from muster.errors import UsageError
 from train.tasks.sources import files
 
-SUBFOLDER = "MNIST/raw"  # where torchvision keeps them
-# The images and labels of each part; a dot instead of the second hyphen is as good.
+SUBFOLDER = "MNIST/raw"  # torchvision's folder
+# The images and labels of each part; a dot may replace the second hyphen.
 PARTS = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -54,11 +54,11 @@ def _part(images_path: Path, labels_path: Path) -> TensorDataset:
 
 
 def _array(path: Path, dimensions: int) -> numpy.ndarray[Any, Any]:
-    """The bytes of one idx file, uint8, in the shape that its header gives.
+    """The bytes of one idx file, uint8, in the shape of its header.
 
     Raises:
-        UsageError: the header is not that of unsigned bytes in so many `dimensions`, or does not
-            fit what follows it.
+        UsageError: the header is not that of unsigned bytes in `dimensions`, or does not fit the
+            data after it.
     """
     try:
         data = path.read_bytes()

@@ -23,24 +23,24 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """How one image set differs from another."""
+    """The differences between image sets."""
 
     # By the names of --model, the first by default: from images (n, channels, height, width) to
     # logits (n, classes).
     models: Mapping[str, Callable[[], nn.Module]]
     # `SPLITS` of a folder: pixels uint8 (n, channels, height, width), labels int64 (n,)
     read: Callable[[Path], dict[str, TensorDataset]]
-    hub: str  # its name there, where it has the same splits and a column `label`
-    column: str  # of the images there
+    hub: str  # its name on the Hub, which has the same splits and a column `label`
+    column: str  # of the images on the Hub
     mode: str  # Pillow's name of the pixels' form: "RGB", or "L" for grey
-    mean: tuple[float, ...]  # by channel: what makes numbers around zero out of bytes
+    mean: tuple[float, ...]  # of each channel, to shift bytes to numbers around zero
     std: tuple[float, ...]
     classes: int
     augment: bool = False
 
 
 class ImageTask(Task):
-    """One image set; trained on its set "train", evaluated on "test".
+    """One image set; trained on its part "train", evaluated on "test".
 
     Images of the Hub are unpacked once into the cache, for all ranks and runs.
     """
@@ -53,7 +53,7 @@ class ImageTask(Task):
         self._augmented: Augmented | None = None
 
     def prepare(self) -> None:
-        """Unpack the Hub's images into the cache; files only have to be right.
+        """Unpack the Hub's images into the cache; files are only checked.
 
         Raises:
             UsageError: files are missing or wrong, or the Hub cannot be reached.
@@ -64,7 +64,7 @@ class ImageTask(Task):
             cache.write(self._cache, {split: self._unpacked(split) for split in SPLITS})
 
     def is_prepared(self) -> bool:
-        """Whether nothing is left to unpack: to read files takes no longer than to look at them."""
+        """Whether nothing is left to unpack; files are read directly, which is fast."""
         return self.config.data_dir is not None or cache.is_whole(self._cache)
 
     def build_datasets(self) -> Datasets:

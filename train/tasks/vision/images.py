@@ -1,4 +1,4 @@
-"""Images stay bytes until a batch is made of them; crops and flips are drawn per sample."""
+"""Images stay bytes until they are in a batch; crops and flips are drawn per sample."""
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -10,9 +10,10 @@ CROP_PADDING = 4  # pixels on each side
 
 
 class Augmented(TensorDataset):
-    """Each image is cropped at random out of itself with a black border, and mirrored or not.
+    """Each image is cropped randomly from itself with a black border, and perhaps mirrored.
 
-    By seed, epoch and index alone: whichever rank takes a sample in whichever order sees the same.
+    This depends on seed, epoch and index only: every rank gets the same image for a sample, in any
+    order.
     """
 
     def __init__(self, images: TensorDataset, seed: int) -> None:

@@ -1,12 +1,12 @@
 """Runs of a user's program whose ranks do not agree end with the cause, not with an echo."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.launch.submit import SUBMIT
+from tests.commands import call
+from tests.launch.submit import SUBMIT, start
 from tests.preload import interpreter
 
 PROGRAM = """
@@ -18,7 +18,7 @@ import torch.distributed as dist
 pathlib.Path(f"{sys.argv[1]}-{os.environ['RANK']}").touch()
 while not all(os.path.exists(f"{sys.argv[1]}-{rank}") for rank in (0, 1)):
     time.sleep(0.05)
-dist.init_process_group("gloo", timeout=timedelta(seconds=10))
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 def step(number):
     if number == 3 and dist.get_rank() == 1:
         match sys.argv[1]:
@@ -51,22 +51,27 @@ SENTENCES = {
 }
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """How each run ended: they wait for their collectives side by side."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "hung.py").write_text(PROGRAM)
+    flags = ["--launcher", "local", "--nodes", "2", "--no-snapshot"]
+    words = {how: [*flags, "--run-id", how, "--", "hung.py", how] for how in SENTENCES}
+    runs = {how: start(*own, cwd=folder, python=interpreter()) for how, own in words.items()}
+    return folder, {
+        how: (*run.communicate(timeout=600), run.returncode) for how, run in runs.items()
+    }
+
+
 @pytest.mark.parametrize("how", SENTENCES)
-def test_the_cause_is_the_last_line(tmp_path, how):
-    (tmp_path / "hung.py").write_text(PROGRAM)
-    argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
-    done = subprocess.run(
-        [*argv, "--run-id", how, "--", "hung.py", how],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert re.search(SENTENCES[how], done.stderr.splitlines()[-1]), done.stderr
-    assert done.returncode == (134 if how == "shape" else 1)
-    jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
-    seen = subprocess.run(jobs, cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_the_cause_is_the_last_line(ended, how):
+    folder, runs = ended
+    _, err, code = runs[how]
+    assert re.search(SENTENCES[how], err.splitlines()[-1]), err
+    assert code == (134 if how == "shape" else 1)
     if how in ("operation", "late"):
+        jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]
+        seen = call(*jobs, cwd=folder)
         assert "this was seen when a collective timed out" in seen.stdout
         assert "waits in all_reduce 3 [1000]" in seen.stdout

@@ -14,6 +14,8 @@ from launch.agent.inspection import local_workers
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
+from launch.nodes.channel import Channel
+from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 PROGRAM = """
@@ -80,29 +82,6 @@ def test_a_worker_says_where_it_is_and_since_when(start, tmp_path):
     assert report["process"]["words"] == "sleeps"
 
 
-def test_a_worker_whose_interpreter_is_held_is_read_by_faulthandler(start, tmp_path):
-    import fcntl
-
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        start("held")
-        assert wait_until(lambda: not ask(tmp_path, 1.0)["answers"])
-        report = ask(tmp_path, 1.0)
-    assert functions(report)[-1] == "held"
-    assert report["process"]["status"] in ("sleeping", "disk-sleep")
-
-
-def test_a_stopped_worker_is_not_signalled(start, tmp_path):
-    process = start("load_data")
-    process.send_signal(signal.SIGSTOP)
-    assert wait_until(lambda: state_of(process.pid).status == "stopped")
-    report = ask(tmp_path, 1.0)
-    assert not report["answers"] and report["process"]["words"].startswith("is stopped")
-    process.send_signal(signal.SIGCONT)
-    assert wait_until(lambda: ask(tmp_path)["answers"])
-    assert process.poll() is None
-
-
 def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
     stranger = subprocess.Popen(["setsid", "--fork", "sleep", "3"])
     stranger.wait()
@@ -147,8 +126,7 @@ def test_being_asked_where_it_is_does_not_count_as_progress(start, tmp_path):
 
 def test_a_look_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
     (tmp_path / "inspection").rmdir()
-    node = NodeInspection(tmp_path / "inspection", 0, "node0", lambda message: None, 60.0)
-    node.ranks = [0]
+    node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), Channel(*os.pipe()))
     start("load_data")
     node._sample()
     began, ask_workers = time.monotonic(), local_workers.ask
@@ -171,7 +149,6 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, m
     """As on macOS, where there is no /proc."""
     process = start("load_data")
     monkeypatch.setattr(process_state, "PROC", tmp_path / "none")
-    monkeypatch.setattr(local_workers, "PATH_BYTES", 107)
     assert wait_until(lambda: functions(ask(tmp_path))[-1] == "load_data")
     report = ask(tmp_path)
     assert report["answers"] and report["process"]["words"] == "sleeps"

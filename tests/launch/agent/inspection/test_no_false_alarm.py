@@ -5,16 +5,16 @@ SOAK_MINUTES has each last so long; `make soak` makes an hour of it.
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
+from tests.commands import begin, call, finish
 from tests.launch.submit import SUBMIT
 from tests.preload import interpreter
 
-SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.3"))
+SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.2"))
 PROGRAM = """
 import sys
 import time
@@ -53,14 +53,7 @@ def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
     words = ["--hang-after-s", "5", "--", "program.py", str(tmp_path / "saved"), str(SECONDS)]
-    done = subprocess.run(
-        [*argv, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS + 600,
-        check=False,
-    )
+    done = call(*argv, *words, cwd=tmp_path, timeout_s=SECONDS + 600)
     assert done.returncode == 0, done.stderr
     assert "no progress" not in done.stdout + done.stderr
 
@@ -70,14 +63,8 @@ def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     argv = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", "2", "--hang-after-s", "5"]
     flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
-    process = subprocess.Popen(
-        [*argv, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        time.sleep(SECONDS)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.wait()
-    assert "no progress" not in out and process.returncode in (75, 130), out
+    process = begin(*argv, *flags)
+    time.sleep(SECONDS)
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert "no progress" not in out + err and code in (75, 130), out + err

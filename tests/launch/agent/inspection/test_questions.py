@@ -1,25 +1,28 @@
 """A run is asked through its folder: what was asked before is not taken, nor what is no request."""
 
-from launch.agent.inspection.questions import Asking
+from concurrent.futures import ThreadPoolExecutor
+
+from launch.agent.inspection import questions
 from launch.runs import log_tail
 from launch.runs.log_tail import RequestFile
 from muster.run_files import REQUESTS
+from tests.launch.submit import wait_until
 
 
 def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
     monkeypatch.setattr(log_tail, "LOOK_S", 0.0)
     (tmp_path / "requests").mkdir()
     REQUESTS.path(tmp_path).write_text('{"id": "old", "ask": "stacks"}\n')
-    requests = RequestFile(tmp_path)
+    requests, came = RequestFile(tmp_path), []
     assert requests.new() == []
-    asking = Asking(tmp_path, ask="stacks")
-    (request,) = requests.new()
-    assert request["ask"] == "stacks" and requests.new() == []
-    assert asking.wait(0.2) is None
-    requests.answer(request["id"], sentences=["all is well"])
-    assert asking.wait(300) == {"sentences": ["all is well"]}
-    asking.close()
-    requests.answer(request["id"], sentences=[])  # whoever asked has gone
+    assert questions.ask(tmp_path, 0.2, ask="stacks") is None
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(questions.ask, tmp_path, 300, ask="stacks")
+        assert wait_until(lambda: came.extend(requests.new()) or len(came) == 2)
+        assert [one["ask"] for one in came] == ["stacks", "stacks"] and requests.new() == []
+        requests.answer(came[0]["id"], sentences=[])  # whoever asked has gone
+        requests.answer(came[1]["id"], sentences=["all is well"])
+        assert asked.result() == {"sentences": ["all is well"]}
     assert len(list((tmp_path / "requests").iterdir())) == 1
 
 

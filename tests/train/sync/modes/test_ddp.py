@@ -46,4 +46,4 @@ def test_seconds_of_communication_are_those_of_the_step_itself(kind, name, alone
         sync.backward(model(torch.ones(1, 2)).sum())
         sync.sync(model, sync.used(model))
         found.append(getattr(sync, name))
-    assert [one >= 0.9 * SLOW_S for one in found] == [step == SLOW for step in range(STEPS)]
+    assert found[SLOW] == max(found) >= 0.9 * SLOW_S

@@ -6,6 +6,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.launch.submit import submit
+from tests.train.workers import records
 from train.sync import base
 from train.sync.ranks import Ranks
 
@@ -23,8 +24,7 @@ def outcome(mode, nodes, logs, *more):
     code, _, err = submit(*run, *FLAGS, *more, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())
-    rows = (logs / mode / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    steps = [one for one in map(json.loads, rows) if one["kind"] == "step"]
+    steps = [one for one in records(logs / mode, 0) if one["kind"] == "step"]
     return summary, load_file(logs / mode / "model" / "model.safetensors"), steps
 
 

@@ -105,7 +105,7 @@ def groups_made_again(wrap: Wrap) -> Iterator[Any]:
         dist.barrier()
         dist.destroy_process_group()
         dist.init_process_group(
-            "gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=60),
+            "gloo", rank=rank, world_size=world_size, timeout=timedelta(seconds=300),
             store=dist.PrefixStore("again", store),  # what is in it is of the group before
         )  # fmt: skip
 

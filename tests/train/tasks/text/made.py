@@ -20,6 +20,15 @@ MODEL = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
 }
+DISTILBERT = {
+    "model_type": "distilbert",
+    "vocab_size": 16,
+    "dim": 16,
+    "hidden_dim": 32,
+    "n_layers": 1,
+    "n_heads": 2,
+    "max_position_embeddings": 32,
+}
 MNLI = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
     "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\t{labels}\tgold_label\n"

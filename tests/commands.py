@@ -1,0 +1,47 @@
+"""Commands that tests run: to their end, or until the test has seen what it wants."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+LIMIT_S = 300  # against hanging
+
+
+def call(
+    *argv: object, cwd: str | Path | None = None, env: Mapping[str, str] | None = None,
+    stdin: str | None = None, timeout_s: float = LIMIT_S,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """A command to its end; `env` is beside what this process has."""
+    return subprocess.run(
+        [str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})}, input=stdin,
+        capture_output=True, text=True, timeout=timeout_s,
+    )  # fmt: skip
+
+
+def begin(
+    *argv: object, cwd: str | Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """A command in a session of its own, whose output is read by whoever has begun it."""
+    return subprocess.Popen(
+        [str(word) for word in argv], cwd=cwd, env={**os.environ, **(env or {})}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Have it ended, whatever happens."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = LIMIT_S) -> tuple[int, str, str]:
+    """Exit code and what it has printed, when it is over."""
+    with ended(process):
+        out, err = process.communicate(timeout=timeout_s)
+    return process.returncode, out, err

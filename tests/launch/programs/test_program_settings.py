@@ -1,0 +1,140 @@
+"""What a user's program is given: variables, a prologue, a command in front, all of python."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.submit import submit
+
+LOCAL = ["--launcher", "local"]
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    return tmp_path / "project"
+
+
+SAFE = {
+    "PYTHONSAFEPATH": "1",
+    "PYTHONOPTIMIZE": "2",
+    "PYTHONPATH": "elsewhere",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONIOENCODING": "ascii",
+    "PYTHONDEVMODE": "1",
+}
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "preload"])
+def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch):
+    for name, value in SAFE.items():
+        monkeypatch.setenv(name, value)
+    (project / "elsewhere").mkdir()
+    (project / "elsewhere" / "mine.py").write_text("x = 'found'")
+    text = "import mine, os, sys\nprint(mine.x, sys.flags.safe_path, sys.flags.optimize)"
+    (project / "other.py").write_text(text)
+    flags = [*LOCAL, "--nodes", "2", "--workers", workers]
+    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    assert code == 0, err
+    assert "found True 2" in out
+
+
+@pytest.mark.parametrize("workers", ["torchrun", "accelerate"])
+def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
+    for name in ("logging", "yaml", "torch", "accelerate"):
+        (project / f"{name}.py").write_text("raise ValueError('not what torchrun wants')")
+    (project / "other.py").write_text("print('well')")
+    flags = [*LOCAL, "--workers", workers]
+    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
+    assert code == 0 and "well" in out, err
+
+
+def environment(project: Path, *flags: str, env: dict[str, str] | None = None) -> dict[str, str]:
+    """What a worker of a run with these flags has."""
+    (project / "show.sh").write_text("#!/bin/sh\nenv -0\n")
+    (project / "show.sh").chmod(0o755)
+    one = [*LOCAL, "--workers", "manual", "--overwrite", "--run-id", "env", *flags]
+    code, _, err = submit(*one, "--", "./show.sh", cwd=project)
+    assert code == 0, err
+    text = (project / "logs" / "env" / "workers" / "rank_00000.out").read_text()
+    return dict(pair.partition("=")[::2] for pair in text.split("\0"))
+
+
+def test_variables_reach_the_program_and_nobody_else(project, monkeypatch):
+    monkeypatch.setenv("PASSED", "passed on")
+    (project / ".env").write_text('# a comment\nexport A="from the file"\nB=two words\n')
+    flags = ["--env", "TOKEN=s3cret, 'quoted'", "--env", "PASSED", "--env-file", ".env"]
+    flags += ["--env", "LINES=one\nHOME=two"]
+    found = environment(project, *flags)
+    assert found["TOKEN"] == "s3cret, 'quoted'" and found["PASSED"] == "passed on"
+    assert found["A"] == "from the file" and found["B"] == "two words"
+    assert "MUSTER_ENV" not in found
+    assert found["LINES"] == "one\nHOME=two" and found["HOME"] != "two"
+    written = [path for path in (project / "logs").rglob("*") if path.is_file()]
+    with_it = {path.name for path in written if b"s3cret" in path.read_bytes()}
+    assert with_it == {"rank_00000.out"}  # where the program itself has printed it
+
+
+@pytest.mark.parametrize("flag", ["--env-file", "--prologue"])
+def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
+    (project / "latin").write_bytes(b"A=1\nB=caf\xe9\n")
+    code, _, err = submit(*LOCAL, flag, "latin", "--", "train.py", cwd=project)
+    assert code == 2 and err == f"error: {flag} latin:2: not UTF-8; save it in that encoding\n"
+    assert not (project / "logs").exists()
+
+
+def test_a_prologue_sets_the_stage_and_its_failure_is_named(project):
+    prologue = project / "prologue.sh"
+    prologue.write_text("export STAGE=set\nread line || true\necho loaded\n")
+    assert environment(project, "--prologue", "prologue.sh")["STAGE"] == "set"
+    prologue.write_text("echo no such module >&2\nfalse\n")
+    flags = [*LOCAL, "--workers", "manual", "--prologue", "prologue.sh"]
+    code, _, err = submit(*flags, "--", "./show.sh", cwd=project)
+    assert code != 0
+    assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
+
+
+@pytest.mark.parametrize("flag", ["--env", "--env-file", "--prologue"])
+def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
+    (project / "variables").write_text("TMPDIR=/scratch/mine\n")
+    (project / "prologue.sh").write_text("export TMPDIR=/scratch/mine\n")
+    values = {"--env": "TMPDIR=/scratch/mine", "--env-file": "variables"}
+    found = environment(project, flag, values.get(flag, "prologue.sh"))
+    assert found["TMPDIR"] == "/scratch/mine"
+
+
+def test_a_command_stands_in_front_of_every_worker(project):
+    wrapper = project / "stand-in"
+    wrapper.write_text('#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    found = environment(project, "--wrap", f"{wrapper} {{run_dir}}")
+    assert found["WRAPPED"] == str(project / "logs" / "env")
+    assert environment(project, "--wrap", "env STAGE=wrapped")["STAGE"] == "wrapped"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "1=2"], "--env '1': use NAME=VALUE, or NAME to pass on"),
+        (
+            ["--env", "RANK=2"],
+            "--env RANK: the launcher sets this variable for each worker; leave it out",
+        ),
+        (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: it is not set here"),
+        (["--env-file", "none"], "--env-file none: no such file"),
+        (
+            ["--wrap", "x {nothing}"],
+            "--wrap: unknown {nothing}; known: {snapshot}, {run_dir}",
+        ),
+        (["--python", "/bin/true", "--dry-run"], None),
+    ],
+)
+def test_wrong_settings_of_a_program_are_refused(project, flags, message):
+    code, out, err = submit(*LOCAL, "--workers", "manual", *flags, "--", "train.py", cwd=project)
+    if message is None:
+        assert code == 0 and "/bin/true" in out
+    else:
+        assert code == 2 and message in err

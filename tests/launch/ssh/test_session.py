@@ -1,0 +1,87 @@
+"""Commands on a login node: they go on by themselves, and what those have left long ago goes."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from tests.launch.submit import REPOSITORY, wait_until
+
+SCRIPT = str(REPOSITORY / "launch" / "ssh" / "login_node" / "session.sh")
+BEGUN = "import os, sys, time; print(os.environ['A'], os.getcwd(), flush=True); "
+WAITS = "time.sleep(10_000)"
+
+
+def session(verb, folder, *words, stdin="") -> subprocess.CompletedProcess:
+    argv = ["bash", SCRIPT, verb, str(folder), *words]
+    return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start Python there, in a folder with a space, with a value that has one."""
+    folders = []
+
+    def begin(code: str):
+        folder = tmp_path / "sessions" / f"s{len(folders)}"
+        (tmp_path / "a b").mkdir(exist_ok=True)
+        lines = ["export A='x y'", f"cd -- {shlex.quote(str(tmp_path / 'a b'))} || exit"]
+        lines += [f"exec {shlex.join([sys.executable, '-c', BEGUN + code])} </dev/null"]
+        begun = session("start", folder, stdin="\n".join(lines))
+        assert begun.returncode == 0, begun.stderr
+        folders.append(folder)
+        return folder
+
+    yield begin
+    for folder in folders:
+        if folder.exists() and not (folder / "code").exists():
+            with suppress(ProcessLookupError):
+                os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+            wait_until((folder / "code").exists)
+
+
+def test_it_is_followed_from_anywhere_and_its_exit_code_is_known(start, tmp_path):
+    folder = start("print('b', file=sys.stderr); sys.exit(255)")
+    shown = session("follow", folder, "0", "0")
+    assert (shown.returncode, shown.stdout) == (0, f"x y {tmp_path / 'a b'}\n")
+    assert shown.stderr == "b\n" and session("end", folder).stdout == "255\n"
+    again = session("follow", folder, "2", "1")
+    assert (again.stdout, again.stderr) == (f"y {tmp_path / 'a b'}\n", "\n")
+    assert not any("x y" in path.read_text() for path in folder.iterdir() if path.name != "out")
+
+
+def test_ctrl_c_is_its_own_and_one_that_is_over_is_left_alone(start):
+    folder = start(WAITS)
+    assert wait_until((folder / "out").read_text)
+    assert session("end", folder).stdout == "\n"
+    assert session("interrupt", folder).returncode == 0
+    shown = session("follow", folder, "0", "0")
+    assert "KeyboardInterrupt" in shown.stderr and session("end", folder).stdout == "130\n"
+    assert session("interrupt", folder).returncode == 0
+
+
+def test_one_that_nobody_waits_for_any_more_is_lost(start):
+    folder = start(WAITS)
+    pid = (folder / "pid").read_text().strip()
+    waiter = int(subprocess.check_output(["ps", "-o", "ppid=", "-p", pid]))
+    os.kill(waiter, signal.SIGKILL)
+    assert wait_until(lambda: session("end", folder).stdout == "lost\n")
+    assert session("follow", folder, "0", "0").returncode == 0
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    (folder / "code").touch()
+
+
+def test_what_ended_long_ago_is_removed(start):
+    first, running = start("pass"), start(WAITS)
+    assert wait_until((first / "code").exists)
+    (first.parent / "s0.call").mkdir()
+    old = time.time() - 31 * 86_400
+    for path in (first / "code", running):
+        os.utime(path, (old, old))
+    start("pass")
+    assert sorted(path.name for path in first.parent.iterdir()) == ["s1", "s2"]

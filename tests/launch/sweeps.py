@@ -1,0 +1,74 @@
+"""Sweeps of a small program, as a user starts them, and what they leave."""
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from tests import commands
+from tests.launch.submit import REPOSITORY
+from tests.preload import interpreter
+
+SWEEP = str(REPOSITORY / "launch" / "sweep.py")
+LOCAL = ["--launcher", "local", "--workers", "manual"]
+# No word of Muster in it but for the folders; it counts how often each combination was begun.
+PROGRAM = """
+import argparse, json, os, time
+from pathlib import Path
+parser = argparse.ArgumentParser()
+for name in ("lr", "seed", "betas"):
+    parser.add_argument("--" + name)
+args = parser.parse_args()
+with open(Path(__file__).with_name("begun"), "a") as file:
+    file.write(f"{args.lr} {args.seed} {args.betas}\\n")
+kept = Path(os.environ["MUSTER_CHECKPOINTS"], "state")
+step = int(kept.read_text()) if kept.exists() else 0
+kept.parent.mkdir(parents=True, exist_ok=True)
+kept.write_text(str(step + 1))
+if Path("block").exists() and args.seed == "2":
+    time.sleep(10_000)
+if args.seed == "3" and not Path("repaired").exists():
+    raise ValueError("sample 17 is empty")
+print("a line that is no JSON {")
+print(json.dumps({"loss": float(args.lr) * int(args.seed), "begun": step + 1, "note": "a, b"}))
+print("the end")
+"""
+# What docs/sweeps.md shows; those on a cluster run in tests/cluster/test_sweeps.py.
+DOC = (REPOSITORY / "docs" / "sweeps.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    shlex.split(line)[2:]
+    for block in re.findall(r"```bash\n(.*?)```", DOC, re.S)
+    for line in block.splitlines()
+    if line.startswith("muster sweep")
+]
+
+
+def new_project(folder: Path) -> Path:
+    root = folder / "project"
+    root.mkdir()
+    (root / "train.py").write_text(PROGRAM)
+    return root
+
+
+def start(project: Path, *words: str, python: str | None = None) -> subprocess.Popen:
+    return commands.begin(python or interpreter(), SWEEP, *words, cwd=project)
+
+
+def sweep(project: Path, *words: str, python: str | None = None) -> tuple[int, str, str]:
+    return commands.finish(start(project, *words, python=python))
+
+
+def folder_of(project: Path) -> Path:
+    (folder,) = (project / "logs" / "sweeps").iterdir()
+    return folder
+
+
+def cells(project: Path) -> dict[str, dict]:
+    record = json.loads((folder_of(project) / "sweep.json").read_text())
+    return {one["id"]: one for one in record["cells"]}
+
+
+def begun(project: Path) -> list[str]:
+    path = project / "begun"
+    return sorted(path.read_text().splitlines()) if path.exists() else []

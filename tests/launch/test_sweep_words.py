@@ -1,0 +1,100 @@
+"""What a sweep is given: refusals, dry runs, and the documentation's examples."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.launch.sweeps import DOC, EXAMPLES, LOCAL, cells, folder_of, new_project, sweep
+from tests.preload import interpreter
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    return new_project(tmp_path)
+
+
+def refused(project: Path, *words: str) -> str:
+    """What is said; nothing was started or made."""
+    code, _, err = sweep(project, *words, python=interpreter(for_workers=False))
+    assert code == 2 and not (project / "logs").exists(), err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--", "train.py"], "a sweep needs --over NAME=VALUE,VALUE"),
+        (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
+        (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
+        (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
+        (["--over", "lr=1", "--", "-m", "tain"], "-m tain: no such module"),
+        (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
+        (["--over", "lrr=1,2"], "--over lrr: the trainer that comes with Muster has no such"),
+        (["--over", "sync=dpd"], "sync-dpd: --sync: unknown 'dpd'"),
+        (["--over", "lr=1", "--nodez", "2", "--", "train.py"], "unknown flag --nodez"),
+        (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
+        (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
+        (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
+        (
+            ["--over", "lr=1,2", "--at-once", "2", "--master-port", "29511", "--", "train.py"],
+            "--master-port 29511 is one port, but --at-once 2 runs",
+        ),
+        (
+            ["--launcher", "ssh", "--hosts", "a,b,c", "--nodes", "2", "--at-once", "2"]
+            + ["--over", "lr=1,2", "--", "train.py"],
+            "--at-once 2 of 2 nodes each needs 4 hosts, but there are 3 (a, b, c), enough for 1",
+        ),
+    ],
+)
+def test_what_no_run_could_be_is_refused_by_name_before_the_first(project, words, message):
+    found = refused(project, *([] if "ssh" in words else ["--launcher", "local"]), *words)
+    assert message in found, found
+
+
+@pytest.mark.parametrize("flag", ["--dry_run", "--dry-run"])
+def test_a_dry_run_prints_the_commands_and_makes_nothing(project, flag):
+    words = ["--launcher", "local", "--over", "lr=1,2", flag, "--", "train.py", "--x", "a b"]
+    code, out, _ = sweep(project, *words, python=interpreter(for_workers=False))
+    lines = out.splitlines()
+    assert code == 0 and len(lines) == 2 and not (project / "logs").exists()
+    assert lines[1].endswith("-- train.py --x 'a b' --lr 2") and "--run-id=train-lr-2" in lines[1]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=shlex.join)
+def test_every_example_of_the_documentation_runs(tmp_path, words):
+    script = re.search(r"```python\n(.*?)```", DOC, re.S)
+    (tmp_path / "train.py").write_text(script[1])
+    (tmp_path / "hosts.txt").write_text("node0\nnode1\nnode2\nnode3\n")
+    if "--launcher" in words:  # here as far as it goes without a cluster
+        python = interpreter(for_workers=False)
+        code, out, err = sweep(tmp_path, "--dry-run", *words, python=python)
+        assert code == 0 and len(out.splitlines()) == 4, err
+        return
+    flags = LOCAL if "--" in words else LOCAL[:2]  # this program needs no torchrun
+    code, out, err = sweep(tmp_path, *flags, "--logs-dir", "logs", *words)
+    assert code == 0, out + err
+    if "--" not in words:
+        names = {f"synthetic-sync-{sync}_seed-{n}" for sync in ("ddp", "all_reduce") for n in "12"}
+        assert set(cells(tmp_path)) == names
+        assert all(one["results"] for one in cells(tmp_path).values())
+    shown = re.search(r"```text\n(.*?)```", DOC, re.S)[1].splitlines()
+    if words == EXAMPLES[0]:
+        table = out.splitlines()[-7:]
+        times = r"\d+\.\d"
+        assert re.sub(times, "", table[0]) == re.sub(times, "", shown[0])
+        for found, line in zip(table[1:-1], shown[1:-1], strict=True):
+            assert [word for word in found.split() if not re.fullmatch(times, word)] == [
+                word for word in line.split() if not re.fullmatch(times, word)
+            ]
+
+
+def test_the_files_of_a_sweep_are_those_that_the_documentation_names(project):
+    code, _, err = sweep(project, *LOCAL, "--over", "lr=1", "--", "train.py", "--seed", "1")
+    assert code == 0, err
+    table = DOC.partition("## Names and folders")[2].partition("\n## ")[0]
+    cells_of_names = re.findall(r"^\| (`.*?) \|", table, re.M)
+    named = {name.rstrip("/") for cell in cells_of_names for name in re.findall("`(.*?)`", cell)}
+    found = {path.name for path in folder_of(project).iterdir() if path.name[0] != "."}
+    assert found == named - {"submissions"}

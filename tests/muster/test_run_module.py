@@ -1,0 +1,33 @@
+"""What stands for `python -m` has temporary files of its own, and workers the user's folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+from configs.plugins import REPOSITORY
+
+TOOL = """
+import json, os, subprocess, sys, tempfile
+show = "import tempfile; print(tempfile.gettempdir())"
+child = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True)
+print(json.dumps([tempfile.gettempdir(), child.stdout.strip()]))
+"""
+
+
+def test_torchruns_folders_are_removed_with_its_agents_and_workers_have_the_users(tmp_path):
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "tool.py").write_text(TOOL)
+    folders = [tmp_path / "scratch", tmp_path / "users"]
+    for folder in folders:
+        folder.mkdir()
+    env = {"MUSTER_SCRATCH": str(folders[0]), "TMPDIR": str(folders[1])}
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "muster" / "run_module.py"), "tool"],
+        env={**os.environ, **env, "PYTHONPATH": str(tmp_path / "packages")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [str(one) for one in folders]

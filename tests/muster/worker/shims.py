@@ -1,0 +1,18 @@
+"""Programs that muster/worker/worker_main.py runs, and how they ended."""
+
+import json
+import sys
+from pathlib import Path
+
+from tests.commands import call
+
+WORKER_MAIN = Path(__file__).parents[3] / "muster" / "worker" / "worker_main.py"
+
+
+def run(project: Path, *words: str, through: bool = True, **env: str):
+    shim = [str(WORKER_MAIN)] if through else []
+    return call(sys.executable, *shim, *words, cwd=project, env=env)
+
+
+def ended(run_dir: Path, rank: int = 0) -> dict:
+    return json.loads((run_dir / "exits" / f"rank_{rank:05d}.json").read_text())

@@ -1,0 +1,153 @@
+"""However a program ends, its exit code and its traceback are its own, and its record says how."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.muster.worker.shims import ended, run
+from tests.train.workers import own_output
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    (tmp_path / "helper.py").touch()
+    return tmp_path
+
+
+FORK = "import os, sys\nif os.fork() == 0:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "cause"),
+    [
+        ("pass", 0, "done"),
+        ("import sys; sys.exit()", 0, "done"),
+        ("import sys; sys.exit(3)", 3, "exit"),
+        ("import sys; sys.exit('no data')", 1, "exit"),
+        ("import sys; sys.exit(75)", 75, "stopped"),
+        ("import os; os._exit(0)", 0, "done"),
+        ("import os; os._exit(4)", 4, "exit"),
+        ("import os\nif os.fork() == 0: os._exit(9)\nos.wait()", 0, "done"),
+        ("import os\nos.environ.clear()", 0, "done"),
+        ("import os\nos.environ.clear()\n1 / 0", 1, "crash"),
+        (FORK + "    sys.exit(3)\nos.wait()", 0, "done"),
+        (FORK + "    1 / 0\nos.wait()", 0, "done"),
+        (FORK + "    sys.exit(75)\nos.wait()", 0, "done"),
+        (FORK + "    sys.exit(0)\nos.wait()\nraise ValueError", 1, "crash"),
+        (FORK + "    pass\nelse:\n    os.wait()\n    sys.exit(5)", 5, "exit"),
+        ("raise ValueError('bad sample')", 1, "crash"),
+        ("def f(:", 1, "crash"),
+    ],
+)
+def test_how_it_ends(project, text, code, cause):
+    (project / "train.py").write_text(text)
+    run_dir = project / "run"
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
+    assert done.returncode == run(project, "train.py", through=False).returncode == code
+    record = ended(run_dir)
+    assert (record["code"], record["cause"]) == (code, cause)
+    assert "worker_main" not in record["traceback"]
+    assert (run_dir / "workers" / "rank_00000.out").exists() and not done.stdout
+    assert (run_dir / "stopped.json").exists() == (cause == "stopped")
+
+
+def test_a_traceback_is_the_programs_own(project):
+    (project / "train.py").write_text("import helper\nhelper.fail()")
+    (project / "helper.py").write_text("def fail(): raise KeyError('x')")
+    with_us, plain = (run(project, "train.py", through=through) for through in (True, False))
+    assert with_us.stderr == plain.stderr and with_us.returncode == plain.returncode == 1
+
+
+UNSPEAKABLE = """
+from dataclasses import dataclass
+class Mute(Exception):
+    def __str__(self): raise ValueError("no text")
+class Deaf(RuntimeError):
+    def __str__(self): return None
+@dataclass(frozen=True)
+class Frozen(Exception):
+    sample: int
+class Hidden(Exception):
+    def __getattr__(self, name): raise ValueError(name)
+"""
+
+
+# As the traceback module of this Python has it.
+UNTOLD = "<unprintable {} object>" if sys.version_info < (3, 11) else "<exception str() failed>"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("Mute()", f"Mute: {UNTOLD.format('Mute')}"),
+        ("Deaf()", f"Deaf: {UNTOLD.format('Deaf')}"),
+        ("Frozen(17)", "Frozen: 17"),
+        ("Hidden()", "Hidden"),
+    ],
+)
+def test_an_exception_that_cannot_be_told_is_a_crash_of_its_program(project, error, message):
+    (project / "train.py").write_text(f"{UNSPEAKABLE}raise {error}")
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(project / "run"))
+    record = ended(project / "run")
+    assert (done.returncode, record["code"], record["cause"]) == (1, 1, "crash")
+    assert record["message"].startswith(message)
+    assert 'train.py", line ' in record["traceback"]
+    assert "worker_main" not in record["traceback"]
+
+
+STAND_IN = """
+import os, sys, types
+group = types.SimpleNamespace(is_initialized=lambda: True, get_backend_config=lambda: "cpu:gloo")
+group.destroy_process_group = lambda: print("left by worker:", os.getpid() == worker)
+worker, sys.modules["torch.distributed"] = os.getpid(), group
+"""
+
+
+def test_a_forked_process_leaves_the_group_to_its_parent(project):
+    (project / "train.py").write_text(STAND_IN + FORK + "    sys.exit(0)\nos.wait()")
+    assert run(project, "train.py").stdout == "left by worker: True\n"
+
+
+def test_a_segmentation_fault_says_where(project):
+    (project / "train.py").write_text("import ctypes\nctypes.string_at(0)")
+    run_dir = project / "run"
+    done = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir), RANK="2")
+    assert done.returncode == -signal.SIGSEGV
+    text = (run_dir / "workers" / "rank_00002.err").read_text()
+    assert "Segmentation fault" in text and "train.py" in text and "line 2" in text
+
+
+def test_a_worker_whose_agent_is_gone_ends(project):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert run(project, "train.py", MUSTER_LAUNCHER=str(gone.pid)).returncode == 128 + 9
+
+
+GROUP = """
+import atexit, sys, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+destroy = dist.destroy_process_group
+dist.destroy_process_group = lambda: (destroy(), print("left"))
+atexit.register(lambda: print("in a group:", dist.is_initialized()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "printed"),
+    [
+        ("pass", ["in a group: True", "left"]),
+        ("sys.exit(75)", ["in a group: True", "left"]),
+        ("sys.exit(3)", ["in a group: True"]),
+        ("1 / 0", ["in a group: True"]),
+        ("destroy()", ["in a group: False"]),
+    ],
+)
+def test_a_program_that_succeeds_leaves_its_group_before_the_interpreter_ends(
+    project, end, printed
+):
+    """Else a thread of gloo's may abort it: one run in five failed so on a busy machine."""
+    (project / "train.py").write_text(GROUP + end)
+    assert own_output(run(project, "train.py").stdout).splitlines() == printed

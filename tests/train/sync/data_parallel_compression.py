@@ -1,0 +1,73 @@
+"""What holds of a compressed model on each of two ranks: of data_parallel_worker.py."""
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import muster
+from tests.train.sync.user_loops.base import Forms, Words, inputs, net, trained
+
+
+def a_copy_goes_on_with_what_was_left_out() -> None:
+    model = muster.sync(net(), compress="topk", compress_share=0.2)
+    list(trained(model))
+    other = copy.deepcopy(model)
+    assert model.hook.state().keys() == other.hook.state().keys()
+    for one, two in zip(trained(model), trained(other), strict=True):
+        assert torch.equal(one, two)
+
+
+def compressed_is_about_the_mean(wraps: Sequence[Callable[..., Any]]) -> None:
+    ways = (("bf16", 2e-2), ("fp16", 2e-3), ("int8", 5e-2))
+    for (way, limit), wrap in itertools.product(ways, wraps):
+        for make in (net, Words):
+            plain = DistributedDataParallel(make())
+            model = wrap(make(), compress=way)
+            for step in range(3):  # DDP makes other buckets after the first
+                for one in (plain, model):
+                    one.zero_grad()
+                    one(inputs(step)).square().mean().backward()
+                for param, want in zip(model.parameters(), plain.parameters(), strict=True):
+                    assert (param.grad - want.grad).norm() <= limit * want.grad.norm() + 1e-9, way
+
+
+def models_of_all_forms_are_compressed() -> None:
+    for way in ("bf16", "int8", "powersgd", "topk"):
+        model = muster.sync(Forms(), compress=way, bucket_mb=0)
+        for one in trained(model):
+            assert one.isfinite().all()
+
+
+def an_overflow_is_forgotten() -> None:
+    for way in ("int8", "powersgd", "topk"):
+        model = muster.sync(net(), compress=way, compress_rank=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            loss = model(inputs(step)).square().mean()
+            (loss * (torch.inf if step == 1 and dist.get_rank() else 1)).backward()
+            finite = all(bool(one.grad.isfinite().all()) for one in model.parameters())
+            assert finite == (step != 1), way
+            optimizer.zero_grad()
+        assert all(bool(one.isfinite().all()) for one in model.hook.state().values())
+
+
+def half_precision_is_divided_before_it_is_added() -> None:
+    for options in ({}, {"compress": "fp16"}):
+        model = muster.sync(nn.Linear(1, 1, bias=False).half(), **options)
+        (model(torch.ones(1, 1).half()) * 40000).sum().backward()
+        assert model.module.weight.grad.item() == pytest.approx(40000)
+
+
+def check(wraps: Sequence[Callable[..., Any]]) -> None:
+    a_copy_goes_on_with_what_was_left_out()
+    compressed_is_about_the_mean(wraps)
+    models_of_all_forms_are_compressed()
+    an_overflow_is_forgotten()
+    half_precision_is_divided_before_it_is_added()
