@@ -59,7 +59,7 @@ def test_periodic_checkpoints_are_skipped_and_the_rank_that_writes_says_so_once(
     for _, workers in ended:
         message = [line for line in workers[0][2].splitlines() if "no checkpoint" in line]
         # none where no checkpoint was due between the first second of one and its end
-        assert len(message) <= 1 and all("for the disk is slow: step " in one for one in message)
+        assert len(message) <= 1 and all("since the disk is slow: step " in one for one in message)
         assert "no checkpoint" not in workers[1][2]
     assert len(storage.found(ended[0][0] / "checkpoints")) < 32
 
