@@ -1,8 +1,10 @@
 """The files that daemons read, and what is read from daemons."""
 
 import os
+from pathlib import Path
 
-from launch.virtual_cluster import daemons, slurm_daemons
+from launch.virtual_cluster import daemons, slurm_daemons, virtual_nodes
+from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
 from launch.virtual_cluster.virtual_nodes import Options
 

@@ -11,6 +11,8 @@ import h5py
 import numpy
 
 from muster.errors import UsageError
+from muster.writing import writing
+from train.tasks.base import Samples
 from train.tasks.pretraining.segment_pairs import PairSample
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
