@@ -227,7 +227,7 @@ def state_folder(env: Mapping[str, str]) -> Path:
 
 
 def json_objects(data: bytes) -> list[dict[str, Any]]:
-    """Those in `data`; a line that is cut off at either end, or broken, is left out."""
+    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
     found = []
     for line in data.split(b"\n"):
         try:
@@ -240,7 +240,7 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
 
 
 def read_objects(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
-    """The objects of `count` bytes from `start` on; all that follow, if it is negative.
+    """The objects in `count` bytes from `start` on; in all that follow if `count` is negative.
 
     Raises:
         OSError: there is no such file.
@@ -251,7 +251,7 @@ def read_objects(path: Path, start: int = 0, count: int = -1) -> list[dict[str, 
 
 
 def last_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in the last `TAIL_BYTES`; none where there is no such file."""
+    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
     try:
         return read_objects(path, path.stat().st_size - TAIL_BYTES)
     except OSError:  # put aside as we look

@@ -20,7 +20,7 @@ OPERATIONS = (  # that the bench of collectives measures
     "sendrecv", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter", "all_reduce"
 )  # fmt: skip
 MIB = 2**20
-# The trainer's settings that a measurement of the network heeds.
+# The trainer's settings that also apply to a measurement of the network.
 OF_MEASUREMENT = frozenset(
     ("device", "backend", "threads", "timeout_s", "join_timeout_s")
     + ("logs_dir", "run_id", "overwrite", "quiet", "redirect")
@@ -207,7 +207,7 @@ class ByHand(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchConfig(Config):
-    """Of --program bench_collectives: which collectives, and of what sizes.
+    """For --program bench_collectives: which collectives, and of what sizes.
 
     Raises:
         UsageError: on creation; one line for every setting that is wrong.
@@ -231,7 +231,7 @@ class BenchConfig(Config):
         return OPERATIONS if self.operations == "all" else tuple(self.operations.split(","))
 
     def sizes(self) -> tuple[int, ...]:
-        """Bytes, from the smallest to the largest, whole 4-byte numbers."""
+        """Sizes in bytes, ascending, multiples of 4 bytes."""
         found, size = [], float(self.min_bytes)
         while size <= self.max_bytes:
             found.append(int(size) // 4 * 4)

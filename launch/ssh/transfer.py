@@ -71,7 +71,7 @@ def send_checkout(
 
 
 def make_environments(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
-    """Bring the environment of every node up to date; nodes that share a folder share it, too.
+    """Update the environment of every node; nodes that share a folder share it, too.
 
     Raises:
         MusterError: one line for every node on which it failed.
@@ -84,7 +84,7 @@ def make_environments(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
 
 
 def _make_environment(node: NodeFacts, config: SshConfig) -> str | None:
-    """What went wrong on a node, as the script's last line says it."""
+    """The error on a node, from the script's last line; None if it succeeded."""
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", "")]
     try:
         done = openssh.run(node.spec, config, words, SCRIPT.read_text(encoding="utf-8"), SETUP_S)

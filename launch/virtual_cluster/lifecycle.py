@@ -41,7 +41,7 @@ def up(options: Options, checkout: Path, say: Say) -> None:
             cannot be made; in the last case nothing of it remains.
     """
     _refuse_inside()
-    os.umask(0o022)  # sshd trusts no key file that others may write
+    os.umask(0o022)  # sshd refuses a key file that others may write
     with virtual_nodes.locked():
         cluster = virtual_nodes.read_state()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):

@@ -21,7 +21,7 @@ STATE = Path("/run/muster-testbed")
 RECORD = STATE / "testbed.json"
 LOGS = STATE / "log"
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# Below this a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
+# Below it a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
 LEAST_RATE = 64 * UNITS["kbit"]
 MOST_RATE = 100 * UNITS["gbit"]
 EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
@@ -31,15 +31,15 @@ BOX = 254  # the number of the machine itself, on each of the two networks
 
 @dataclass(frozen=True)
 class Options:
-    """What kind of cluster the testbed is; two testbeds with equal options are the same."""
+    """The options of a testbed; two testbeds with equal options are the same."""
 
     nodes: int = 4
-    rate: int | None = None  # bits per second of each link; None: as fast as it goes
+    rate: int | None = None  # bits per second of each link; None: no limit
     control_network: bool = False
-    ipv6: bool = False  # alone on the experiment network; then there is a control network
-    gpus: int = 0  # of each node, as Slurm believes
+    ipv6: bool = False  # no IPv4 on the experiment network; then there is a control network
+    gpus: int = 0  # pretended GPUs of each node, for Slurm
     private_home: bool = False
-    venv: str | None = None  # shown in a private home; None: there is none
+    venv: str | None = None  # visible in a private home; None: there is none
 
     def __str__(self) -> str:
         flags = [f"--nodes {self.nodes}"]
@@ -52,10 +52,10 @@ class Options:
 
 
 def rate(text: str) -> int:
-    """Bits per second, as the flag --rate is read.
+    """Bits per second, for the flag --rate.
 
     Raises:
-        ArgumentTypeError: `text` is no speed that links can have.
+        ArgumentTypeError: `text` is not a rate that links can have.
     """
     bits = rate_bits(text)
     if not (bits and LEAST_RATE <= bits <= MOST_RATE):
@@ -67,13 +67,13 @@ def rate(text: str) -> int:
 
 
 def rate_bits(text: str) -> int | None:
-    """Bits per second of `text` like 1gbit, as tc writes them; None if it is not a speed."""
+    """Bits per second of `text` like 1gbit, in tc's form; None if it is not a rate."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(kbit|mbit|gbit)", text.lower())
     return round(float(match[1]) * UNITS[match[2]]) if match else None
 
 
 def rate_text(bits: int) -> str:
-    """`bits` per second in the largest unit that keeps it short: 1gbit, 100mbit."""
+    """`bits` per second in the largest unit without a fraction: 1gbit, 100mbit."""
     unit = max((unit for unit in UNITS if UNITS[unit] <= bits), key=UNITS.__getitem__)
     return f"{bits / UNITS[unit]:.6g}{unit}"
 
@@ -123,7 +123,7 @@ def of(options: Options, cores: Sequence[int]) -> list[Node]:
 
 @dataclass(frozen=True)
 class ClusterState:
-    """Who made the testbed, what it is, and whether it was made to the end."""
+    """Who made the testbed, its options, and whether it is complete."""
 
     checkout: str
     holder: str  # who made it, and when
@@ -134,8 +134,8 @@ class ClusterState:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Hold the machine's testbed for as long as one action takes; wait for whoever holds it."""
-    descriptor = os.open(STATE.parent, os.O_RDONLY)  # a folder that is there before and after
+    """Lock the machine's testbed for one action; wait while another process has the lock."""
+    descriptor = os.open(STATE.parent, os.O_RDONLY)  # this folder exists before and after a testbed
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -144,7 +144,7 @@ def locked() -> Iterator[None]:
 
 
 def read_state() -> ClusterState | None:
-    """The testbed that is written down; None where there is none, or no one can read it."""
+    """The recorded testbed; None if there is none, or it cannot be read."""
     try:
         found = json.loads(RECORD.read_text(encoding="utf-8"))
         options = Options(**found.pop("options"))
@@ -155,5 +155,5 @@ def read_state() -> ClusterState | None:
 
 
 def write_state(cluster: ClusterState) -> None:
-    """Write `cluster` down, so that a crash leaves the old or the new, never a half."""
+    """Record `cluster`, so that a crash leaves the old or the new record, never half of one."""
     write_json(RECORD, asdict(cluster))

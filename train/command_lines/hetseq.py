@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 if __name__ == "__main__":
-    # A script's own folder comes first on the path, where it could hide a library.
+    # A script's own folder is first on the path, where it could hide a library.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
 
     from muster import errors

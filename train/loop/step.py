@@ -204,9 +204,9 @@ def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
 
 
 def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
-    """That of `task`, if it has one; else that of --optimizer over the trained parameters.
+    """The task's optimizer if it has one, else that of --optimizer over the trained parameters.
 
-    Vectors (biases, norms) decay with --decay all.
+    Vectors (biases, norms) decay only with --decay all.
     """
     own = None if task is None else task.build_optimizer(model)
     if own is not None:
@@ -230,23 +230,23 @@ def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = N
         )
     betas = (config.adam_beta1, config.adam_beta2)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    # One fused kernel over all parameters: several times faster than a loop over them.
+    # One fused kernel over all parameters is several times faster than a loop over them.
     return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
 
 
 def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
-    """The step at which the learning rate has decayed."""
+    """The step at which the decay of the learning rate ends."""
     return config.schedule_steps or config.epochs * epoch_steps
 
 
 def build_schedule(
     config: TrainConfig, optimizer: Optimizer, epoch_steps: int, task: Task | None = None
 ) -> LambdaLR:
-    """That of `task`, if it has one; else linear warm-up, then decay to zero or constant.
+    """The task's schedule if it has one, else linear warm-up, then decay to zero or constant.
 
-    The polynomial goes to --end-lr by (1 - progress) ** power, as fairseq's and NVIDIA's BERT
-    have it; linear is its case of power 1 and end 0. The horizon does not depend on --max-steps:
-    a run that stops early has had the same rates.
+    `polynomial` falls to --end-lr by (1 - progress) ** power, as in fairseq's and NVIDIA's BERT;
+    `linear` is its case of power 1 and end 0. The end of the schedule does not depend on
+    --max-steps: a run that stops early has used the same rates.
     """
     horizon = schedule_end(config, epoch_steps)
     own = None if task is None else task.schedule(horizon)
@@ -270,8 +270,8 @@ def build_schedule(
 class PhaseTimer:
     """Adds up seconds per phase of one step.
 
-    On a GPU by events in its stream: a phase ends when its kernels have ended, not when they were
-    queued. Nothing waits for that until somebody asks how long it took.
+    On a GPU it uses events in its stream: a phase ends when its kernels have ended, not when they
+    were queued. The host waits for them only when the seconds are read.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -290,14 +290,14 @@ class PhaseTimer:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Of each phase so far."""
+        """The seconds of each phase so far."""
         found: dict[str, float] = {}
         for name, started, ended in self._phases:
             found[name] = found.get(name, 0.0) + _between(started, ended)
         return found
 
     def total_s(self) -> float:
-        """Seconds since the timer was made, phases or not."""
+        """Seconds since the timer was made, inside and outside of phases."""
         return _between(self._started, self._mark())
 
     def _mark(self) -> Mark:
@@ -312,6 +312,6 @@ def _between(started: Mark, ended: Mark) -> float:
     if isinstance(started, float) and isinstance(ended, float):
         return ended - started
     assert not isinstance(started, float) and not isinstance(ended, float)
-    ended.synchronize()  # and with it all that came before in its stream
+    ended.synchronize()  # and so all earlier events in its stream
     milliseconds: float = started.elapsed_time(ended)
     return milliseconds / 1e3

@@ -62,7 +62,7 @@ class Trainer:
         self.metrics = metrics
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
-        self._measured = 0  # the step up to which speeds are measured
+        self._measured = 0  # the step up to which speeds were measured
         self.stopping = StopRequest(config.stop_signal)
         self.history = History()
         self._step = Step(task, state, wrapped, config.max_grad_norm)
@@ -142,7 +142,7 @@ class Trainer:
         return self.history
 
     def _count_traffic(self, before: int, epoch: int) -> None:
-        """Write down what crossed the network since step `before`."""
+        """Record what crossed the network since step `before`."""
         # when all are here: what is sent may still wait in the sender's kernel
         self.ranks.all_gather(torch.zeros(1, device=self.device))
         if self.meter is not None:
@@ -158,7 +158,7 @@ class Trainer:
         is_last = self.at.step >= last or self.at.epoch == self.config.epochs
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
-        # the evaluation took a while, and no step comes that would tell the others
+        # the evaluation took time, and no further step would tell the other ranks
         asked = StepRequests(*self.ranks.all_gather(self._requests(self.at.step)).any(0).tolist())
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
@@ -202,7 +202,7 @@ class Trainer:
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
     def _requests(self, step: int) -> Tensor:
-        """What this rank wants after `step`, as `StepRequests` has it."""
+        """What this rank requests after `step`, as a row of `StepRequests`."""
         requests = StepRequests(stop=bool(self.stopping.why))
         if self._makes_checkpoints:
             requests = self.checkpoints.requests(step, stop=requests.stop)

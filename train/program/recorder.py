@@ -146,7 +146,7 @@ class Recorder:
             "optimizer": now - (taken.ended or now), "step": now - before,
         }  # fmt: skip
         record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
-        if not plan.micro_batches:  # a number: as if the parts were even
+        if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self._sinks.stepped(record, made)
         self._ended = time.perf_counter()
@@ -176,7 +176,7 @@ class Recorder:
 
 
 def sent_by(model: nn.Module) -> list[Collective]:
-    """The collectives on gradients of the last pass of what `muster.sync` returned."""
+    """The collectives on gradients of the last pass of a model from `muster.sync`."""
     if isinstance(model, SyncedDataParallel):
         return model.hook.ranks.ledger.take_step()
     if isinstance(model, DistributedDataParallel) and model.process_group.size() > 1:

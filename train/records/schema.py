@@ -162,4 +162,4 @@ class ExitRecord:
     traceback: str = ""
     peak_memory_bytes: int = 0  # the most that this process had resident; not of its GPU
     peak_gpu_memory_bytes: int = 0  # the most that torch reserved on its GPU
-    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign any more
+    missing: Sequence[int] = ()  # of a lost peer: the ranks that gave no sign of life

@@ -24,10 +24,10 @@ from muster.writing import CannotWrite, write_json, writing
 
 from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, StepRecord
 
-FIRST_LOSSES = 5  # printed one by one, as the courses ask
-RECENT_STEPS = 1000  # that --split auto looks at, at most
+FIRST_LOSSES = 5  # printed one by one, as in the courses
+RECENT_STEPS = 1000  # the most that --split auto uses
 TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
-# The first step pays for what happens only once, and the profiler itself for the second.
+# The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5
 
 
@@ -113,10 +113,10 @@ class Sinks:
 
 @dataclass
 class History:
-    """What a finished run is summed up from, on every rank alike.
+    """The data for the summary of a run, the same on every rank.
 
-    Steps are added up, so that memory does not grow with them; the records on disk have each. The
-    first step also pays for what happens only once: it is not in the sums, once there are others.
+    Steps are added up, so that memory does not grow with them; each is in the records on disk. The
+    first step includes one-time costs: it is not in the sums once there are other steps.
     """
 
     first_losses: list[float] = field(default_factory=list)
@@ -128,7 +128,7 @@ class History:
 
     def add(self, record: StepRecord) -> None:
         """Count a step."""
-        before = self.sums if self.count > 1 else {}  # until then the first one stands in for them
+        before = self.sums if self.count > 1 else {}  # until then the sums hold the first step
         self.sums = {name: before.get(name, 0.0) + getattr(record, name) for name in TIMED}
         self.count += 1
         self.steps.append(record)
@@ -137,10 +137,10 @@ class History:
 
 
 class Console:
-    """Prints on rank 0 only, and nothing at all when quiet.
+    """Prints on rank 0 only, and nothing at all with --quiet.
 
-    The bar is drawn where a person looks: on a terminal, or where a launcher that shows this
-    output on its own terminal says so (MUSTER_TTY, the terminal's width in columns).
+    The bar is drawn on a terminal, or if a launcher that shows this output on its own terminal says
+    so (MUSTER_TTY, the terminal's width in columns).
     """
 
     def __init__(self, *, speaks: bool, env: Mapping[str, str] = os.environ) -> None:
@@ -183,7 +183,7 @@ class Console:
             self._bar.update()
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -197,7 +197,7 @@ class Console:
 class Profiler:
     """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
 
-    A run that is shorter leaves what there is of it.
+    A shorter run leaves the part that it has.
     """
 
     def __init__(self, run_dir: Path, rank: int) -> None:
@@ -216,7 +216,7 @@ class Profiler:
         self._running = True
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Called after each step."""
         if self._running:
             self._profile.step()
             self._running = self._profile.step_num < WAIT + WARM_UP + ACTIVE

@@ -12,7 +12,7 @@ SAME, CHANGED, RESHAPED = 0.0, 1.0, 2.0
 
 
 class Watched(NamedTuple):
-    """A buffer, and what it was after the last step."""
+    """A buffer, and its value after the last step."""
 
     own: dict[str, Any]  # its module's dict: a forward pass may put another tensor in its place
     name: str
@@ -42,9 +42,9 @@ class Buffers:
         self.remember()
 
     def remember(self) -> None:
-        """Take the buffers as they are, equal on all ranks, for the last step's."""
+        """Take the current buffers, equal on all ranks, as those of the last step."""
         self.watched: list[Watched] = []
-        # Those of a synchronised BatchNorm are the same bits on every rank by themselves.
+        # A synchronised BatchNorm already has the same bits on every rank.
         seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
             for name, one in module._buffers.items():
@@ -55,7 +55,7 @@ class Buffers:
 
     @torch.no_grad()
     def marks(self, device: torch.device) -> Tensor:
-        """Whether each buffer is the SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
+        """Whether each buffer is SAME, CHANGED or RESHAPED on this rank: float64 (buffers,)."""
         return torch.stack([one.mark(device).double() for one in self.watched])
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Tensor)
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
-BROADCAST_BYTES = 4 * 2**20  # at a time
+BROADCAST_BYTES = 4 * 2**20  # connections accepted at a time
 LITTLE = 1 / 8  # share of a group below which a tensor is not worth a collective
 
 
@@ -58,7 +58,7 @@ class CollectiveLedger:
         self.gradients[collective.operation] += collective.nbytes
 
     def of_parameter(self, first: int, name: str, gradient: Tensor) -> None:
-        """Say of the step's collectives from `first` on whose `gradient` they had, flat or not."""
+        """Name the parameter of the step's collectives from `first` on that carried `gradient`."""
         shape = tuple(gradient.shape)
         self.step[first:] = [
             one._replace(shape=shape, name=name) if one.nbytes == gradient.nbytes else one

@@ -22,7 +22,7 @@ from train.tasks.sources import cache, hub
 from train.tasks.tagging import conll
 from train.tasks.tagging.conll import Sentence
 
-IGNORED = -100  # the tag of what is no word's first piece, and of padding
+IGNORED = -100  # the tag of other pieces than a word's first, and of padding
 TRUE, PREDICTED, GOLD = range(3)
 DEFAULT_MODEL = "bert-base-cased"
 # The original set is a script, which `datasets` no longer runs; this is the Hub's copy of its rows.
@@ -31,10 +31,10 @@ HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
 class Entities:
-    """Entities by type that were found, predicted, and there to be found.
+    """Counts of entities by type: correct, predicted, and in the references.
 
-    seqeval tells what an entity is, in IOB1 and IOB2; it counts as found where type, beginning and
-    end are right.
+    seqeval decides what an entity is, in IOB1 and IOB2; it is correct if type, beginning and end
+    are right.
     """
 
     def __init__(self, tags: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class Entities:
 
 
 def _scores(counts: Tensor) -> tuple[float, float, float]:
-    """Precision, recall and F1; 0 where there is nothing to count."""
+    """Precision, recall and F1; 0 if there is nothing to count."""
     true, predicted, gold = counts.tolist()
     return (
         true / predicted if predicted else 0.0,

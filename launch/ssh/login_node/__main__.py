@@ -44,8 +44,8 @@ from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
-QUESTION, ANSWERS = "job", "muster.login_job"  # of a program's `muster.Job`
-# With one of these a program has a Python of its own, and Muster's needs no torch.
+QUESTION, ANSWERS = "job", "muster.login_job"  # from `muster.Job` of a program
+# With one of these a program has its own Python, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 

@@ -33,8 +33,8 @@ test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
 
-SENT = ".muster-sent-files"  # in the copy: the names of what was sent last
-# Removes what the second list lacks of the first; names end with a NUL.
+SENT = ".muster-sent-files"  # in the copy: the names of the files sent last
+# Removes files of the first list that the second one lacks; names end with a NUL.
 REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
@@ -123,10 +123,10 @@ def _version(names: Sequence[str]) -> str:
 
 
 def send_project(installation: Installation, project: Path) -> str:
-    """Bring the copy up to date; its folder on the login node.
+    """Update the copy; return its folder on the login node.
 
     Raises:
-        UsageError: there is too much that git does not track; the message says what to do.
+        UsageError: git leaves too much untracked; the message says what to do.
         MusterError: it cannot be copied.
     """
     connection = installation.connection

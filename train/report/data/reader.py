@@ -195,6 +195,6 @@ def numbers(values: Iterable[Any]) -> list[float]:
 
 
 def mean(values: Iterable[Any]) -> float | None:
-    """The mean of all numbers among `values`; None where there are none."""
+    """The mean of all numbers among `values`; None if there are none."""
     known = numbers(values)
     return statistics.fmean(known) if known else None

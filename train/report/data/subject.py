@@ -16,7 +16,7 @@ from muster import run_files
 from muster.errors import UsageError
 from train.report.data.reader import Row, Run, numbers, read_mapping, read_run
 
-# What those settings change that do not say it.
+# For settings whose field does not say it.
 CLASSES: dict[type, Affects] = {
     LaunchConfig: "nothing",
     SshConfig: "nothing",

@@ -29,7 +29,7 @@ from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecti
 
 P = ParamSpec("P")
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
-FIRST = 5  # losses that are shown one by one, as the courses ask
+FIRST = 5  # losses that are shown one by one, as in the courses
 CONFIDENCE = 0.95
 INTERVAL = ("spread_s", "low_s", "high_s")
 

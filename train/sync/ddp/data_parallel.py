@@ -210,7 +210,7 @@ def sync_ddp(
 
     Args:
         framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
-        model: nothing is done with it any more; scripts that give it go on.
+        model: ignored; accepted so that older scripts still run.
         compress: as in `muster.sync`.
         compress_rank: likewise.
         compress_share: likewise.
@@ -219,8 +219,8 @@ def sync_ddp(
         timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
 
     Raises:
-        UsageError: another kind of object, an option that makes no sense, a hook that is there
-            already, or a model that is wrapped already.
+        UsageError: another kind of object, an invalid option, a hook that is registered
+            already, or a model that is already wrapped.
     """
     options = SyncOptions(
         bucket_mb=bucket_mb, sparse_rows=sparse_rows, compress=compress,
@@ -228,7 +228,7 @@ def sync_ddp(
     )  # fmt: skip
     refuse(option_problems(options), where="muster.sync_ddp: ")
     way = Way.of(base.load_plugin("modes", "all_reduce").hook_class, options)
-    accelerator = getattr(framework, "accelerator", framework)  # a Trainer has one
+    accelerator = getattr(framework, "accelerator", framework)  # a Trainer holds one
     if hasattr(accelerator, "ddp_handler"):
         _of_accelerate(accelerator, way)
     elif hasattr(framework, "_setup_model"):
@@ -255,7 +255,7 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
 
 
 def _of_lightning(strategy: Any, way: Way) -> None:
-    """Lightning's strategy makes DDP in one method, with options of its own."""
+    """Wrap the one method in which Lightning's strategy makes DDP with its own options."""
     if strategy._ddp_comm_hook is not None:
         raise UsageError(
             "muster.sync_ddp: the strategy has a ddp_comm_hook, and DDP takes one only; leave it "

@@ -37,7 +37,7 @@ class DdpSync(GradSync):
         super().__init__(ranks, options)
         self.way = Way.of(self.hook_class, options)
         self._used: set[nn.Parameter] = set()  # that this step has given a gradient to
-        self._mean: torch.cuda.Event | None = None  # all buckets of this step are
+        self._mean: torch.cuda.Event | None = None  # when all buckets of this step were the mean
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device

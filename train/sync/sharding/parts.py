@@ -140,10 +140,10 @@ class PartedSync(GradSync):
 
 
 def repeated_layers(model: nn.Module) -> list[nn.Module]:
-    """What is `repeated`, to be gathered layer by layer.
+    """The repeated layers of `model` that can be gathered one at a time.
 
-    Not those that share a parameter with what is outside of them: of these no more than one may be
-    in charge.
+    Layers that share a parameter with a module outside of them are left out: only one unit may own
+    a parameter.
     """
     holders = _holders(model)
     return [
@@ -154,12 +154,12 @@ def repeated_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def repeated(module: nn.Module) -> list[nn.Module]:
-    """The members of every outermost list of several modules of one kind."""
+    """The members of every outermost list of several modules of one class."""
     if isinstance(module, nn.ModuleList) and len(module) > 1 and len(set(map(type, module))) == 1:
         return list(module)
     return [layer for child in module.children() for layer in repeated(child)]
 
 
 def _holders(module: nn.Module) -> Counter[nn.Parameter]:
-    """How many names each parameter has."""
+    """The number of names of each parameter."""
     return Counter(param for _, param in module.named_parameters(remove_duplicate=False))

@@ -169,7 +169,7 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
 
 
 def are_shards(sets: dict[str, list[Path]]) -> bool:
-    """Whether what `find` found is HDF5, not text."""
+    """Whether the files from `find` are HDF5, not text."""
     return sets["train"][0].suffix in SHARDS
 
 

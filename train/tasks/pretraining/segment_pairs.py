@@ -22,13 +22,13 @@ class PairSample(NamedTuple):
 
     tokens: list[int]  # t
     segments: list[int]  # t, of 0 and 1
-    positions: list[int]  # m, of what is to be guessed
+    positions: list[int]  # m, of the tokens to predict
     targets: list[int]  # m
-    is_random_next: int  # 1 where the second segment is from elsewhere
+    is_random_next: int  # 1 if the second segment is from elsewhere
 
 
 def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> Batch:
-    """n samples, filled up to `width` or to the longest.
+    """n samples, padded to `width` or to the longest.
 
     Returns:
         input_ids, token_type_ids and attention_mask: int64 (n, width); masked_positions in the

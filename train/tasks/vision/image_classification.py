@@ -44,9 +44,10 @@ class Spec:
 
 
 class Augmented(TensorDataset):
-    """Each image is cropped at random out of itself with a black border, and mirrored or not.
+    """Each image is cropped randomly from itself with a black border, and perhaps mirrored.
 
-    By seed, epoch and index alone: whichever rank takes a sample in whichever order sees the same.
+    This depends on seed, epoch and index only: every rank gets the same image for a sample, in any
+    order.
     """
 
     def __init__(self, images: TensorDataset, seed: int) -> None:
