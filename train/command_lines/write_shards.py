@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(config: TrainConfig, output: Path) -> int:
     from train.tasks import bert  # here, since a wrong flag should be reported at once
-    from train.tasks.pretraining import masking, shards
+    from train.tasks.pretraining import segment_pairs, shards
 
     task = bert.build(config)
     task.prepare()
@@ -61,7 +61,7 @@ def _write(config: TrainConfig, output: Path) -> int:
         raise UsageError(f"{', '.join(existing)}: already there; give another folder")
     output.mkdir(parents=True, exist_ok=True)
     width = config.max_seq_length
-    guesses = masking.most_per_sample(config.mask_probability, width)
+    guesses = segment_pairs.most_per_sample(config.mask_probability, width)
     for path, (name, epoch) in files.items():
         if name == "train":
             task.start_epoch(epoch)
