@@ -89,7 +89,6 @@ def steps(run_dir: Path) -> list[int]:
     return [record["step"] for record in records if record["kind"] == "step"]
 
 
-@pytest.mark.usefixtures("warm_workers")
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path):
     ways.PYTHON["MUSTER_MAX_REQUEUES"] = "1"
     try:
