@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import json_lines
+from muster import run_files
 from tests.cluster import ways
 from tests.cluster.ways import finish, start
 from tests.commands import ended
@@ -17,7 +17,7 @@ OFTEN = ["--checkpoint-every", "20", "--evaluate", "never", "--lr", "1e-4"]
 
 def losses(folder: Path) -> dict[int, float]:
     """Of a run that may still be writing."""
-    records = json_lines.read(folder / "metrics" / "rank_00000.jsonl")
+    records = run_files.read_objects(folder / "metrics" / "rank_00000.jsonl")
     return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import json_lines
+from muster import run_files
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import Run, finish, start
@@ -85,7 +85,7 @@ def test_variables_are_not_commands(cluster, tmp_path):
 
 def steps(run_dir: Path) -> list[int]:
     """Of a run that may still be writing."""
-    records = json_lines.read(run_dir / "metrics" / "rank_00000.jsonl")
+    records = run_files.read_objects(run_dir / "metrics" / "rank_00000.jsonl")
     return [record["step"] for record in records if record["kind"] == "step"]
 
 
