@@ -64,8 +64,8 @@ def as_text(value: Any, column: str = "") -> str:
         return str(value)
     if column.endswith("bytes"):
         return f"{value:,.0f}".replace(",", " ")
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, int) or (abs(value) >= 1000 and value.is_integer()):
+        return f"{value:.0f}"
     usual = "{:.1f}" if abs(value) >= 1000 else "{:.4g}"
     return next((how for end, how in FORMATS.items() if column.endswith(end)), usual).format(value)
 

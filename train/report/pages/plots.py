@@ -59,6 +59,9 @@ def lines(rows: Sequence[Sequence[Panel]]) -> str:
             handles |= dict(zip(labels, found, strict=True))
         for axis, panel in zip(axes[-1], rows[-1], strict=True):
             axis.set_xlabel(panel.x)
+            drawing.whole_numbers(axis)  # now that all panels above it are drawn, which share it
+            if panel.from_zero:  # over workers, with ticks at the measured numbers
+                axis.set_xticks(sorted(panel.table[panel.x].unique()))
         in_order = sorted(handles, key=lambda label: label not in names)  # series before the rest
         drawing.legend(figure, [handles[label] for label in in_order])
         return drawing.as_svg(figure)
@@ -91,9 +94,6 @@ def _draw(axis: Any, panel: Panel, names: Sequence[Any]) -> None:
             axis.plot(x[hollow], y[hollow], label="doubtful: above ideal", **look, **colour)
     axis.set_ylabel(text(panel.label, 18))
     axis.set_title(text(panel.title, 18), loc="left", fontsize="medium")
-    drawing.whole_numbers(axis)
-    if panel.from_zero:  # over workers, with ticks at the measured numbers
-        axis.set_xticks(sorted(panel.table[panel.x].unique()))
     if panel.ideal or panel.from_zero:
         axis.set_ylim(0, None)
     if panel.is_log:

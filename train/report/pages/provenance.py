@@ -1,6 +1,7 @@
 """What was run, on which machines, and how to repeat it, from the run folders."""
 
 import shlex
+from pathlib import Path
 
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Entry, Subject, defaults
@@ -52,8 +53,13 @@ def settings(subject: Subject) -> tuple[list[Row], list[Row]]:
     for name, value in configs[0].items():
         if value is not None and all(one.get(name) == value for one in configs):
             is_usual = name in usual and usual[name] == value
-            found[is_usual].append({"setting": name, "value": value})
+            found[is_usual].append({"setting": name, "value": _without_folders(value)})
     return found
+
+
+def _without_folders(value: object) -> object:
+    """An absolute path by its last name: a report is read on other machines."""
+    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
 
 
 def commands(subject: Subject) -> list[str]:

@@ -55,9 +55,10 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     figures = plots.over_workers(training, charts["training"])
     of_several = training if over_workers.has_widths(training) else training[:0]
     yield "training", of_several, {"figures": figures, "shown": shown}
-    # of several runs the settings in which they differ; of one its main ones
+    # of several runs the settings in which they differ (losses and steps have their own tables,
+    # folders are in the data); of one its main ones
     table = tables.overview(subject)
-    always = {"run", "folder", "state", "workers", "steps", "final_loss", "seed"}
+    always = {"run", "state", "workers", "seed"}
     shown = [name for name in table if name in {*always, *subject.varying}]
     yield "runs", table, {"shown": shown if len(table) > 1 else None}
     table = tables.losses(subject)

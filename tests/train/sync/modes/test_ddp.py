@@ -10,7 +10,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from train.sync.base import SyncOptions
-from train.sync.ddp.torch_ddp import DDP_OPTIONS, DdpSync
+from train.sync.ddp.torch_ddp import DdpSync
 from train.sync.modes.all_reduce import AllReduce
 from train.sync.ranks import Ranks
 
@@ -29,7 +29,7 @@ def alone():
 def test_seconds_of_communication_are_those_of_the_step_itself(kind, name, alone):
     """What a mode of ours waited for in its backward pass counts as its `sync_s`."""
     sync = kind(Ranks(), SyncOptions(sparse_rows=False))
-    model = DistributedDataParallel(nn.Linear(2, 2), **DDP_OPTIONS)
+    model = DistributedDataParallel(nn.Linear(2, 2), gradient_as_bucket_view=True)
     sync.wrapped(model)
     found: list[float] = []
 
