@@ -84,8 +84,9 @@ def test_variables_are_not_commands(cluster, tmp_path):
 
 
 def steps(run_dir: Path) -> list[int]:
-    """Of a run that may still be writing."""
-    records = run_files.read_objects(run_dir / "metrics" / "rank_00000.jsonl")
+    """Of a run that may still be writing, or of whose attempt no step is done."""
+    path = run_dir / "metrics" / "rank_00000.jsonl"
+    records = run_files.read_objects(path) if path.exists() else []
     return [record["step"] for record in records if record["kind"] == "step"]
 
 
