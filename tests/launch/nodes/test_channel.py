@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,12 @@ from launch.agent.log_sync import LogSync
 from launch.nodes.channel import MARK, Channel
 from muster import run_files
 from muster.errors import MusterError
+
+
+def source_of(run_dir: Path, node: int) -> LogSync:
+    """Of a node that has the rank of its number."""
+    spec = SimpleNamespace(run_dir=run_dir)
+    return LogSync(SimpleNamespace(spec=spec, index=node, ranks=(node,)))
 
 
 def pair():
@@ -74,8 +82,7 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     here.mkdir()
     reads, writes = os.pipe()
     sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
-    source = LogSync(there, 0)
-    source.ranks = (0,)
+    source = source_of(there, 0)
 
     def bring():
         source.send_rest(sender)
@@ -157,8 +164,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     """Whole ones with their last byte only: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
-    source = LogSync(there, 0)
-    source.ranks = (0,)
+    source = source_of(there, 0)
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
     messages = [message for message in sent_by(source) if "file" in message]
     assert {run_files.known(message["file"]).pattern for message in messages} == home
@@ -179,8 +185,7 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
     names = []
     for node in (0, 1):
-        source = LogSync(tmp_path, node)
-        source.ranks = (node,)
+        source = source_of(tmp_path, node)
         names.append({one["file"] for one in sent_by(source) if "file" in one})
     host = socket.gethostname()
     assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
@@ -196,8 +201,7 @@ def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeyp
     (there / "profile").mkdir(parents=True)
     path = there / "profile" / "rank_00000.json"
     path.write_bytes(b"a" * 900_000)
-    source = LogSync(there, 0)
-    source.ranks = (0,)
+    source = source_of(there, 0)
     assert source._send(sender)  # a part of it waits
     new = there / "new"
     new.write_bytes(b"b" * 300_000)
