@@ -96,7 +96,7 @@ check: $(DEV) ## format, lint, types, import contracts, shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/ssh/*.sh slurm/*.sh tests/cluster/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard launch/*.sh launch/ssh/*.sh launch/ssh/*/*.sh slurm/*.sh tests/cluster/*.sh)
 
 format: $(DEV) ## rewrite the source in the project's format
 	$(BIN)/ruff check --fix --exit-zero --quiet .

@@ -34,7 +34,7 @@ PACKAGES = (
 ).split()
 # Those of what a user's program loads; not those that train with the toolkit's own trainer.
 TESTS = """
-    tests/train/program tests/train/records/test_timer.py tests/train/records/test_traffic.py
+    tests/train/program tests/train/records/test_traffic.py
     tests/train/batches/test_plan.py tests/train/batches/test_steps.py
     tests/train/checkpoints/test_storage.py tests/train/checkpoints/test_exchange.py
     tests/train/distributed/test_rendezvous.py tests/train/distributed/test_world.py

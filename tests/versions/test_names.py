@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.versions import names
+from tests.versions.__main__ import TESTS
 from tests.versions.instead import NEWER, PRIVATE
 from tests.versions.names import Table, numbers, used
 
@@ -37,3 +38,7 @@ def test_the_names_are_those_of_the_torch_that_is_here():
         first = numbers(NEWER[name].first if name in NEWER else OLDEST)
         if name not in PRIVATE or PRIVATE[name].first == "2.6":
             assert names.lacks(name) is (own[:2] < first[:2]), name
+
+
+def test_the_tests_that_run_on_every_version_are_where_they_are_looked_for():
+    assert [one for one in TESTS if not (names.REPOSITORY / one).exists()] == []

@@ -6,8 +6,8 @@
 #   session.sh interrupt FOLDER        send it SIGINT, as Ctrl-C does
 #
 # FOLDER holds `out` and `err`, what the command prints; `pid`; `code`, once it is over; and `lock`,
-# which whoever waits for the command holds as long as it lives. So a pid is used only while there
-# is no code: it cannot be another process's.
+# which whoever waits for the command holds as long as it lives. So a pid is used only while the
+# lock is held: it cannot be another process's.
 set -eu
 
 if [[ $1 == start ]]; then
@@ -48,5 +48,5 @@ end)
     flock --shared --nonblock lock true && lost=lost # before the code, which is written under it
     cat code 2>/dev/null || echo "$lost"
     ;;
-interrupt) [[ -e code ]] || kill -INT -- "-$(<pid)" ;;
+interrupt) flock --shared --nonblock lock true || kill -INT -- "-$(<pid)" ;;
 esac
