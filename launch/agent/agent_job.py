@@ -127,8 +127,8 @@ class AgentJob:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster = inside.job_id, inside.cluster
         self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
-        # all agents were told: that the time is nearly up, that one has failed, that they may go
-        self._told = self._has_failed = self._let_go = False
+        # whether all agents know that the time is nearly up, that one has failed, that they may go
+        self._has_announced_end = self._has_failed = self._let_go = False
         self.trouble: str | None = None  # the first that an agent, or this side, noticed
         self.lost_node: str | None = None  # for which that is
         self.signals: list[int] = []
@@ -195,8 +195,8 @@ class AgentJob:
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
-        if not self._told and self._is_nearly_over():
-            self._told = True
+        if not self._has_announced_end and self._is_nearly_over():
+            self._has_announced_end = True
             self._send_all(notice=True)
         for agent in self._agents:
             for message in agent.channel.receive():

@@ -144,10 +144,14 @@ class Slurm(Launcher):
             additional_parameters=self._options(spec.run_id, facts),
         )
         cluster = controller.name(self._env)
-        # submitit has sbatch see the environment of this process, which starts nothing else
-        os.environ.clear()
-        os.environ.update(self._env)
-        submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
+        before = dict(os.environ)
+        try:  # submitit lets sbatch see the environment of this process
+            os.environ.clear()
+            os.environ.update(self._env)
+            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         watcher = Watcher(self._env)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 

@@ -204,8 +204,8 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
         return []
     asked = [python, "-Ic", COMPILE, name]
     done = subprocess.run(asked, input=text, capture_output=True, check=False)
-    said = done.stderr.decode(errors="replace").strip()
-    found = re.search(r"^\w+Error: (.*)\Z", said, re.MULTILINE)
-    line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', said, re.MULTILINE)
+    error_text = done.stderr.decode(errors="replace").strip()
+    found = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
+    line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', error_text, re.MULTILINE)
     where = f"{name}:{line[1]}" if line else name
     return [f"{where}: {found[1]}: it does not compile"] if found else []

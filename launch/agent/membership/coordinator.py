@@ -91,7 +91,6 @@ class Peers:
                 )
             self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
             return
-        door.close()  # all agents have connected
         try:
             self.master_port = _master_port(self.assignment)
         except MusterError as error:
@@ -99,6 +98,7 @@ class Peers:
             return
         for link in self._links.values():
             link.channel.send(start=self.master_port)
+        door.close()  # all agents have connected; before, its port would count as a free one
 
     def _add(self, index: int, link: Link) -> None:
         self._links[index] = link

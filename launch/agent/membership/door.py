@@ -7,7 +7,7 @@
 
 A proof is of no use on another connection, or through another port.
 
-What the agent of a Slurm job is to run, which it is told through such a connection, has a proof of
+What the agent of a Slurm job is to run, which it gets through such a connection, has a proof of
 its own, and none of the user's secrets: those are in a file that only their owner may read.
 """
 
@@ -154,14 +154,14 @@ class Door:
                 )
                 continue
             self.strangers.remove(link)
-            told = str(message.get("who", ""))
+            description = str(message.get("who", ""))
             facts = self.port, link.peer_nonce, link.own_nonce
             # if this process was blocked, an agent may have given up and connected again
-            if not shows(message, self._token, "client", *facts, told) or link.channel.ended:
+            if not shows(message, self._token, "client", *facts, description) or link.channel.ended:
                 link.drop()
                 return None
             link.trust()
-            who = Who(**json.loads(told))
+            who = Who(**json.loads(description))
             link.name = who.name
             link.channel.send(welcome=True)
             return who
@@ -194,8 +194,8 @@ def enter(
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
     link.trust()
-    told = json.dumps(asdict(who))
-    channel.send(who=told, shown=proof(token, "client", *facts, told))
+    description = json.dumps(asdict(who))
+    channel.send(who=description, shown=proof(token, "client", *facts, description))
     if channel.first("welcome") is None:
         link.drop()
         raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
@@ -229,7 +229,9 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
     """
     plain = message["assignment"]
     if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:
-        raise MusterError("what this agent was told to do is not from its leader")
+        raise MusterError(
+            "the assignment of this agent is not from its leader; start the run again"
+        )
     assignment = Assignment.from_json(plain)
     secrets = read_json(SECRETS.path(assignment.spec.run_dir))
     return replace(assignment, spec=replace(assignment.spec, secrets=secrets or {}))

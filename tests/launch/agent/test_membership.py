@@ -212,7 +212,9 @@ def test_a_port_of_somebody_else_is_refused():
             Peers(assignment(0, 2, taken))
 
 
-def test_where_a_firewall_is_all_ports_come_from_a_range():
+@pytest.mark.parametrize("start", range(21))  # wherever in the range the search begins
+def test_where_a_firewall_is_all_ports_come_from_a_range(start, monkeypatch):
+    monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
     with socket.create_server(("127.0.0.1", 0)) as other:
         first = other.getsockname()[1]
         ports = (first, first + 20)

@@ -13,8 +13,8 @@ def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
     code, _, err = submit(*flags, "--profile", "--logs-dir", str(tmp_path), "--run-id", "traced")
     assert code == 0, err
     assert unnamed(tmp_path / "traced") == []
-    there = {path.name for path in (tmp_path / "traced").iterdir()}
-    assert there >= {"model", "checkpoints", "tensorboard", "profile", "summary.json", "exit.json"}
+    names = {path.name for path in (tmp_path / "traced").iterdir()}
+    assert names >= {"model", "checkpoints", "tensorboard", "profile", "summary.json", "exit.json"}
     left = [path.name for path in (tmp_path / "traced").rglob("*")]
     assert not [name for name in left if is_unfinished(name)]
     for rank in range(2):

@@ -157,10 +157,10 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
         if path.suffix in TEXT + SHARDS and path.is_file() and path.name.lower() not in NOT_TEXT:
             sets.setdefault(_set_of(path.relative_to(folder)), []).append(path)
     if "train" not in sets:
-        there = ", ".join(str(path.name) for paths in sets.values() for path in paths)
+        known = ", ".join(str(path.name) for paths in sets.values() for path in paths)
         raise UsageError(
             f"--data-dir {folder} has nothing to train on, no {', '.join(TEXT + SHARDS)}"
-            + (f" but those to evaluate on: {there}" if there else "")
+            + (f" but those to evaluate on: {known}" if known else "")
         )
     kinds = {path.suffix in SHARDS for paths in sets.values() for path in paths}
     if len(kinds) > 1:
