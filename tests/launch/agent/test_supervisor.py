@@ -21,8 +21,13 @@ import psutil
 for _ in range(20):
     subprocess.run(["sh", "-c", "true &"], check=True)
 agent, deadline = psutil.Process(int(os.environ["MUSTER_LAUNCHER"])), time.monotonic() + 300
+def has_ended(one):
+    try:
+        return one.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # taken in as we look
+        return False
 while True:
-    ended = [one.pid for one in agent.children() if one.status() == psutil.STATUS_ZOMBIE]
+    ended = [one.pid for one in agent.children() if has_ended(one)]
     if not ended or time.monotonic() > deadline:
         break
     time.sleep(0.1)
