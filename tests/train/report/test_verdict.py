@@ -12,7 +12,7 @@ from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step, subject_of
 from train.report import compare
 from train.report.data.subject import read_subject
-from train.report.data.tables import records
+from train.report.data.tables import frame, records
 from train.report.pages import drawing, page, provenance, sections, verdict
 
 
@@ -189,6 +189,15 @@ def test_rows_that_are_left_out_are_where_it_says(tmp_path):
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "6 more rows are in data/ranks.csv of the report." in text
     assert (folder / "data" / "ranks.csv").is_file()
+
+
+def test_a_table_that_is_cut_has_the_first_rows_of_each_run():
+    sizes = {"a": 70, "b": 3, "c": 70}
+    rows = [{"run": run, "number": n} for run, size in sizes.items() for n in range(size)]
+    part = sections.Section("collectives", frame(rows), "Collectives", longest=40)
+    numbers = {run: list(one["number"]) for run, one in part.rows.groupby("run")}
+    assert numbers == {"a": list(range(19)), "b": [0, 1, 2], "c": list(range(18))}
+    assert part.more_rows == 103 and list(part.rows.index) == sorted(part.rows.index)
 
 
 def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):

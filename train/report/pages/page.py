@@ -37,9 +37,8 @@ class Column(NamedTuple):
 def shown(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
-    longest: int | None = None,
 ) -> list[Column]:
-    """The columns that have a value, with their first `longest` rows.
+    """The columns that have a value.
 
     Seconds become milliseconds if all of a column are below one; data/ keeps seconds.
     """
@@ -51,7 +50,7 @@ def shown(
         if name.endswith("_s") and "per_s" not in name and known and max(map(abs, known)) < 1:
             name, values = name[:-2] + "_ms", [v * 1e3 if numbers([v]) else v for v in values]
         if any(pd.notna(value) for value in values):
-            cells = [as_text(value, name) for value in values[:longest]]
+            cells = [as_text(value, name) for value in values]
             found.append(Column(name, bool(known), cells))
     return found
 
@@ -114,23 +113,14 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
 def markdown_table(
     table: pd.DataFrame | list[Row],
     columns: Iterable[str] | None = None,
-    longest: int | None = None,
-    name: str = "",
 ) -> str:
-    """A table in Markdown, with padded columns, so that it is also readable in a terminal.
-
-    Rows after the `longest`-th are only in the report's data, under that name.
-    """
+    """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
-    for one in shown(table, columns, longest):
+    for one in shown(table, columns):
         cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in one.cells]
         width = max(map(len, [one.name, *cells]))
         padded.append([cell.ljust(width) for cell in (one.name, "-" * width, *cells)])
-    text = "\n".join("| " + " | ".join(row) + " |" for row in zip(*padded, strict=True))
-    more = 0 if longest is None else len(table) - longest
-    return text + (
-        f"\n\n{more} more rows are in data/{name}.csv of the report." if more > 0 else ""
-    )
+    return "\n".join("| " + " | ".join(row) + " |" for row in zip(*padded, strict=True))
 
 
 def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:

@@ -34,6 +34,19 @@ class Section:
     data: dict[str, pd.DataFrame] = field(default_factory=dict)  # written beside the page
     longest: int = 60  # rows in the page; the data has all of them
 
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The rows in the page: the first ones of each run, as many of each as fit."""
+        table = self.table.reset_index(drop=True)
+        number_in_run = table.groupby(table.columns[0], dropna=False).cumcount()
+        first = number_in_run.sort_values(kind="stable").index[: self.longest]
+        return table.loc[first.sort_values()]
+
+    @property
+    def more_rows(self) -> int:
+        """How many rows are only in the data."""
+        return max(0, len(self.table) - self.longest)
+
 
 def build(subject: Subject) -> list[Section]:
     """The sections for which there are records, in reading order."""
