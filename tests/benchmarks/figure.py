@@ -28,7 +28,7 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     drawn = plots.bars(
         table["title"], sizes, unit,
         fills=[COLOURS[side] for side in sizes],
-        labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]],
+        labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]], room=1.9,
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(drawing.alone(drawn), encoding="utf-8")

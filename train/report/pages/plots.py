@@ -163,12 +163,13 @@ def bars(
     ends: pd.DataFrame | None = None,
     beside: bool = False,
     rows: slice = ALL,
+    room: float = 1.35,
 ) -> str:
     """A bar for each name: its parts, the columns of `sizes`, stacked or `beside` each other.
 
     Values are printed at the ends, or else `labels`. `ends` has the ends of intervals in two
     columns; None if nothing was measured twice. If there are many bars, only `rows` are drawn, on
-    the scale of all.
+    the scale of all. The axis is `room` times as long as the longest bar.
     """
     longest = max((sizes if beside else sizes.sum(axis=1)).max().max(), 0 if ends is None else
                   ends.astype(float).max(axis=None))  # fmt: skip
@@ -194,7 +195,7 @@ def bars(
             drawing.legend(figure, drawn)
         axis.set_yticks(range(len(names)), names)
         axis.set_ylim(len(names) - 0.4, -0.6)
-        axis.set_xlim(0, 1.35 * longest or 1)  # with space for the text at the ends
+        axis.set_xlim(0, room * longest or 1)  # with space for the text at the ends
         axis.set_xlabel(text(unit, 36))
         axis.spines["left"].set_visible(False)
         axis.tick_params(left=False)
