@@ -23,10 +23,8 @@ How a program may end, and what is done then; `write_exit` keeps the first recor
     os._exit           sudden_exit: write_exit(code); nothing else is called
     a signal           no record: the agent sees it, and knows that this rank left none
 
-atexit calls what was registered last first. `leave_process_group` is registered before the program
-runs, so it comes after all that the program registers. Where the program failed it is taken off the
-list: to leave the group could wait for ranks that do not come. What a worker forks has no rank:
-`leave_rank` takes its records, and the group, away from it.
+`wait_for_gloo` is registered with atexit before the program runs, so it comes after all that the
+program registers. What a worker forks has no rank: `leave_rank` takes its records away from it.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def main() -> None:
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
         load_beside("inspection").start(RANK)
-    atexit.register(leave_process_group)  # called after the program's functions
+    atexit.register(wait_for_gloo)  # called after the program's functions
     os._exit = sudden_exit
     os.register_at_fork(after_in_child=leave_rank)
     try:
@@ -89,17 +87,15 @@ def main() -> None:
 
 
 def leave_rank() -> None:
-    """In a forked process: detach from the rank; the process group belongs to the parent."""
+    """In a forked process: detach from the rank."""
     global run_dir
     run_dir = None
-    atexit.unregister(leave_process_group)
 
 
-def leave_process_group() -> None:
-    """Join gloo's threads: one that needs the interpreter while that ends would abort it."""
-    found: Any = sys.modules.get("torch.distributed")
-    if getattr(found, "is_initialized", bool)() and "nccl" not in found.get_backend_config():
-        found.destroy_process_group()
+def wait_for_gloo() -> None:
+    """Let gloo's threads finish: one that needs the interpreter while that ends would abort it."""
+    if "torch.distributed.distributed_c10d" in sys.modules:
+        load_beside("gloo_threads").wait()
 
 
 def load_beside(name: str) -> Any:
@@ -171,8 +167,6 @@ def end_with_parent() -> None:
 def end_with(error: BaseException) -> NoReturn:
     """Record what ended the program, and end as Python would."""
     code = exit_code(error) if isinstance(error, SystemExit) else 1
-    if code not in (0, STOPPED):
-        atexit.unregister(leave_process_group)  # it could wait for ranks that do not come
     if isinstance(error, SystemExit):
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
         write_exit(code, note_stop() if code == STOPPED else text)

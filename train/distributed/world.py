@@ -52,6 +52,9 @@ class World:
         """
         if rank == -1 or world_size == 1:
             return cls(host=socket.gethostname())
+        is_agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        if is_agents and (world_size, master_ip) == (None, None) and env["LOCAL_RANK"] == str(rank):
+            rank = None  # torch.distributed.launch gives each process its local rank as a flag, too
         by_hand = {
             "--rank": (rank, "which worker this is, from 0"),
             "--world-size": (world_size, "how many workers there are"),
@@ -63,7 +66,6 @@ class World:
         if not missing:
             return cls.from_env({"RANK": str(rank), "WORLD_SIZE": str(world_size), **given})
         typed = len(missing) < len(by_hand)
-        is_agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         world = cls.from_env({**env, **given})
         if (typed and world.world_size == 1) or (is_agents and (typed or given)):
             refuse(

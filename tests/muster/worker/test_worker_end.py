@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.muster.worker.shims import ended, run
-from tests.train.workers import own_output
 
 
 @pytest.fixture
@@ -98,19 +97,6 @@ def test_an_exception_that_cannot_be_told_is_a_crash_of_its_program(project, err
     assert "worker_main" not in record["traceback"]
 
 
-STAND_IN = """
-import os, sys, types
-group = types.SimpleNamespace(is_initialized=lambda: True, get_backend_config=lambda: "cpu:gloo")
-group.destroy_process_group = lambda: print("left by worker:", os.getpid() == worker)
-worker, sys.modules["torch.distributed"] = os.getpid(), group
-"""
-
-
-def test_a_forked_process_leaves_the_group_to_its_parent(project):
-    (project / "train.py").write_text(STAND_IN + FORK + "    sys.exit(0)\nos.wait()")
-    assert run(project, "train.py").stdout == "left by worker: True\n"
-
-
 def test_a_segmentation_fault_says_where(project):
     (project / "train.py").write_text("import ctypes\nctypes.string_at(0)")
     run_dir = project / "run"
@@ -126,28 +112,28 @@ def test_a_worker_whose_agent_is_gone_ends(project):
     assert run(project, "train.py", MUSTER_LAUNCHER=str(gone.pid)).returncode == 128 + 9
 
 
-GROUP = """
-import atexit, sys, torch.distributed as dist
+# gloo's threads run only while the others of this processor sleep: the last collective's thread
+# has not let go of it when the program is through.
+LATE_THREADS = """
+import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-destroy = dist.destroy_process_group
-dist.destroy_process_group = lambda: (destroy(), print("left"))
-atexit.register(lambda: print("in a group:", dist.is_initialized()))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+torch.optim.SGD(model.parameters(), lr=1e-3).step()
+for task in map(int, os.listdir("/proc/self/task")):
+    os.sched_setaffinity(task, {min(os.sched_getaffinity(0))})
+    if task != os.getpid():
+        os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
+dist.all_reduce(torch.ones(1000))
 """
 
 
 @pytest.mark.parametrize(
-    ("end", "printed"),
-    [
-        ("pass", ["in a group: True", "left"]),
-        ("sys.exit(75)", ["in a group: True", "left"]),
-        ("sys.exit(3)", ["in a group: True"]),
-        ("1 / 0", ["in a group: True"]),
-        ("destroy()", ["in a group: False"]),
-    ],
+    ("end", "code"),
+    [("dist.destroy_process_group()", 0), ("pass", 0), ("sys.exit(75)", 75), ("sys.exit(3)", 3)],
 )
-def test_a_program_that_succeeds_leaves_its_group_before_the_interpreter_ends(
-    project, end, printed
-):
-    """Else a thread of gloo's may abort it: one run in five failed so on a busy machine."""
-    (project / "train.py").write_text(GROUP + end)
-    assert own_output(run(project, "train.py").stdout).splitlines() == printed
+def test_threads_of_gloo_end_before_the_interpreter(project, end, code):
+    """Otherwise three in four of these end with SIGABRT, with plain Python, too."""
+    (project / "train.py").write_text(LATE_THREADS + end)
+    for _ in range(2):
+        done = run(project, "train.py")
+        assert done.returncode == code, done.stderr

@@ -34,6 +34,12 @@ def test_torchrun_variables_are_read_once_into_a_value():
     assert world.run_id == "my-run" and world.agent_store and not world.is_main
 
 
+def test_torch_distributed_launch_gives_the_local_rank_as_a_flag_too():
+    assert World.find(TORCHRUN, rank=1) == World.find(TORCHRUN)
+    with pytest.raises(UsageError, match="--world-size is missing"):
+        World.find(TORCHRUN, rank=3)
+
+
 @pytest.mark.parametrize("made_up", ["none", "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"])
 def test_a_run_id_that_torchrun_made_up_is_none(made_up):
     assert World.find({**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None

@@ -1,0 +1,44 @@
+"""Which threads are waited for, and until when."""
+
+import pytest
+
+from muster.worker import gloo_threads
+
+
+def write(task, state: str, switches: int, name: str = "pt_gloo_runloop") -> None:
+    task.mkdir(exist_ok=True)
+    (task / "comm").write_text(f"{name}\n")
+    counts = f"voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t0"
+    (task / "status").write_text(f"Name:\t{name}\nState:\t{state}\nVmRSS:\t9 kB\n{counts}\n")
+
+
+@pytest.mark.parametrize(
+    ("looks", "waits"),
+    [
+        ([("S", 5), ("S", 5)], 1),
+        ([("R", 5), ("R", 5), ("S", 6), ("S", 6)], 3),  # no processor was free for it
+        ([("S", 5), ("S", 6), ("S", 7), ("S", 7)], 3),  # it has run in between
+    ],
+)
+def test_a_thread_is_waited_for_until_it_has_not_run_though_it_could(
+    tmp_path, monkeypatch, looks, waits
+):
+    later = iter([*looks[1:], ("R", 9)])
+    monkeypatch.setattr(
+        gloo_threads.time, "sleep", lambda seconds: write(tmp_path / "12", *next(later))
+    )
+    write(tmp_path / "12", *looks[0])
+    write(tmp_path / "11", "R", 3, name="python")
+    (tmp_path / "13").mkdir()  # it ends just now
+    gloo_threads.wait(tmp_path)
+    assert len(list(later)) == len(looks) - waits
+
+
+@pytest.mark.parametrize(("folder", "slept"), [("", []), ("proc", [0.1])])
+def test_without_threads_nothing_is_waited_for_and_without_proc_a_fixed_time(
+    tmp_path, monkeypatch, folder, slept
+):
+    found: list[float] = []
+    monkeypatch.setattr(gloo_threads.time, "sleep", found.append)
+    gloo_threads.wait(tmp_path / folder)
+    assert found == slept
