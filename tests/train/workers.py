@@ -75,6 +75,11 @@ def errors_of(err: str) -> list[str]:
     return [line for line in err.splitlines() if not line.startswith("waiting for rank ")]
 
 
+def own_output(text: str) -> str:
+    """Without the lines that gloo prints of its connections in torch 2.7 to 2.12."""
+    return "".join(line for line in text.splitlines(True) if not line.startswith("[Gloo] "))
+
+
 def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
     lines = (run_dir / "metrics" / f"rank_{rank:05d}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]

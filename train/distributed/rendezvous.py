@@ -32,6 +32,7 @@ import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError
+from muster.worker import gloo_threads
 
 from .address import check_own_address, choose_interface, wait_for_address
 from .agreement import PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
@@ -151,6 +152,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        gloo_threads.wait()  # `worker_main.py` does, but torchrun or mpirun may have started this
 
 
 def _open_store(world: World, timeout_s: float) -> dist.Store:
