@@ -71,7 +71,7 @@ def main() -> None:
         problem = "" if is_help else f"error: unknown command {word!r}\n"
         (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
         sys.exit(0 if is_help else 2)
-    if word in AT_LOGIN and is_elsewhere(rest):
+    if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
     become(*COMMANDS[word], *rest)
 

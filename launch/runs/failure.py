@@ -150,9 +150,7 @@ def command_killed(facts: Facts) -> Failure | None:
 def node_lost(facts: Facts) -> Failure | None:
     if not facts.lost or any(one["cause"] == "command" for one in facts.agents):
         return None
-    # the launcher knows which connection was cut better than the agent that lost it
-    knows_better = facts.trouble is not None and facts.lost[0].endswith("lost its launcher")
-    return _node_lost(str(facts.trouble) if knows_better else facts.lost[0], facts.silent)
+    return _node_lost(facts.lost[0], facts.silent)
 
 
 def node_signalled(facts: Facts) -> Failure | None:

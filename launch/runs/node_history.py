@@ -5,6 +5,7 @@ a program did on it. A node that was the cause twice in seven days is bad. A nod
 its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name, or `ssh`.
 """
 
+import fcntl
 import os
 import re
 import time
@@ -34,11 +35,12 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
     at_fault = lost if end.get("cause") == "node_lost" else None
     if at_fault is None and HARDWARE.search(text):
         at_fault = of_ranks.get(end.get("rank", -1))
-    for one in nodes:
-        if one.name == at_fault:
-            last = text.strip().splitlines()[-1].removeprefix("error: ")
-            record = {"time_unix_s": time.time(), "cluster": cluster, "node": one.spec.host}
-            _write([*failures(), {**record, "run_id": run_dir.name, "message": last}])
+    hosts = [one.spec.host for one in nodes if one.name == at_fault]
+    if hosts:
+        last = text.strip().splitlines()[-1].removeprefix("error: ")
+        record = {"time_unix_s": time.time(), "cluster": cluster, "node": hosts[0]}
+        record |= {"run_id": run_dir.name, "message": last}
+        _change(lambda known: [*known, record])
 
 
 def failures() -> list[dict[str, Any]]:
@@ -86,12 +88,18 @@ def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
 
 def forget(names: Collection[str]) -> None:
     """Forget the failures of these nodes, or of all of them."""
-    _write([one for one in failures() if names and one["node"] not in names])
+    _change(lambda known: [one for one in known if names and one["node"] not in names])
 
 
-def _write(records: Sequence[dict[str, Any]]) -> None:
-    with suppress(CannotWrite, RuntimeError):  # no reason to end a run
-        write_json(_path(), {"failures": records})
+def _change(changed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Write what becomes of the failures; runs that end at the same moment take turns."""
+    with suppress(CannotWrite, OSError, RuntimeError):  # no reason to end a run
+        path = _path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".lock").open("w") as lock:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            write_json(path, {"failures": changed(failures())})
 
 
 def _path() -> Path:

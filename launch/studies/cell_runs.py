@@ -193,7 +193,8 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
     end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
     # the last line says what a traceback is about; exit.json has all of it
-    cell.message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+    message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+    cell.message = message.removeprefix(f"{cell.state} ")  # it is shown behind the state
 
 
 def last_line(text: str) -> str:

@@ -1,8 +1,12 @@
 """What --env gives a variable is on no command line and in no file, and arrives as it was given."""
 
+import sys
+
 import pytest
 
 from muster.command import hide, reveal, variable
+from tests.commands import call
+from tests.launch.submit import REPOSITORY
 
 HOSTILE = "a b'c\"$(id)\n--env=X=1\n=;&\\"
 
@@ -29,3 +33,16 @@ def test_the_last_of_one_name_counts():
     shown, values = hide(["--env", "A=1", "--env", "A=2"])
     assert shown == ["--env", "A", "--env", "A"] and values == {"A": "2"}
     assert hide(["--env", "A=1", "--env", "A"]) == (["--env", "A", "--env", "A"], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--help"], 0, "usage: muster jobs fetch"),
+        (["my-run"], 2, "error: my-run was not started from here on a login node; name the node"),
+    ],
+)
+def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, text):
+    command = [sys.executable, "-c", "from muster.command import main; main()", "jobs", "fetch"]
+    done = call(*command, *words, cwd=REPOSITORY, env={"XDG_STATE_HOME": str(tmp_path)})
+    assert (done.returncode, text in done.stdout + done.stderr) == (code, True), done

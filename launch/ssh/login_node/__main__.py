@@ -59,6 +59,14 @@ def main() -> int:
     known = None if of_login or options.on else _known_run(words)
     if known is not None:
         of_login = {name: known[name] for name in LOGIN if known[name]}
+    fetched = None
+    if word == "jobs" and words[:1] == ["fetch"]:
+        fetched = fetching.fetch_parser().parse_args(words[1:])
+        if "login" not in of_login:
+            raise UsageError(
+                f"{fetched.run} was not started from here on a login node; name the node it is on: "
+                "--login me@cluster"
+            )
     if "login" not in of_login:  # a cluster without a login node
         become(*COMMANDS[word], *rest)
     given = {one.name for one in cluster} | _typed(words)
@@ -80,8 +88,8 @@ def main() -> int:
         command = RemoteCommand(installation, _session_folder(installation, word))
         command.start([*installation.script("muster/run_module.py"), ANSWERS, *words], {}, "/")
         return command.follow(lambda _: None)
-    if word == "jobs" and words[:1] == ["fetch"]:
-        return fetching.fetch(words[1:], installation)
+    if fetched is not None:
+        return fetching.fetch(fetched, installation)
     is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
     if is_following and known is not None and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)

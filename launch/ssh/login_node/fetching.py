@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from launch.ssh.login_node.installation import Installation
@@ -24,9 +23,9 @@ NEWEST = (
 )
 
 
-def fetch(words: Sequence[str], installation: Installation) -> int:
+def fetch(given: argparse.Namespace, installation: Installation) -> int:
     """Copy a run's folder here: records, logs and the last checkpoint."""
-    given, connection = fetch_parser().parse_args(list(words)), installation.connection
+    connection = installation.connection
     status = json.loads(
         connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
     )
@@ -48,8 +47,10 @@ def fetch(words: Sequence[str], installation: Installation) -> int:
 
 
 def fetch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="muster jobs fetch")
-    parser.add_argument("run")
+    parser = argparse.ArgumentParser(
+        prog="muster jobs fetch", description="Copy a run's folder from its login node."
+    )
+    parser.add_argument("run", help="the run's name, or its folder there")
     parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
     parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # only these
     return parser

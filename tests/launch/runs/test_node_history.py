@@ -1,6 +1,7 @@
 """A node that was the cause twice in seven days is bad: it is named, and can be avoided."""
 
 import json
+import subprocess
 import sys
 import time
 
@@ -45,6 +46,23 @@ def test_what_blames_a_node_and_what_does_not(ended):
     for cause in ("program", "killed", "out_of_memory", "hang", "stopped"):
         assert len(ended("error: rank 2 on n2 died", cause, 2)) == 3
     assert len(ended("error: stopped by SIGTERM", lost=None)) == 3
+
+
+ENDS_TOO = """
+from pathlib import Path
+from tests.launch.runs.test_node_history import *
+known = node_history.failures
+node_history.failures = lambda: [known(), time.sleep(0.3)][0]  # both read before one writes
+node_history.note(Path(sys.argv[1]), "ssh", NODES, "n1")
+"""
+
+
+def test_runs_that_end_at_the_same_moment_are_all_written_down(ended, tmp_path):
+    ended(GONE.format("n1"))
+    command = [sys.executable, "-c", ENDS_TOO, str(tmp_path / "run")]
+    for process in [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(3)]:
+        assert process.wait() == 0
+    assert len(node_history.failures()) == 4
 
 
 def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path):

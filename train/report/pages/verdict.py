@@ -135,7 +135,7 @@ def _last_loss(entry: Entry) -> float | None:
 
 def _equality(entries: list[Entry], subject: Subject) -> str | None:
     """The difference of repeats' losses from those of their references: the largest counts."""
-    gaps, sync = [], ""
+    gaps: list[tuple[float, str]] = []
     for entry in entries:
         base = tables.reference(entry, subject)
         if base is entry:
@@ -146,13 +146,13 @@ def _equality(entries: list[Entry], subject: Subject) -> str | None:
         ):
             return "not a number"
         if (gap := tables.largest_gap(entry, base)) is not None:
-            gaps.append(gap[0])
-            sync = base.title or base.sync
+            gaps.append((gap[0], base.title or base.sync))
     if not gaps:
         others = [one for one in subject.entries if one not in entries]
         is_base = any(tables.reference(one, subject) in entries for one in others)
         return "reference" if is_base else None
-    return "equal" if max(gaps) == 0 else f"within {max(gaps):.1g} of {sync}"
+    gap, sync = max(gaps)
+    return "equal" if gap == 0 else f"within {gap:.1g} of {sync}"
 
 
 def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
