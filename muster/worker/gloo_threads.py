@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "pt_gloo_runloop\n"  # torch's name for them
-LIMIT_S = 30.0  # a machine may be so busy that a thread gets no time
+LIMIT_S = 10.0  # a busy machine may give a thread no time; a program may go on with collectives
 LOOK_S = 0.001
 UNSEEN_S = 0.1
 SHOWN = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
