@@ -151,8 +151,8 @@ def _equality(entries: list[Entry], subject: Subject) -> str | None:
         others = [one for one in subject.entries if one not in entries]
         is_base = any(tables.reference(one, subject) in entries for one in others)
         return "reference" if is_base else None
-    gap, sync = max(gaps)
-    return "equal" if gap == 0 else f"within {gap:.1g} of {sync}"
+    furthest, of = max(gaps)
+    return "equal" if furthest == 0 else f"within {furthest:.1g} of {of}"
 
 
 def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
