@@ -129,11 +129,10 @@ dist.all_reduce(torch.ones(1000))
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("dist.destroy_process_group()", 0), ("pass", 0), ("sys.exit(75)", 75), ("sys.exit(3)", 3)],
+    [("dist.destroy_process_group()", 0), ("pass", 0), ("sys.exit(3)", 3)],
 )
 def test_threads_of_gloo_end_before_the_interpreter(project, end, code):
     """Otherwise three in four of these end with SIGABRT, with plain Python, too."""
     (project / "train.py").write_text(LATE_THREADS + end)
-    for _ in range(2):
-        done = run(project, "train.py")
-        assert done.returncode == code, done.stderr
+    done = run(project, "train.py")
+    assert done.returncode == code, done.stderr
