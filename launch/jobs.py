@@ -21,12 +21,14 @@ from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
 from launch.runs import node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
-from launch.runs.watching import overview, run_document
+from launch.runs.run_state import Watchers
+from launch.runs.watching import run_activity, run_document
 from muster import json_output, run_files
 from muster.errors import UsageError
 from muster.run_files import project_of
 
 POLL_S = 0.5
+PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
     root = args.logs_dir
     match args.verb:
         case "list":
-            overview.show(_runs(root)[: args.number])
+            _list(_runs(root)[: args.number])
         case "top":
             raise UsageError("there is no jobs top any more; use: watch -n 2 muster jobs list")
         case "nodes":
@@ -156,6 +158,23 @@ def _status(run: Path) -> None:
         print(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
     if last := known["step"]:
         print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+
+
+def _list(runs: Sequence[Path]) -> None:
+    """Print these runs in the given order, newest first: what each does, or how it ended."""
+    from rich.console import Console
+    from rich.table import Table
+
+    pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
+    json_output.emit("runs", runs=[run_document.brief(*pair) for pair in pairs])
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "through", "job", "state", "what it does"):
+        table.add_column(column, no_wrap=column != "what it does")
+    for run, state in pairs:
+        known = run_document.brief(run, state)
+        where = (str(known[name] or "") for name in ("launcher", "job_id"))
+        table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def _nodes(clear: Sequence[str] | None) -> None:

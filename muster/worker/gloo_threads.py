@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 NAME = "pt_gloo_runloop\n"  # torch's name for them
 LIMIT_S = 10.0  # a busy machine may give a thread no time; a program may go on with collectives
@@ -21,7 +20,7 @@ UNSEEN_S = 0.1
 SHOWN = ("State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
 
 
-def wait(tasks: Any = Path("/proc/self/task")) -> None:
+def wait(tasks: Path = Path("/proc/self/task")) -> None:
     """Wait until all of them sleep, and have not run for a moment in which they could have.
 
     While this thread sleeps the interpreter is free: one that waits for it becomes runnable. Where
@@ -39,7 +38,7 @@ def wait(tasks: Any = Path("/proc/self/task")) -> None:
         before = now
 
 
-def looked_at(tasks: Any) -> list[str]:
+def looked_at(tasks: Path) -> list[str]:
     """State and number of context switches of each of the threads."""
     found = []
     for task in tasks.glob("*"):

@@ -53,7 +53,8 @@ class World:
         if rank == -1 or world_size == 1:
             return cls(host=socket.gethostname())
         is_agents = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        if is_agents and (world_size, master_ip) == (None, None) and env["LOCAL_RANK"] == str(rank):
+        is_alone = world_size is None and master_ip is None
+        if is_agents and is_alone and env.get("LOCAL_RANK") == str(rank):
             rank = None  # torch.distributed.launch gives each process its local rank as a flag, too
         by_hand = {
             "--rank": (rank, "which worker this is, from 0"),

@@ -16,7 +16,7 @@ from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
 from launch.runs.end_facts import read_exits
 from launch.runs.log_tail import RequestFile
-from launch.runs.watching.step_progress import duration
+from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
 from muster.run_files import AGENT, STACKS
 from muster.worker.lost_peer import TIMED_OUT

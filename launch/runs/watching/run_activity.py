@@ -7,7 +7,8 @@ from typing import Any
 
 from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
-from launch.runs.watching.step_progress import checkpoint, duration, settings_of, step_progress
+from launch.runs.watching.durations import duration
+from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import run_files
 from muster.writing import read_json
 

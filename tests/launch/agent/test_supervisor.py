@@ -113,3 +113,11 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
             check=False,
         )
     assert agent.returncode == 128 + signal.SIGINT, agent.stderr.decode()
+
+
+def test_an_agent_imports_no_library_that_it_does_not_use():
+    """It is started on every node, and each import delays the run."""
+    words = "import sys, launch.agent.supervisor, launch.agent.agent_job; "
+    words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", words], cwd=REPOSITORY, capture_output=True)
+    assert done.stdout == b"set()\n", done

@@ -78,7 +78,9 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
         records = folder / "runs" / "seed-1_0" / "metrics" / "rank_00000.jsonl"
         assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
         process.send_signal(signal.SIGTERM)
-        assert finish(process)[0] == 128 + signal.SIGTERM
+        code, *output = finish(process)
+    assert code == 128 + signal.SIGTERM
+    assert "seed-1_0: stopped " in output[0] and "stopped stopped" not in "".join(output)
     first, second = cells(folder).values()
     assert (first["state"], second["state"]) == ("stopped", "waiting")
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()

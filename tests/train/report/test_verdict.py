@@ -67,6 +67,17 @@ def test_a_row_of_repeats_has_their_means_and_the_furthest_losses(tmp_path):
     assert two["losses"] == "within 0.5 of single"
 
 
+def test_losses_are_named_after_the_run_they_are_furthest_from(tmp_path, monkeypatch):
+    far = [step(n, loss=1.0 / n + 0.5) for n in range(1, 21)]
+    subject = subject_of(tmp_path, SINGLE, {"sync": "all_reduce"}, {"rows": far}, {})
+    single, all_reduce, _, last = subject.entries
+    monkeypatch.setattr(
+        verdict.tables, "reference", lambda one, all_: all_reduce if one is last else single
+    )
+    two = rows_of(verdict.build(subject))["ddp, 2 workers"]
+    assert two["losses"] == "within 0.5 of single"
+
+
 def test_runs_of_other_lengths_have_a_column_of_steps(tmp_path):
     long, short = {"steps": 40}, {"steps": 10, "sync": "all_reduce"}
     found = verdict.build(subject_of(tmp_path / "a", a=long, b=short))
