@@ -24,9 +24,9 @@ from tests.benchmarks.results import aligned
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import ranks_of
 from train.sync import base
 from train.sync.base import SyncOptions
+from train.sync.ranks import current_ranks
 
 PLAIN, BASE = "plain", "ddp"
 LAYERS, WIDTH, SAMPLES = 100, 32, 8
@@ -98,7 +98,7 @@ def work(modes: Sequence[str], steps: int, output: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        ways, ranks = {}, ranks_of(peers.world)
+        ways, ranks = {}, current_ranks()
         for mode in (PLAIN, *modes):
             name = "single" if mode == PLAIN else mode
             sync = base.build(name, ranks, SyncOptions())

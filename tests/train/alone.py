@@ -7,7 +7,6 @@ import torch
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from train.loop.build import Builder
 from train.loop.trainer import Trainer
 from train.records.sinks import Console, History, Sinks
 from train.sync.ranks import Ranks
@@ -20,7 +19,7 @@ def train(config: TrainConfig, folder: Path, task: Task | None = None) -> tuple[
     task.prepare()
     assert task.is_prepared()
     sinks, console = Sinks(folder / "run", 0), Console(speaks=False)
-    trainer = Builder(config, Ranks(), torch.device("cpu"), task, console, sinks).trainer()
+    trainer = Trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
     history = trainer.fit()
     sinks.close()
     return history, trainer

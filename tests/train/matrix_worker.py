@@ -20,8 +20,9 @@ import muster
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import TASKS
 from tests.train.on_ranks import flat, trainer_of
+from train.loop import build
 from train.loop.evaluation import lengths_of
-from train.loop.step import build_optimizer, build_schedule, to_device
+from train.loop.step import build_schedule, to_device
 from train.loop.trainer import Trainer
 from train.model import precision, rng
 from train.records.sinks import History
@@ -141,7 +142,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
         model, case.mode, bucket_mb=case.bucket_mb, sparse_rows=case.by_rows,
         find_unused_parameters=True,
     )  # fmt: skip
-    optimizer = build_optimizer(config, model)
+    optimizer = build.optimizer(config, model)
     plan = muster.steps(
         samples, batch_size=BATCH, seed=config.seed, epochs=25, accumulation=case.accumulation,
         split=config.split_weights() or "even", lengths=lengths_of(own, samples),

@@ -15,10 +15,9 @@ from configs.settings.train import TrainConfig
 from train.distributed import rendezvous
 from train.distributed.rendezvous import Meeting
 from train.distributed.world import World
-from train.loop.build import Builder, ranks_of
 from train.loop.trainer import Trainer
 from train.records.sinks import Console
-from train.sync.ranks import Ranks
+from train.sync.ranks import Ranks, current_ranks
 from train.tasks.base import Task
 from train.worker import end_process
 
@@ -34,7 +33,7 @@ class NoSinks:
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
     console, sinks = Console(speaks=False), NoSinks()
-    return Builder(config, ranks, torch.device("cpu"), task, console, sinks).trainer()  # type: ignore[arg-type]
+    return Trainer(config, ranks, torch.device("cpu"), task, console, sinks)  # type: ignore[arg-type]
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -47,7 +46,7 @@ def main() -> None:
     work = getattr(importlib.import_module(file), name)
     torch.set_num_threads(1)
     with rendezvous.meet(World.find(os.environ), Meeting("cpu", "gloo")) as peers:
-        found = work(ranks_of(peers.world), *words)
+        found = work(current_ranks(), *words)
         torch.save(found, Path(folder) / f"rank_{peers.world.rank}.pt")
 
 

@@ -11,7 +11,6 @@ import torch
 
 from configs.settings.train import TrainConfig
 from train.checkpoints import storage
-from train.loop.build import Builder
 from train.loop.trainer import Trainer
 from train.records.sinks import Console, Sinks
 from train.sync.ranks import Ranks
@@ -47,9 +46,8 @@ def run(
     sinks = Sinks(run_dir, ranks.rank)
     folder = config.checkpoint_dir or run_dir / "checkpoints"
     task = task or synthetic.build(config)
-    builder = Builder(config, ranks, torch.device("cpu"), task, console, sinks)
-    checkpoints = builder.checkpoints(folder, writes=ranks.rank == 0)
-    trainer = builder.trainer(checkpoints)
+    cpu, writes = torch.device("cpu"), ranks.rank == 0
+    trainer = Trainer(config, ranks, cpu, task, console, sinks, folder=folder, writes=writes)
     if at_step is not None:
         report = trainer._report
         trainer._report = lambda record: (report(record), at_step(record.step))
@@ -57,7 +55,7 @@ def run(
         trainer.go_on()
         trainer.fit()
     finally:
-        checkpoints.close()
+        trainer.checkpoints.close()
         sinks.close()
     return trainer, console.lines
 

@@ -1,129 +1,26 @@
-"""Build all parts of one worker's run from its settings, once and in order."""
+"""What a run is built from: its samples, model, plan and optimizer."""
 
 import os
 import shutil
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import Subset
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.batches.by_length import PASS_TOKENS
 from train.batches.plan import BatchPlan
-from train.batches.splitter import Splitter
-from train.checkpoints.manager import CheckpointManager
-from train.distributed import agreement
-from train.distributed.world import World
-from train.evaluation.task_metrics import TaskMetrics
 from train.loop.evaluation import lengths_of
-from train.loop.state import TrainingState, resets
-from train.loop.step import build_optimizer, build_schedule
-from train.loop.trainer import Trainer
 from train.model import precision, rng
-from train.records.sinks import Console, Sinks
-from train.records.traffic import Meter
-from train.sync import base, batchnorm
-from train.sync.base import SyncOptions
-from train.sync.ranks import Ranks
+from train.sync import batchnorm
 from train.sync.sharding.parts import repeated
 from train.tasks.base import Datasets, Samples, Task
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Builder:
-    """Builds what a run's settings ask for, alike on every rank; other modules get plain values."""
-
-    config: TrainConfig
-    ranks: Ranks
-    device: torch.device
-    task: Task
-    console: Console
-    sinks: Sinks
-    metrics: TaskMetrics | None = None
-
-    def trainer(
-        self, checkpoints: CheckpointManager | None = None, meter: Meter | None = None
-    ) -> Trainer:
-        """The arguments of a trainer. Ranks wait for each other in here, so the order matters."""
-        config, ranks, task = self.config, self.ranks, self.task
-        grad_sync = base.build(config.sync, ranks, of_settings(SyncOptions, config))
-        datasets = first_samples(task.build_datasets(), config.train_samples, config.eval_samples)
-        rng.seed(config.seed)  # the same weights on every rank
-        model = task.build_model()
-        if config.dropout is not None:
-            rng.set_dropout(model, config.dropout)
-        model = precision.place(model, config.precision, self.device)
-        plan = self.plan(datasets.train, model, grad_sync.same_passes)
-        splitter = Splitter(ranks, self.console.line, self.sinks.write)
-        agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
-        if config.batchnorm == "synced" and ranks.world_size > 1:
-            model = batchnorm.convert(model, config.timeout_s)
-        if config.compile:
-            compile_layers(model, self.device)
-        if meter is not None:
-            meter.begin()
-        wrapped = grad_sync.wrap(model)
-        optimizer = grad_sync.prepare(build_optimizer(config, wrapped, task))
-        schedule = build_schedule(config, optimizer, plan.steps_per_epoch, task)
-        arithmetic = precision.Precision(config.precision, self.device)
-        state = TrainingState(model, optimizer, schedule, arithmetic, grad_sync, resets(config))
-        trainer = Trainer(
-            config, task, datasets, plan, state, wrapped, self.console, self.sinks,
-            checkpoints=checkpoints or self.checkpoints(Path(), writes=False),
-            splitter=splitter if config.split == "auto" else None,
-            meter=meter, metrics=self.metrics,
-        )  # fmt: skip
-        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # but different dropout
-        return trainer
-
-    def checkpoints(self, folder: Path, *, writes: bool) -> CheckpointManager:
-        """The object that makes the run's checkpoints and finds the one to resume from."""
-        config = self.config
-        return CheckpointManager(
-            folder, self.ranks, writes=writes, note=self.sinks.write,
-            interval=config.checkpoint_interval(),
-            keep_last=config.keep_last, keep_best=config.keep_best,
-        )  # fmt: skip
-
-    def plan(self, samples: Samples, model: nn.Module, same_passes: bool = False) -> BatchPlan:
-        """Which rank computes which samples; equal parts if the split is still to be measured.
-
-        Samples are cut by length, unless a BatchNorm would then see other samples together.
-        """
-        config, normalises = self.config, batchnorm.has_any(model)
-        lengths = lengths_of(self.task, samples)
-        by_length = config.length_balance and len(lengths) > 0 and not normalises
-        return BatchPlan(
-            len(samples),
-            config.batch_size,
-            config.split_weights() or (1.0,) * self.ranks.world_size,
-            config.accumulation,
-            config.seed,
-            in_step=config.batchnorm == "synced" and normalises,
-            same_passes=same_passes,
-            lengths=lengths,
-            pass_tokens=PASS_TOKENS[self.device.type] if by_length else None,
-        )
-
-
-def first_samples(
-    datasets: Datasets, train_samples: int | None, eval_samples: int | None
-) -> Datasets:
-    """`datasets` with at most `limit` samples in each set; None: all of them."""
-
-    def first(samples: Samples, limit: int | None) -> Samples:
-        if limit is None or limit >= len(samples):
-            return samples
-        return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset
-
-    evaluation = {name: first(own, eval_samples) for name, own in datasets.evaluation.items()}
-    return Datasets(first(datasets.train, train_samples), evaluation)
 
 
 def of_settings(kind: type[T], config: TrainConfig) -> T:
@@ -132,9 +29,53 @@ def of_settings(kind: type[T], config: TrainConfig) -> T:
     return kind(**{name: getattr(config, name) for name in names})
 
 
-def ranks_of(world: World) -> Ranks:
-    """`world` in the form that sync modes use."""
-    return Ranks(world.rank, world.world_size)
+def datasets(config: TrainConfig, task: Task) -> Datasets:
+    """The task's samples, of each set at most as many as the settings allow."""
+
+    def first(samples: Samples, limit: int | None) -> Samples:
+        if limit is None or limit >= len(samples):
+            return samples
+        return Subset(samples, range(limit))  # type: ignore[arg-type]  # any map-style dataset
+
+    train, evaluation = task.build_datasets()
+    sets = {name: first(own, config.eval_samples) for name, own in evaluation.items()}
+    return Datasets(first(train, config.train_samples), sets)
+
+
+def model(config: TrainConfig, task: Task, device: torch.device) -> nn.Module:
+    """The model, with the same weights on every rank."""
+    rng.seed(config.seed)
+    model = task.build_model()
+    if config.dropout is not None:
+        rng.set_dropout(model, config.dropout)
+    return precision.place(model, config.precision, device)
+
+
+def plan(
+    config: TrainConfig,
+    task: Task,
+    samples: Samples,
+    model: nn.Module,
+    world_size: int,
+    same_passes: bool = False,
+) -> BatchPlan:
+    """Which rank computes which samples; equal parts if the split is still to be measured.
+
+    Samples are cut by length, unless a BatchNorm would then see other samples together.
+    """
+    normalises, lengths = batchnorm.has_any(model), lengths_of(task, samples)
+    by_length = config.length_balance and len(lengths) > 0 and not normalises
+    return BatchPlan(
+        len(samples),
+        config.batch_size,
+        config.split_weights() or (1.0,) * world_size,
+        config.accumulation,
+        config.seed,
+        in_step=config.batchnorm == "synced" and normalises,
+        same_passes=same_passes,
+        lengths=lengths,
+        pass_tokens=PASS_TOKENS[next(model.parameters()).device.type] if by_length else None,
+    )
 
 
 def compile_layers(model: nn.Module, device: torch.device) -> None:
@@ -154,3 +95,29 @@ def compile_layers(model: nn.Module, device: torch.device) -> None:
     torch._inductor.config.compile_threads = 1
     for layer in repeated(model) or [model]:
         layer.compile()
+
+
+def optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
+    """The task's optimizer if it has one, else that of --optimizer over the trained parameters.
+
+    Vectors (biases, norms) decay only with --decay all.
+    """
+    own = None if task is None else task.build_optimizer(model)
+    if own is not None:
+        return own
+    decaying = [param for param in model.parameters() if param.requires_grad]
+    groups = [{"params": decaying, "weight_decay": config.weight_decay}]
+    if config.decay != "all":
+        groups[0]["params"] = [param for param in decaying if param.ndim > 1]
+        vectors = [param for param in decaying if param.ndim <= 1]
+        groups.append({"params": vectors, "weight_decay": 0.0})
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    if config.optimizer == "adadelta":
+        return torch.optim.Adadelta(
+            groups, lr=config.lr, rho=config.adadelta_rho, eps=config.adadelta_eps
+        )
+    betas = (config.adam_beta1, config.adam_beta2)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    # One fused kernel over all parameters is several times faster than a loop over them.
+    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)

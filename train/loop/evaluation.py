@@ -76,14 +76,12 @@ def evaluate(
             if more is not None:
                 scores |= more.compute(collected, scores)
         metrics |= {f"{key}_{name}" if name else key: value for key, value in scores.items()}
-    predict_s, metric_s, sync_s = (
-        timer.seconds.get(name, 0.0) for name in ("predict", "metric", "sync")
-    )
+    seconds = timer.seconds
     return EvalRecord(
         step=state.at.step, epoch=epoch, rank=ranks.rank,
         samples=sum(map(len, datasets.evaluation.values())), local_samples=local_samples,
         eval_s=timer.total_s(), metrics=metrics,
-        predict_s=predict_s, metric_s=metric_s, sync_s=sync_s,
+        predict_s=seconds["predict"], metric_s=seconds["metric"], sync_s=seconds["sync"],
     )  # fmt: skip
 
 

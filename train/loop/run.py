@@ -20,12 +20,12 @@ from train.checkpoints.exchange import sees_first
 from train.distributed import environment, rendezvous
 from train.distributed.agreement import of_first
 from train.distributed.exit_guard import ExitGuard
+from train.distributed.placement import fair_share
 from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
-from train.loop import export
-from train.loop.build import Builder, of_settings, ranks_of
+from train.loop import build, export
 from train.loop.trainer import Trainer
 from train.model import precision
 from train.records import summary
@@ -61,8 +61,8 @@ def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) ->
     """Write the summary and the model, and print the table of results."""
     config = trainer.config
     settings = {name: getattr(config, name) for name in SUMMED_UP}
-    settings |= {"world_size": trainer.ranks.world_size}
-    settings |= {"train_samples": len(trainer.datasets.train)}  # in one epoch
+    settings["world_size"] = trainer.ranks.world_size
+    settings["train_samples"] = len(trainer.datasets.train)  # in one epoch
     totals = summary.summarise(settings, history)
     write_json(run_files.SUMMARY.path(run_dir), totals)
     if saves:
@@ -80,9 +80,10 @@ def joined(
     Raises:
         MusterError: a worker, a file or a setting prevents it.
     """
-    with rendezvous.meet(world, of_settings(Meeting, config)) as peers:
-        run_dir = exit_guard.run_dir = _open_run_folder(config, peers, what)
-        torch.set_num_threads(config.threads or peers.threads)
+    with rendezvous.meet(world, build.of_settings(Meeting, config)) as peers:
+        run_dir = _open_run_folder(config, peers, what)
+        exit_guard.record_in(run_dir)
+        torch.set_num_threads(config.threads or fair_share(peers.world.rank, peers.workers))
         if peers.leads_host:
             host = peers.world.host
             facts = environment.describe(host, peers.device)
@@ -102,7 +103,7 @@ def prepared(
     marks = {"imports": time.time()}
     with joined(config, world, exit_guard) as (peers, run_dir), ExitStack() as closing:
         marks["rendezvous"] = time.time()
-        device, ranks = peers.device, ranks_of(peers.world)
+        device, ranks = peers.device, Ranks(peers.world.rank, peers.world.world_size)
         task = plugins.load("train.tasks", config.task)(config)
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
@@ -119,14 +120,15 @@ def prepared(
         if meter is not None:
             closing.callback(meter.close)
         console = Console(speaks=ranks.rank == 0 and not config.quiet)
-        builder = Builder(config, ranks, device, task, console, sinks, metrics)
-        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
-        checkpoints = builder.checkpoints(folder, writes=writes)
-        closing.callback(checkpoints.close)  # before the sinks close, which get its last record
-        closing.callback(console.stop)
         if advice := precision.advice(config.precision, device):
             console.line(advice)
-        trainer = builder.trainer(checkpoints, meter)
+        folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
+        trainer = Trainer(
+            config, ranks, device, task, console, sinks,
+            folder=folder, writes=writes, meter=meter, metrics=metrics,
+        )  # fmt: skip
+        closing.callback(trainer.checkpoints.close)  # its last record goes to the sinks
+        closing.callback(console.stop)
         marks["model"] = time.time()
         trainer.go_on()
         marks["checkpoint"] = time.time()

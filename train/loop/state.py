@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from configs.settings.train import TrainConfig
 from train.checkpoints import snapshot
-from train.checkpoints.exchange import Files
+from train.checkpoints.storage import Files, State
 from train.model.precision import Precision
 from train.sync.base import GradSync
 from train.sync.ranks import BROADCAST_BYTES, flatten, groups
@@ -51,7 +51,7 @@ class TrainingState:
         self.grad_sync.settle(self.model)
         return self.grad_sync.state()
 
-    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
+    def saved(self, *, keeps: bool) -> tuple[Files, State]:
         with self.grad_sync.whole(self.model):
             model = snapshot.of_model(self.model) if keeps else {}
         states = self.grad_sync.optimizer_state(self.model, self.optimizer)
@@ -62,7 +62,7 @@ class TrainingState:
         state["precision"] = self.precision.state_dict()
         return {"model": model, "optimizer": optimizer}, state
 
-    def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
+    def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint, except for the parts to reset."""
         with self.grad_sync.whole(self.model):
             snapshot.into_model(self.model, files["model"])
@@ -100,7 +100,7 @@ def recorded(config: TrainConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for names in STANDS_ON.values() for name in names}
 
 
-def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
+def mismatches(config: TrainConfig, state: State) -> Iterator[str]:
     """A line for each setting that differs from the checkpoint's and on which it depends."""
     for part, names in STANDS_ON.items():
         for name in names if part not in resets(config) else ():
@@ -112,7 +112,7 @@ def mismatches(config: TrainConfig, state: dict[str, Any]) -> Iterator[str]:
 
 
 def moved_schedule(
-    config: TrainConfig, now: int, state: dict[str, Any], tell: Callable[[str], None]
+    config: TrainConfig, now: int, state: State, tell: Callable[[str], None]
 ) -> Iterator[str]:
     """Why the learning rate would jump, if its decay now ends at step `now` and ended elsewhere."""
     was = state.get("schedule_end", now)  # older checkpoints do not store it

@@ -17,6 +17,7 @@ signal that reaches one rank never separates the ranks.
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -50,11 +51,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        task: Task,
-        state: TrainingState,
-        wrapped: nn.Module,
-        max_grad_norm: float,
+        self, task: Task, state: TrainingState, wrapped: nn.Module, max_grad_norm: float
     ) -> None:
         self.task, self.model, self.state, self.max_grad_norm = task, wrapped, state, max_grad_norm
         self.grad_sync, self.ranks = state.grad_sync, state.grad_sync.ranks
@@ -73,44 +70,18 @@ class Step:
         self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
     ) -> tuple[StepRecord, StepRequests]:
         """Run the step of `plan`; `requests_of(step)` is what this rank requests after it."""
-        timer = PhaseTimer(self.device)
+        timer, at = PhaseTimer(self.device), self.state.at
         if not self.state.model.training:  # an evaluation came before
             self.model.train()
-        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        with timer.phase("data"):
-            loaded = [next(batches) for _ in plan.micro_batches]
-        with timer.phase("sync"):
-            weights = self._loss_weights(plan, loaded)
-        for number, (micro, weight) in enumerate(zip(loaded, weights, strict=True), start=1):
-            with timer.phase("data"):
-                batch = to_device(micro, self.model, self.device)
-            is_last = number == len(loaded)
-            if self._batchnorms:
-                counts = plan.micro_batches[number - 1].samples > 0
-                batchnorm.count_samples(self._batchnorms, counts)
-            with nullcontext() if is_last else self.grad_sync.no_sync(self.model):
-                with timer.phase("forward"), self._autocast:
-                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
-                with timer.phase("backward"):
-                    self.grad_sync.backward(self.state.precision.scale(loss))
-            local_loss += loss.detach()
+        local_loss = self._passes(plan, batches, timer)
         with timer.phase("optimizer"):
             # A mode that is not exact leaves gradients local, so each rank clips its own.
             is_exact = self.grad_sync.is_exact
             own_norm = torch.zeros(()) if is_exact else self._clip()
         with timer.phase("sync"):
-            # One collective carries this rank's part of the loss, its gradient's norm if the norm
-            # is local, its requests after this step, and the marks of its changed buffers.
-            own_used = self.grad_sync.used(self.model)
-            own_marks = self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
-            losses, norms, requests, marks, used = self.ranks.exchange(
-                local_loss, own_norm, requests_of(self.state.at.step + 1),
-                own_marks, torch.tensor(own_used),
-            )  # fmt: skip
-            # a rank that has used all gradients need not wait for the device here
-            self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
-            if self.buffers.watched:
-                self.buffers.average(plan.local_samples / plan.samples, marks)
+            losses, norms, requests = self._sync(
+                plan, local_loss, own_norm, requests_of(at.step + 1)
+            )
         with timer.phase("optimizer"):
             if is_exact:
                 norms[:] = self._clip()
@@ -122,25 +93,62 @@ class Step:
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
-        global_loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
+        loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
         self.grad_sync.finished()
-        seconds, at = timer.seconds, self.state.at
-        waited_s = min(self.grad_sync.waited_s, seconds["backward"])
         at.step, at.in_epoch = at.step + 1, at.in_epoch + 1
         self.collectives = self.ranks.ledger.take_step()
-        seconds |= {
-            "backward": seconds["backward"] - waited_s,
-            "sync": seconds["sync"] + waited_s,
+        record = replace(plan, step=at.step, epoch=at.epoch).record(
+            self.ranks.rank, self.collectives, self._seconds(timer),
+            loss=loss, lr=lr, grad_norm=grad_norm,
+        )  # fmt: skip
+        return record, StepRequests(*rows[:, 2:].any(0).tolist())
+
+    def _passes(self, plan: StepPlan, batches: Iterator[Batch], timer: "PhaseTimer") -> Tensor:
+        """Forward and backward over this rank's micro-batches; returns its part of the loss."""
+        local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        with timer.phase("data"):
+            loaded = [next(batches) for _ in plan.micro_batches]
+        with timer.phase("sync"):
+            weights = self._loss_weights(plan, loaded)
+        for micro, own, weight in zip(plan.micro_batches, loaded, weights, strict=True):
+            with timer.phase("data"):
+                batch = to_device(own, self.model, self.device)
+            if self._batchnorms:
+                batchnorm.count_samples(self._batchnorms, micro.samples > 0)
+            with nullcontext() if micro.is_last else self.grad_sync.no_sync(self.model):
+                with timer.phase("forward"), self._autocast:
+                    loss = (self.task.forward(self.model, batch).loss * weight).sum()
+                with timer.phase("backward"):
+                    self.grad_sync.backward(self.state.precision.scale(loss))
+            local_loss += loss.detach()
+        return local_loss
+
+    def _sync(
+        self, plan: StepPlan, local_loss: Tensor, own_norm: Tensor, own_requests: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make gradients and buffers equal; losses, norms and requests of all ranks, a row each."""
+        own_used = self.grad_sync.used(self.model)
+        own_marks = self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
+        losses, norms, requests, marks, used = self.ranks.exchange(
+            local_loss, own_norm, own_requests, own_marks, torch.tensor(own_used)
+        )
+        # a rank that has used all gradients need not wait for the device here
+        self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
+        if self.buffers.watched:
+            self.buffers.average(plan.local_samples / plan.samples, marks)
+        return losses, norms, requests
+
+    def _seconds(self, timer: "PhaseTimer") -> dict[str, float]:
+        """The step's seconds; what the backward pass waited for others counts as `sync`."""
+        seconds = timer.seconds
+        waited_s = min(self.grad_sync.waited_s, seconds["backward"])
+        seconds["backward"] -= waited_s
+        seconds["sync"] += waited_s
+        return seconds | {
             "step": timer.total_s(),
             "comm": self.grad_sync.comm_s,
             "overlapped": self.grad_sync.overlapped_s,
         }
-        plan = replace(plan, step=at.step, epoch=at.epoch)
-        record = plan.record(
-            self.ranks.rank, self.collectives, seconds,
-            loss=global_loss, lr=lr, grad_norm=grad_norm,
-        )  # fmt: skip
-        return record, StepRequests(*rows[:, 2:].any(0).tolist())
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
@@ -167,22 +175,19 @@ class Step:
 
     def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
         """The loss, and this rank's norm, from the values of all ranks."""
-        step = self.state.at.step + 1
+        where = f"step {self.state.at.step + 1}: the"
+        remedy = f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
         if broken := _not_finite(losses):
-            ranks = ", ".join(map(str, broken))
+            loss, ranks = losses[broken[0]], ", ".join(map(str, broken))
             raise MusterError(
-                f"step {step}: the loss on rank {ranks} is "
-                f"{losses[broken[0]]}, not a number to learn from; try a lower --lr than "
-                f"{self.state.schedule.base_lrs[0]}, or --precision fp32"
+                f"{where} loss on rank {ranks} is {loss}, not a number to learn from; {remedy}, "
+                "or --precision fp32"
             )
         broken = _not_finite(norms)
         if broken and not self.state.precision.can_overflow:
-            ranks = ", ".join(map(str, broken))
-            raise MusterError(
-                f"step {step}: the gradient's norm is {norms[broken[0]]} on "
-                f"{'every rank' if self.grad_sync.is_exact else f'rank {ranks}'}; "
-                f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
-            )
+            norm, ranks = norms[broken[0]], ", ".join(map(str, broken))
+            on = "every rank" if self.grad_sync.is_exact else f"rank {ranks}"
+            raise MusterError(f"{where} gradient's norm is {norm} on {on}; {remedy}")
         return math.fsum(losses) / len(losses), norms[self.ranks.rank]
 
 
@@ -194,44 +199,9 @@ def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
     """`batch` on the device of `model`, with floats in the model's precision."""
     dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
     return {
-        name: tensor.to(
-            device=device,
-            dtype=dtype if tensor.is_floating_point() else None,
-            non_blocking=True,
-        )
+        name: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
         for name, tensor in batch.items()
     }
-
-
-def build_optimizer(config: TrainConfig, model: nn.Module, task: Task | None = None) -> Optimizer:
-    """The task's optimizer if it has one, else that of --optimizer over the trained parameters.
-
-    Vectors (biases, norms) decay only with --decay all.
-    """
-    own = None if task is None else task.build_optimizer(model)
-    if own is not None:
-        return own
-    trained = [param for param in model.parameters() if param.requires_grad]
-    if config.decay == "all":
-        groups = [{"params": trained, "weight_decay": config.weight_decay}]
-    else:
-        groups = [
-            {
-                "params": [param for param in trained if param.ndim > 1],
-                "weight_decay": config.weight_decay,
-            },
-            {"params": [param for param in trained if param.ndim <= 1], "weight_decay": 0.0},
-        ]
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
-    if config.optimizer == "adadelta":
-        return torch.optim.Adadelta(
-            groups, lr=config.lr, rho=config.adadelta_rho, eps=config.adadelta_eps
-        )
-    betas = (config.adam_beta1, config.adam_beta2)
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    # One fused kernel over all parameters is several times faster than a loop over them.
-    return kind(groups, lr=config.lr, betas=betas, eps=config.adam_eps, fused=True)
 
 
 def schedule_end(config: TrainConfig, epoch_steps: int) -> int:
@@ -289,11 +259,11 @@ class PhaseTimer:
             self._phases.append((name, started, self._mark()))
 
     @property
-    def seconds(self) -> dict[str, float]:
+    def seconds(self) -> defaultdict[str, float]:
         """The seconds of each phase so far."""
-        found: dict[str, float] = {}
+        found = defaultdict[str, float](float)
         for name, started, ended in self._phases:
-            found[name] = found.get(name, 0.0) + _between(started, ended)
+            found[name] += _between(started, ended)
         return found
 
     def total_s(self) -> float:

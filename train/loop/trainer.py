@@ -4,34 +4,39 @@ import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
 from muster.errors import refuse
-from train.batches.plan import BatchPlan, StepPlan
+from train.batches.plan import StepPlan
 from train.batches.splitter import MEASURED_STEPS, Splitter
-from train.checkpoints.exchange import Files, gather
+from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
+from train.loop import build
 from train.loop.evaluation import evaluate
-from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded
-from train.loop.step import Step, schedule_end
+from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded, resets
+from train.loop.step import Step, build_schedule, schedule_end
 from train.model import rng
+from train.model.precision import Precision
 from train.records.schema import DriftRecord, EvalRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
-from train.tasks.base import Batch, Datasets, Task
+from train.sync import base, batchnorm
+from train.sync.base import SyncOptions
+from train.sync.ranks import Ranks
+from train.tasks.base import Batch, Task
 
 
 class Trainer:
-    """Trains one task with one sync mode; `train/loop/build.py` builds its arguments.
+    """Trains one task with one sync mode.
 
     Raises:
         MusterError: the loss or a gradient is no longer finite (on all ranks).
@@ -40,33 +45,55 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
+        ranks: Ranks,
+        device: torch.device,
         task: Task,
-        datasets: Datasets,
-        plan: BatchPlan,
-        state: TrainingState,
-        wrapped: nn.Module,
         console: Console,
         sinks: Sinks,
         *,
-        checkpoints: CheckpointManager,
-        splitter: Splitter | None = None,
+        folder: Path = Path(),
+        writes: bool = False,
         meter: Meter | None = None,
         metrics: TaskMetrics | None = None,
     ) -> None:
-        """`wrapped` is the model in its sync mode's wrapper."""
-        self.config, self.task, self.datasets, self.plan = config, task, datasets, plan
-        self.state, self.model, self.grad_sync = state, wrapped, state.grad_sync
-        self.ranks, self.device = state.grad_sync.ranks, next(wrapped.parameters()).device
-        self.console, self.sinks = console, sinks
-        self.checkpoints, self.meter, self._splitter = checkpoints, meter, splitter
-        self.metrics = metrics
+        """Build all parts, once and in order: ranks wait for each other in here.
+
+        `folder` is that of the checkpoints, and `writes` says whether this rank writes them.
+        """
+        self.config, self.ranks, self.device, self.task = config, ranks, device, task
+        self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
+        self.checkpoints = CheckpointManager(
+            folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
+            keep_last=config.keep_last, keep_best=config.keep_best,
+        )  # fmt: skip
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
+        self.grad_sync = base.build(config.sync, ranks, build.of_settings(SyncOptions, config))
+        self.datasets = build.datasets(config, task)
+        model = build.model(config, task, device)
+        samples, same_passes = self.datasets.train, self.grad_sync.same_passes
+        self.plan = build.plan(config, task, samples, model, ranks.world_size, same_passes)
+        is_auto = config.split == "auto"
+        self._splitter = Splitter(ranks, console.line, sinks.write) if is_auto else None
         self._measured = 0  # the step up to which speeds were measured
-        self.stopping = StopRequest(config.stop_signal)
-        self.history = History()
-        self._step = Step(task, state, wrapped, config.max_grad_norm)
+        agreement.wait_for_all(ranks.world_size)  # their disks may differ in speed
+        if config.batchnorm == "synced" and ranks.world_size > 1:
+            model = batchnorm.convert(model, config.timeout_s)
+        if config.compile:
+            build.compile_layers(model, device)
+        if meter is not None:
+            meter.begin()
+        self.model = self.grad_sync.wrap(model)
+        optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
+        schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
+        arithmetic = Precision(config.precision, device)
+        self.state = TrainingState(
+            model, optimizer, schedule, arithmetic, self.grad_sync, resets(config)
+        )
+        self.stopping, self.history = StopRequest(config.stop_signal), History()
+        self._step = Step(task, self.state, self.model, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
+        rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
     def at(self) -> Position:
@@ -80,24 +107,21 @@ class Trainer:
             UsageError: there is none, or it belongs to other settings, another model or data set.
         """
         config = self.config
-        if config.resume is None:
-            return
-        found = self.checkpoints.find(
+        found = config.resume and self.checkpoints.find(
             config.resume, lambda state: mismatches(config, state), self.console.line
         )
-        if found is not None:
-            self._restore(*found)
-
-    def _restore(self, files: Files, state: dict[str, Any]) -> None:
+        if not found:
+            return
+        files, state = found
         problems = list(misfits(self.state.model, files["model"]))[:5]
         size = len(self.datasets.train)
-        if state["samples"] != size and not self.config.reset_data:
+        if state["samples"] != size and not config.reset_data:
             problems.append(
                 f"it was training on {state['samples']} samples, here are {size}; see --reset-data"
             )
-        ends = schedule_end(self.config, self.plan.steps_per_epoch)
-        problems += moved_schedule(self.config, ends, state, self.console.line)
-        refuse(problems, where=f"--resume {self.config.resume}: ")
+        ends = schedule_end(config, self.plan.steps_per_epoch)
+        problems += moved_schedule(config, ends, state, self.console.line)
+        refuse(problems, where=f"--resume {config.resume}: ")
         self.checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # otherwise present ones stay
@@ -197,8 +221,7 @@ class Trainer:
         self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
             # the reason of whichever rank was asked; the launcher reads it
-            reasons = gather(self.ranks, self.stopping.why)
-            why = next(filter(None, reasons))
+            why = next(filter(None, gather(self.ranks, self.stopping.why)))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
     def _requests(self, step: int) -> Tensor:
@@ -218,9 +241,8 @@ class Trainer:
     def _read(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         epoch = self.at.epoch
         first, left = self.at.in_epoch, last - self.at.step
-        plans, ahead = itertools.tee(
-            itertools.islice(self.plan.epoch(epoch, self.ranks.rank), first, first + left)
-        )
+        steps = self.plan.epoch(epoch, self.ranks.rank)
+        plans, ahead = itertools.tee(itertools.islice(steps, first, first + left))
         self.task.start_epoch(epoch)  # before the loader's processes copy the samples
         agreement.wait_for_all(self.ranks.world_size)  # some ranks may have read from a slow disk
         loader: Iterable[Batch] = DataLoader(

@@ -8,24 +8,20 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
-from tests.train.on_ranks import NoSinks
+from tests.train.on_ranks import trainer_of
 from train.loop import build
-from train.loop.build import Builder, first_samples
 from train.loop.evaluation import lengths_of
-from train.records.sinks import Console
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
 
-CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     task="synthetic", sync="single", dropout=0.0, batch_size=16, epochs=6, max_steps=20, lr=1e-3
 )
 
 
 def plan_of(config=CONFIG, task=SmallBert, model=None, world_size=2):
-    made, ranks = task(config), Ranks(0, world_size)
-    builder = Builder(config, ranks, CPU, made, Console(speaks=False), NoSinks())
-    return builder.plan(made.build_datasets().train, model or nn.Linear(1, 1))
+    made, model = task(config), model or nn.Linear(1, 1)
+    return build.plan(config, made, made.build_datasets().train, model, world_size)
 
 
 def test_lengths_count_where_they_are_known():
@@ -54,9 +50,7 @@ def test_one_rank_takes_several_passes_and_has_the_same_losses(task, monkeypatch
     found = {}
     for balanced in (False, True):
         config = replace(CONFIG, length_balance=balanced)
-        trainer = Builder(
-            config, Ranks(), CPU, task(config), Console(speaks=False), NoSinks()
-        ).trainer()
+        trainer = trainer_of(config, Ranks(), task(config))
         found[balanced] = trainer.fit()
         passes = {len(step.micro_batches) for step in trainer.plan.epoch(0, 0)}
         assert (max(passes) > 1) == balanced
@@ -71,10 +65,9 @@ def test_lengths_are_those_of_the_first_samples():
         def lengths(self, samples):
             return torch.arange(len(samples))
 
-    task = Texts(TrainConfig(task="synthetic"))
-    cut = first_samples(task.build_datasets(), 5, None)
+    task = Texts(CONFIG)
+    cut = build.datasets(replace(CONFIG, train_samples=5), task)
     assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
     assert len(lengths_of(task, cut.evaluation[""])) == 509
-    one = first_samples(task.build_datasets(), 1, None).train
+    one = build.datasets(replace(CONFIG, train_samples=1), task).train
     assert lengths_of(task, one) == []  # all alike
-    assert lengths_of(synthetic.build(TrainConfig(task="synthetic")), cut.train) == []

@@ -1,13 +1,58 @@
 """A task may bring optimizer and learning rates; parameters that drift apart are made equal."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.loop import drift_worker
-from tests.train.workers import records, run_on_ranks
+from tests.train.workers import records, results_of
+from train.loop.trainer import Trainer
+from train.records.sinks import Console, Sinks
 from train.report.data import event_tables
 from train.report.data.subject import read_subject
+from train.tasks.synthetic import Synthetic
+
+ROUNDING = 2.0**-6  # of rank 1's first value, in each step
+CONFIG = TrainConfig(task="synthetic", sync="ddp", batch_size=256, max_steps=6, device="cpu",
+                     dropout=0.0, evaluate="never")  # fmt: skip
+
+
+class Drifting(torch.optim.SGD):
+    def __init__(self, params, off):
+        super().__init__(params, lr=0.01)
+        self.off = off
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["params"][0].view(-1)[0] += self.off
+
+
+class Own(Synthetic):
+    off = 0.0
+
+    def build_optimizer(self, model):
+        return Drifting(model.parameters(), self.off)
+
+    def schedule(self, steps):
+        return lambda step: 0.5**step
+
+
+def drifting(ranks, folder):
+    """Three trainings; in the last one rank 1 rounds differently."""
+    for name, off, every in (("plain", 0, 0), ("alike", 0, 2), ("drifts", ROUNDING, 2)):
+        config = replace(CONFIG, equalize_every=every)
+        task, sinks = Own(config), Sinks(Path(folder, name), ranks.rank)
+        task.off = off * ranks.rank
+        cpu, console = torch.device("cpu"), Console(speaks=False)
+        trainer = Trainer(config, ranks, cpu, task, console, sinks)
+        trainer.fit()
+        sinks.close()
+        params = torch.cat([one.detach().flatten() for one in trainer.model.parameters()])
+        assert not every or (ranks.all_gather(params) == params).all()
 
 
 def of_kind(rows, kind):
@@ -17,7 +62,7 @@ def of_kind(rows, kind):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drift")
-    run_on_ranks(drift_worker.__file__, 2, str(folder))
+    results_of(drifting, 2, folder, str(folder))
     return folder
 
 
@@ -39,7 +84,7 @@ def test_drift_is_measured_and_reported(runs):
         assert [row["step"] for row in found] == [2, 4, 6]
         # of two steps; parameters round, too
         drifts = [row["drift"] for row in found]
-        assert drifts == pytest.approx([2 * drift_worker.ROUNDING] * 3, rel=1e-5)
+        assert drifts == pytest.approx([2 * ROUNDING] * 3, rel=1e-5)
     (row,) = event_tables.drift(read_subject([runs / "drifts"])).to_dict("records")
     assert (row["measured"], row["last_drift"]) == (3, drifts[-1])
 

@@ -8,7 +8,7 @@ import torch
 from configs.settings.train import TrainConfig
 from tests.launch.walked.sitecustomize import tracer
 from tests.train.workers import results_of
-from train.loop.build import Builder
+from train.loop.trainer import Trainer
 from train.records.sinks import Console, Sinks
 from train.sync.ranks import Ranks
 from train.tasks.synthetic import Synthetic
@@ -23,8 +23,8 @@ def files_of_a_step(ranks: Ranks, folder: str) -> list[str]:
         task="synthetic", sync="all_reduce", batch_size=256, device="cpu", evaluate="never"
     )
     console, sinks = Console(speaks=ranks.rank == 0), Sinks(Path(folder), ranks.rank)
-    builder = Builder(config, ranks, torch.device("cpu"), Synthetic(config), console, sinks)
-    trainer, entered = builder.trainer(), set[str]()
+    trainer = Trainer(config, ranks, torch.device("cpu"), Synthetic(config), console, sinks)
+    entered = set[str]()
     take = trainer._step.run
 
     def run(*given):
