@@ -4,12 +4,11 @@ Between the ranks of one job, torch's object collectives carry it, through gloo.
 """
 
 import hashlib
-import os
 import pickle
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import NamedTemporaryFile
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,7 +20,6 @@ from muster.run_files import SEEN
 from ..distributed import agreement
 from ..sync.ranks import Ranks
 
-Files = dict[str, Any]
 T = TypeVar("T")
 ALL = "all"  # stands for a rank: a value on which all ranks agree
 
@@ -45,11 +43,11 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
     def marked() -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle, mark = tempfile.mkstemp(prefix=SEEN.path(folder, name="").name, dir=folder)
+            prefix = SEEN.path(folder, name="").name
+            with NamedTemporaryFile(prefix=prefix, dir=folder, delete=False) as mark:
+                return Path(mark.name)
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
-        os.close(handle)
-        return Path(mark)
 
     mark = agreement.of_first(ranks.rank, ranks.world_size, marked)
     # the hosts of the ranks that do not see it

@@ -1,10 +1,9 @@
 """When a checkpoint is due, and what is in it.
 
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
-writes, and only that one has a `Writer`. These methods are collective, so no rank may leave one
-out, or be in another one: `make` (unless all agreed to skip), `find`, and `_save` and `_begin`
-inside them. The others look at this rank alone: `is_due`, `requests`, `is_best`, `is_due_at_end`,
-`restore`, `close`.
+writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
+(unless all agreed to skip), `find`, and `_save` and `_begin` inside them. The others look at this
+rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -19,7 +18,7 @@ A rank decides nothing alone: rank 0 says what is due, and what one rank says, a
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -30,7 +29,8 @@ from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
-from .exchange import Files, gather, gather_own, own_of, share
+from .exchange import gather, gather_own, own_of, share
+from .storage import Files, State
 from .writer import Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
@@ -42,19 +42,16 @@ class HasState(Protocol):
 
     def own_state(self) -> Mapping[str, Tensor]:
         """This rank's own tensors; the same names and shapes on every rank."""
-        ...
 
-    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
+    def saved(self, *, keeps: bool) -> tuple[Files, State]:
         """What is the same on every rank: the content of each file, and some numbers for JSON.
 
         Tensors are copies on the CPU. Every rank is called, since collecting them may need all
         ranks; the result of a rank with `keeps` false is discarded.
         """
-        ...
 
-    def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
+    def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
         """Continue from what the other methods returned; `own` is what fits these ranks."""
-        ...
 
 
 class StepRequests(NamedTuple):
@@ -83,43 +80,31 @@ class CheckpointManager:
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         """
-        self._ranks = ranks
-        self._every, self._unit = interval or (0.0, "never")
-        self._keep_best = keep_best
-        self._writer = None
-        if writes:
-            self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
         self.folder = folder
+        self._ranks, self._writes, self._keep_best = ranks, writes, keep_best
+        self._every, self._unit = interval or (0.0, "never")
+        self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
+        self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
         self._saved = -1  # the step of the last checkpoint
         self._due_since = time.monotonic()  # when the last one was made or skipped
-        self._told = False  # whether a slow disk was reported
+        self._is_reported = False  # whether a slow disk was
         self._best: float | None = None
         self._best_step: int | None = None
         self._run: int | None = None  # this run's number among those that write into this folder
         self._origin: int | None = None  # the first run of the chain that this one continues
 
-    def is_due(self, step: int) -> bool:
-        """Whether a checkpoint is due after `step`; rank 0 decides for all."""
-        if self._ranks.rank != 0:
-            return False
-        if self._unit == "step":
-            return step % int(self._every) == 0
-        waited_s = time.monotonic() - self._due_since
-        return self._unit == "min" and waited_s >= 60 * self._every
-
     def requests(self, step: int, *, stop: bool) -> StepRequests:
         """What this rank requests after `step`; `stop`: it was asked to stop."""
-        is_busy = self._writer is not None and self._writer.is_busy
-        return StepRequests(stop, self.is_due(step), is_busy)
+        is_due = False
+        if self._ranks.rank == 0:  # which decides for all
+            waited_s = time.monotonic() - self._due_since
+            in_steps = self._unit == "step" and step % int(self._every) == 0
+            is_due = in_steps or (self._unit == "min" and waited_s >= 60 * self._every)
+        return StepRequests(stop, is_due, self._writer.is_busy)
 
     def is_due_at_end(self, step: int) -> bool:
         """Whether one is due at the end of the run, so that more steps can be added later."""
         return self._unit != "never" and self._saved != step
-
-    @property
-    def is_due_after_epoch(self) -> bool:
-        """Whether one is due at the end of every epoch."""
-        return self._unit == "epoch"
 
     def is_best(self, metrics: dict[str, float], step: int) -> bool:
         """Whether --keep-best applies to `step`; `metrics` are the same on all ranks.
@@ -146,23 +131,18 @@ class CheckpointManager:
         Raises:
             MusterError: the training is to stop, and the checkpoint could not be written.
         """
+        writer = self._writer
         if requests.busy and not requests.stop:
-            self._skip(step)
+            self._due_since = time.monotonic()
+            if writer.is_busy and writer.busy_s >= SLOW_S and not self._is_reported:
+                self._is_reported = True
+                warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
             return
         self._save(step, training)
         if requests.stop:
-            self.close()
+            writer.wait()
             agreement.wait_for_all(self._ranks.world_size)
-            if self._writer is not None:
-                self._writer.require()
-
-    def _skip(self, step: int) -> None:
-        """Skip a checkpoint; a rank with a slow disk reports it once in a run."""
-        self._due_since = time.monotonic()
-        writer = self._writer
-        if writer is not None and writer.is_busy and writer.busy_s >= SLOW_S and not self._told:
-            self._told = True
-            warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
+            writer.require()
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint as soon as every writing rank has the last one on its disk.
@@ -170,48 +150,39 @@ class CheckpointManager:
         The next step waits for the copies in memory, not for the disk.
         """
         started = time.perf_counter()
-        runs = self._begin()
+        run = self._begin()
         # Collectives come first; afterwards only some ranks write.
-        keeps = self._writer is not None
-        remembered = gather_own(self._ranks, training.own_state(), keeps=keeps)
-        own, rest = training.saved(keeps=keeps)
+        remembered = gather_own(self._ranks, training.own_state(), keeps=self._writes)
+        own, rest = training.saved(keeps=self._writes)
         generators = gather(self._ranks, rng.capture())
         self._saved, self._due_since = step, time.monotonic()
-        if self._writer is None:
+        if not self._writes:
             return
         files = {**own, "generators": generators, **({"sync": remembered} if remembered else {})}
-        state = {
-            **rest,
-            "world_size": self._ranks.world_size,
-            "best": self._best,
-            "best_step": self._best_step,
-        }
+        state = {**rest, "world_size": self._ranks.world_size}
+        state |= {"best": self._best, "best_step": self._best_step}
+        runs = run, run if self._origin is None else self._origin
         stall_s = time.perf_counter() - started
-        self._writer.start(step, files, state, stall_s=stall_s, runs=runs, best=self._best_step)
+        self._writer.start(step, files, state, runs, stall_s)
 
-    def _begin(self) -> tuple[int, int]:
-        """Wait until no rank writes; return this run's number in the folder, and its origin's."""
-        earlier = 0
-        if self._writer is not None:
-            self._writer.wait()
-            if self._run is None:
-                earlier = max((one.run for one in storage.found(self.folder)), default=0)
+    def _begin(self) -> int:
+        """Wait until no rank writes; return this run's number in the folder."""
+        self._writer.wait()
+        is_first = self._writes and self._run is None
+        earlier = storage.found(self.folder)[:1] if is_first else []
         agreement.wait_for_all(self._ranks.world_size)
         if self._run is None:
-            self._run = 1 + max(gather(self._ranks, earlier))
-        return self._run, self._run if self._origin is None else self._origin
+            last = earlier[0].run if earlier else 0
+            self._run = 1 + max(gather(self._ranks, last))
+        return self._run
 
     def close(self) -> None:
         """Wait for the running write, whether or not it succeeds."""
-        if self._writer is not None:
-            self._writer.wait()
+        self._writer.wait()
 
     def find(
-        self,
-        place: str,
-        problems_of: Callable[[dict[str, Any]], Iterable[str]],
-        tell: Callable[[str], None],
-    ) -> tuple[Files, dict[str, Any]] | None:
+        self, place: str, problems_of: Callable[[State], Iterable[str]], tell: Callable[[str], None]
+    ) -> tuple[Files, State] | None:
         """The checkpoint that --resume names, on every rank; None if it is auto and there is none.
 
         The newest whole one on any file system is used. Damaged ones are named and skipped.
@@ -221,7 +192,7 @@ class CheckpointManager:
             UsageError: there is none, or there are problems.
         """
         where = self.folder if place == AUTO else Path(place).expanduser()
-        found, notes = (None, []) if self._writer is None else storage.newest(where)
+        found, notes = storage.newest(where) if self._writes else (None, [])
         newest_here = (found[0].run, found[0].step) if found else None
         agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
         newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
@@ -236,7 +207,7 @@ class CheckpointManager:
             raise UsageError(
                 f"--resume {place}: {'no whole' if damaged else 'no'} checkpoint in {where}"
             )
-        own: tuple[Files, dict[str, Any]] = ({}, {})
+        own: tuple[Files, State] = ({}, {})
         if found is not None:
             is_here = found[0].path.parent.resolve() == self.folder.resolve()
             own = found[1], {**found[2], "origin": found[0].origin if is_here else None}
@@ -245,7 +216,7 @@ class CheckpointManager:
         tell(f"going on from step {state['step']} ({where})")
         return files, state
 
-    def restore(self, training: HasState, files: Files, state: dict[str, Any]) -> None:
+    def restore(self, training: HasState, files: Files, state: State) -> None:
         """Make `training` continue from a checkpoint.
 
         A rank's own tensors and its random generators are restored only if the number of ranks is

@@ -16,10 +16,7 @@ def of_model(model: nn.Module) -> Tensors:
 
 
 def of_optimizer(
-    model: nn.Module,
-    states: Iterable[tuple[nn.Parameter, Mapping[str, Any]]],
-    *,
-    keeps: bool = True,
+    model: nn.Module, states: Iterable[tuple[nn.Parameter, Mapping[str, Any]]], *, keeps: bool
 ) -> Tensors:
     """CPU copies of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors.
 

@@ -26,9 +26,10 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ VERSION = 2  # of the files' format
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
-Files = Mapping[str, Any]  # content of each: tensors, numbers, strings, and containers of them
+# The content of each file: tensors, numbers, strings, and containers of them; and of state.json.
+Files = dict[str, Any]
+State = dict[str, Any]
 
 
 class Damaged(MusterError):
@@ -62,15 +65,6 @@ class Checkpoint:
     path: Path
     run: int = 0  # 0: written before runs were numbered
     origin: int = 0  # the run that started new, of those that continued one another
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The numbers in it, not verified.
-
-        Raises:
-            Damaged: they cannot be read.
-        """
-        return _read_json(self.path / STATE)
 
 
 def found(folder: Path) -> list[Checkpoint]:
@@ -92,9 +86,7 @@ def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [one for one in newest_first if one.origin == newest_first[0].origin]
 
 
-def newest(
-    place: Path,
-) -> tuple[tuple[Checkpoint, dict[str, Any], dict[str, Any]] | None, list[str]]:
+def newest(place: Path) -> tuple[tuple[Checkpoint, Files, State] | None, list[str]]:
     """The newest whole checkpoint of `place`, its files and state; and a line for each bad one."""
     notes: list[str] = []
     for one in _candidates(place):
@@ -114,15 +106,12 @@ def _candidates(place: Path) -> list[Checkpoint]:
     """
     if not (place / MANIFEST).is_file():
         return line(found(place) or found(CHECKPOINTS.path(place)))
-    beside = found(place.parent)
-    names = [one.path.name for one in beside]
-    return line(
-        beside[names.index(place.name) :] if place.name in names else [Checkpoint(0, place)]
-    )
+    beside = dropwhile(lambda one: one.path.name != place.name, found(place.parent))
+    return line(list(beside) or [Checkpoint(0, place)])
 
 
 def write(
-    folder: Path, step: int, files: Files, state: Mapping[str, Any], runs: tuple[int, int] = (0, 0)
+    folder: Path, step: int, files: Files, state: State, runs: tuple[int, int] = (0, 0)
 ) -> Checkpoint:
     """Write `files` and `state` as the checkpoint of `step`.
 
@@ -148,7 +137,7 @@ def write(
     raise AssertionError("the last try returns or raises")
 
 
-def read(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(checkpoint: Checkpoint) -> tuple[Files, State]:
     """The content of each file, and the state, of an intact checkpoint.
 
     Raises:
@@ -169,7 +158,8 @@ def read(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
         if digest != wanted:
             raise Damaged(f"{checkpoint.path / name} is damaged: its sha256 is not the one noted")
     names = [name.removesuffix(SUFFIX) for name in sums if name.endswith(SUFFIX)]
-    return {name: _loaded(checkpoint.path / f"{name}{SUFFIX}") for name in names}, checkpoint.state
+    files = {name: _loaded(checkpoint.path / f"{name}{SUFFIX}") for name in names}
+    return files, _read_json(checkpoint.path / STATE)
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
@@ -213,7 +203,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path}: {error}") from None
 
 
-def _write(partial: Path, files: Files, state: Mapping[str, Any], runs: tuple[int, int]) -> None:
+def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, own in files.items():
@@ -269,8 +259,6 @@ def _is_there(pid: int) -> bool:
     """Whether there is such a process, of any user; without `/proc`, which macOS lacks."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # a process of another user
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # else a process of another user
     return True

@@ -13,6 +13,7 @@ from muster.errors import MusterError, is_full
 
 from ..records.schema import CheckpointRecord
 from . import storage
+from .storage import Files, State
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # first and longest interval between reports of a wait
 
@@ -24,10 +25,10 @@ class Writer:
         self, folder: Path, *, keep_last: int, rank: int, note: Callable[[CheckpointRecord], None]
     ) -> None:
         self.folder = folder
-        self._written = -1  # the step of the last one that is on the disk
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
-        self._step, self._started = 0, 0.0  # what is being written, and since when
+        self._step, self._started = -1, 0.0  # what is being written, and since when
+        self._written = -1  # the step of the last one that is on the disk
         self._records: list[CheckpointRecord] = []  # from the thread to the training
 
     @property
@@ -39,19 +40,12 @@ class Writer:
         return busy
 
     def start(
-        self,
-        step: int,
-        files: storage.Files,
-        state: Mapping[str, Any],
-        *,
-        stall_s: float,
-        runs: tuple[int, int] = (0, 0),
-        best: int | None = None,
+        self, step: int, files: Files, state: State, runs: tuple[int, int], stall_s: float
     ) -> None:
         """Begin to write a checkpoint; nobody may change `files` and `state` any more.
 
-        `runs` are `run` and `origin` of `Checkpoint`. The checkpoint of step `best` stays, however
-        old it is.
+        `runs` are `run` and `origin` of `Checkpoint`. The checkpoint of the state's `best_step`
+        stays, however old it is.
         """
         self.wait()
         self._step, self._started = step, time.perf_counter()
@@ -61,7 +55,7 @@ class Writer:
             try:
                 storage.write(self.folder, step, files, state, runs)
                 self._written = step
-                storage.prune(self.folder, self._keep_last, best)
+                storage.prune(self.folder, self._keep_last, state.get("best_step"))
             except Exception as failed:  # noqa: BLE001  the training continues after any error
                 error = self._complain(step, failed, runs[1])
             record = CheckpointRecord(

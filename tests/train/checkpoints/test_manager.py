@@ -100,7 +100,7 @@ def test_a_disk_that_is_not_slow_is_not_blamed_for_steps_that_are_fast(
 def test_whatever_keeps_one_from_being_written_is_said_in_one_line(tmp_path, capsys):
     noted = []
     writer = Writer(tmp_path, keep_last=1, rank=0, note=noted.append)
-    writer.start(3, {"model": {"w": lambda: None}}, {}, stall_s=0.0)
+    writer.start(3, {"model": {"w": lambda: None}}, {}, (0, 0), stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: step 3: no checkpoint in {tmp_path}: ")

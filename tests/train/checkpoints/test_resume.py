@@ -10,18 +10,63 @@ from pathlib import Path
 import pytest
 import torch
 
+from configs import plugins
 from muster.errors import UsageError
 from tests.train.loop.test_export import Uncommon
-from tests.train.retained import CONFIG, bits, results, run
-from tests.train.workers import run_on_ranks
+from tests.train.retained import CONFIG, bits, results, run, train
+from tests.train.workers import results_of
 from train.tasks import synthetic
 
-WORKER = str(Path(__file__).with_name("resume_worker.py"))
+CUT = 11
+NAMES = [mode for mode in plugins.names("train.sync.modes") if mode != "single"]
+# The others are changed by making a checkpoint; their own tests make the same ones twice.
+MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
+CYCLE = [*MODES, MODES[0]]  # of each mode's checkpoints, the one before it goes on, too
+SPLITS = {2: "3,1", 3: "3,0,2"}
+
+
+def losses(trainer):
+    return torch.tensor([one.loss for one in trainer.history.steps], dtype=torch.float64)
+
+
+def resume_in_every_mode(ranks, folder):
+    """Each rank has a disk of its own, of which only rank 0's holds checkpoints.
+
+    With losses of another number of ranks in `folder`, it goes on from their checkpoints, too.
+    """
+    base = replace(CONFIG, accumulation=2, split=SPLITS[ranks.world_size], warmup_steps=0)
+    for mode in MODES:
+        config = replace(base, sync=mode)
+        disk = Path(folder, f"{mode}-{ranks.world_size}", f"disk{ranks.rank}")
+        whole = train(ranks, config, disk / "whole")
+        cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
+        train(ranks, cut, disk / "cut")
+        found = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+        assert bits(found) == bits(whole), f"{mode}: not the same bits"
+        assert torch.equal(losses(found), losses(whole)[CUT:]), f"{mode}: not the same losses"
+
+        plain = replace(config, dropout=0.0)  # which differs over numbers of ranks
+        reference = Path(folder, f"{mode}.pt")
+        if not reference.exists():
+            whole = train(ranks, plain, disk / "plain")
+            train(ranks, replace(cut, dropout=0.0), disk / "plain-cut")
+            if ranks.rank == 0:
+                torch.save(losses(whole), reference)
+            continue
+        for made_by in (mode, CYCLE[CYCLE.index(mode) + 1]):
+            (other,) = Path(folder).glob(
+                f"{made_by}-[!{ranks.world_size}]/disk0/plain-cut/checkpoints"
+            )
+            found = train(ranks, plain, disk / made_by, other)
+            want = torch.load(reference, weights_only=True)[CUT:]
+            gap = (losses(found) - want).abs().max().item()
+            what = f"{mode}, from {made_by}'s checkpoint of other ranks"
+            assert gap < 1e-6, f"{what}: losses differ by {gap}"
 
 
 def test_every_mode_goes_on_and_another_number_of_ranks_does_too(tmp_path):
     for ranks in (3, 2):
-        run_on_ranks(WORKER, ranks, str(tmp_path), timeout_s=300)
+        results_of(resume_in_every_mode, ranks, tmp_path, str(tmp_path))
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "adadelta", "sgd"])
