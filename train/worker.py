@@ -20,18 +20,14 @@ from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 
 PR_SET_PDEATHSIG = 1
+Work = Callable[[TrainConfig, World, ExitGuard], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     return command(argv, "python -m train.worker", "Train one task as one of the workers.", _train)
 
 
-def command(
-    argv: Sequence[str] | None,
-    prog: str,
-    description: str,
-    work: Callable[[TrainConfig, World, ExitGuard], None],
-) -> int:
+def command(argv: Sequence[str] | None, prog: str, description: str, work: Work) -> int:
     """Do `work` as the worker that a command line describes; the exit code of its process."""
     words = sys.argv[1:] if argv is None else argv
     config, by_hand = cli.parse([TrainConfig, ByHand], words, prog=prog, description=description)
@@ -47,9 +43,7 @@ def train(config: TrainConfig, by_hand: ByHand) -> int:
     return as_worker(config, by_hand, _train)
 
 
-def as_worker(
-    config: TrainConfig, by_hand: ByHand, work: Callable[[TrainConfig, World, ExitGuard], None]
-) -> int:
+def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
     """Do `work` as the worker in the flags or the environment; return the process's exit code.
 
     Raises:
@@ -64,7 +58,7 @@ def as_worker(
             run_id = config.run_id or world.run_id
             if run_id is None:
                 raise UsageError("--redirect is for launchers: it needs --run-id")
-            exit_guard.run_dir = config.logs_root / run_id
+            exit_guard.record_in(config.logs_root / run_id)
         work(config, world, exit_guard)
     return exit_guard.code
 

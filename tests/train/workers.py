@@ -46,6 +46,17 @@ def start(
     return begin(python or interpreter(), *python_args, cwd=cwd, env=env)
 
 
+def run_program(
+    folder: Path, text: str, ranks: int = 1, python: str | None = None, **env: str
+) -> list[tuple[int, str, str]]:
+    """How a user's own program ends on each rank, started by hand; `muster` is on its path."""
+    (folder / "program.py").write_text(text)
+    env |= {"PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    env["MASTER_PORT"] = str(free_port())
+    every = [{**env, "RANK": str(rank)} for rank in range(ranks)]
+    return finish([start(["program.py"], one, folder, python) for one in every])
+
+
 def finish(
     processes: Sequence[subprocess.Popen[str]], timeout_s: float = 300
 ) -> list[tuple[int, str, str]]:

@@ -53,7 +53,7 @@ def wait_for_address(world: World, timeout_s: float) -> None:
     Raises:
         MusterError: it does not resolve, or nobody listens after `timeout_s` seconds.
     """
-    started, last = time.monotonic(), "no answer"
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             with socket.create_connection((world.master_addr, world.master_port), timeout=5):
@@ -61,14 +61,14 @@ def wait_for_address(world: World, timeout_s: float) -> None:
         except socket.gaierror:
             raise _unresolved(world) from None
         except OSError as error:
-            last = error.strerror or str(error)
-        if time.monotonic() - started > timeout_s:
-            raise MusterError(
-                f"rank {world.rank} on {world.host} could not reach rank 0 at "
-                f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({last.lower()}); "
-                "check that rank 0 is running, that address and port are the same on every "
-                "node, and that no firewall is between them"
-            )
+            if time.monotonic() > deadline:
+                why = (error.strerror or str(error)).lower()
+                raise MusterError(
+                    f"rank {world.rank} on {world.host} could not reach rank 0 at "
+                    f"{world.master_addr}:{world.master_port} for {timeout_s:.0f} s ({why}); "
+                    "check that rank 0 is running, that address and port are the same on every "
+                    "node, and that no firewall is between them"
+                ) from None
         time.sleep(0.1)
 
 

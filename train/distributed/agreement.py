@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 
@@ -85,9 +85,7 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
 
 def of_first(rank: int, world_size: int, act: Callable[[], T]) -> T:
     """The result of `act` on rank 0, on every rank; raises like `of_each`."""
-    first: Any = of_each(world_size, act if rank == 0 else lambda: None)[0]
-    answer: T = first
-    return answer
+    return cast(T, of_each(world_size, act if rank == 0 else lambda: None)[0])
 
 
 def gloo_group() -> dist.ProcessGroup:

@@ -61,21 +61,16 @@ class ExitGuard:
     """
 
     def __init__(self, world: World) -> None:
-        self.world = world
-        self._run_dir: Path | None = None
+        self.world, self.code = world, 0
         self._owner = os.getpid()
-        self.code = 0
+        self._path: Path | None = None  # of the record
 
-    @property
-    def run_dir(self) -> Path | None:
-        return self._run_dir
-
-    @run_dir.setter
-    def run_dir(self, run_dir: Path) -> None:
+    def record_in(self, run_dir: Path) -> None:
         """Set the run folder, and reserve space, so that a record also fits on a full disk."""
-        if run_dir != self._run_dir:
-            reserve(RANK_END.path(run_dir, rank=self.world.rank))
-        self._run_dir = run_dir
+        path = RANK_END.path(run_dir, rank=self.world.rank)
+        if path != self._path:
+            reserve(path)
+        self._path = path
 
     def __enter__(self) -> "ExitGuard":
         signal.signal(signal.SIGTERM, self._stop)
@@ -102,7 +97,7 @@ class ExitGuard:
         if self.world.is_led and cause in ("lost_peer", "signal"):
             prefix = CONSEQUENCE
         text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
-        if self._run_dir is not None:
+        if self._path is not None:
             record = ExitRecord(
                 rank=self.world.rank, host=self.world.host, pid=os.getpid(),
                 time_unix_s=time.time(), code=self.code, cause=cause, message=message,
@@ -111,7 +106,7 @@ class ExitGuard:
                 missing=error.missing if isinstance(error, PeerFailed) else (),
             )  # fmt: skip
             try:
-                write_last(RANK_END.path(self._run_dir, rank=self.world.rank), asdict(record))
+                write_last(self._path, asdict(record))
             except CannotWrite as unwritten:
                 if str(unwritten) != message:
                     text = f"error: {unwritten}\n{text}"

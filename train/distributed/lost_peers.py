@@ -71,18 +71,14 @@ def end_of(rank: int, error: BaseException, timeout_s: float = 0.0) -> End:
     where = " ".join(getattr(error, "__notes__", ()))
     text = text_of(error)  # the message is its beginning
     if found := TIMED_OUT.search(text):
-        return End(rank, "late peer", message, where, int(found[1]) / 1000)
-    if BESIDE_IT in text.lower():
-        return End(rank, "late peer", message, where, timeout_s)
-    return End(rank, "lost peer", message, where)
+        timeout_s = int(found[1]) / 1000
+    elif BESIDE_IT not in text.lower():
+        return End(rank, "lost peer", message, where)
+    return End(rank, "late peer", message, where, timeout_s)
 
 
 def explained(
-    error: BaseException,
-    world: World,
-    hosts: Sequence[str],
-    store: dist.Store,
-    timeout_s: float = 0.0,
+    error: BaseException, world: World, hosts: Sequence[str], store: dist.Store, timeout_s: float
 ) -> BaseException:
     """The error to end with: `error`, or for a consequence one that names the rank at fault.
 
@@ -123,12 +119,7 @@ def explained(
 
 
 def blame(
-    own: End,
-    ends: Mapping[int, End],
-    hosts: Sequence[str],
-    *,
-    answered: bool,
-    rank_0_lives: bool = False,
+    own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: bool, rank_0_lives: bool
 ) -> PeerFailed:
     """Why `own` had to end, given the known ends; `answers` false means that rank 0 has none.
 
@@ -139,9 +130,7 @@ def blame(
     absent = [rank for rank in range(len(hosts)) if rank not in ends] if answered else [0]
     text, every = own.message, list(ends.values())
     if failed := [one for one in every if one.kind == "failed"]:
-        first = failed[0]
-        text = f"rank {first.rank} on {hosts[first.rank]} failed: {first.message}"
-        return PeerFailed(text)
+        return PeerFailed(f"{_named([failed[0].rank], hosts)} failed: {failed[0].message}")
     late = [one for one in every if one.kind == "late peer"]
     if late and absent:
         where = f" ({late[0].where})" if late[0].where else ""

@@ -112,6 +112,6 @@ def with_neighbours(world: World, workers: Sequence[WorkerInfo]) -> World:
     """`world` with local ranks, for workers started by hand: a host counts as a node."""
     places = [one.place for one in workers]
     own, nodes = places[world.rank], list(dict.fromkeys(places))
-    before, all_of_it = places[: world.rank].count(own), places.count(own)
-    world = replace(world, local_rank=before, local_world_size=all_of_it)
+    before, size = places[: world.rank].count(own), places.count(own)
+    world = replace(world, local_rank=before, local_world_size=size)
     return replace(world, node_rank=nodes.index(own), num_nodes=len(nodes))

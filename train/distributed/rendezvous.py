@@ -34,18 +34,11 @@ import torch.distributed as dist
 from muster.errors import MusterError
 from muster.worker import gloo_threads
 
+from . import placement
 from .address import check_own_address, choose_interface, wait_for_address
 from .agreement import PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
-from .placement import (
-    WorkerInfo,
-    choose_backend,
-    choose_device,
-    fair_share,
-    visible_gpus,
-    with_neighbours,
-    worker_info,
-)
+from .placement import WorkerInfo
 from .stop_request import StoppedCleanly
 from .world import World
 
@@ -63,11 +56,6 @@ class Peers:
     store: dist.Store
     workers: Sequence[WorkerInfo]
     device: torch.device
-
-    @property
-    def threads(self) -> int:
-        """This worker's share of the cores it may use."""
-        return fair_share(self.world.rank, self.workers)
 
     @property
     def leads_host(self) -> bool:
@@ -111,9 +99,10 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         MusterError: an address, port, worker or GPU is missing after `join_timeout_s`.
         PeerFailed: another rank is gone, or hangs; it is named if it is known.
     """
-    own = worker_info(world, visible_gpus(how.device))
+    own = placement.worker_info(world, placement.visible_gpus(how.device))
     if world.world_size == 1:
-        yield Peers(world, dist.HashStore(), [own], choose_device(how.device, world, [own]))
+        device = placement.choose_device(how.device, world, [own])
+        yield Peers(world, dist.HashStore(), [own], device)
         return
     store = _open_store(world, how.join_timeout_s)
     try:
@@ -122,12 +111,12 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         _give_up(world, store, str(error))
         raise
     choose_interface(world)
-    chosen = choose_device(how.device, world, workers)
-    backend = choose_backend(how.backend, chosen)
+    device = placement.choose_device(how.device, world, workers)
+    backend = placement.choose_backend(how.backend, device)
     dist.init_process_group(
         backend,
         # NCCL's connections are made here, within the time to join, not at the first collective.
-        device_id=chosen if backend == "nccl" else None,
+        device_id=device if backend == "nccl" else None,
         store=dist.PrefixStore("group", store),
         rank=world.rank,
         world_size=world.world_size,
@@ -136,8 +125,8 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
     set_timeout(timedelta(seconds=how.timeout_s))
     try:
         if not world.agent_store:  # torchrun says who shares a node; by hand, hosts do
-            world = with_neighbours(world, workers)
-        yield Peers(world, store, workers, chosen)
+            world = placement.with_neighbours(world, workers)
+        yield Peers(world, store, workers, device)
         _part(world, store)
     except StoppedCleanly:
         with suppress(RuntimeError):  # everything is on the disk, whatever the others do
@@ -218,12 +207,11 @@ def _check_in(world: World, store: dist.Store) -> None:
 def _give_up(world: World, store: dist.Store, message: str) -> None:
     """Tell all who came, then raise; the server of the store stays until they have read it."""
     store.set("given_up", message)
-    heard, deadline = store.add("heard", 1), time.monotonic() + HEARD_S
-    while (world.is_main or world.agent_store) and heard < store.add("came", 0):
-        if time.monotonic() > deadline:  # one that came was killed, or hangs
-            break
+    store.add("heard", 1)
+    deadline = time.monotonic() + HEARD_S  # one that came may have been killed, or hang
+    serves = world.is_main or world.agent_store
+    while serves and store.add("heard", 0) < store.add("came", 0) and time.monotonic() < deadline:
         time.sleep(0.02)
-        heard = store.add("heard", 0)
 
 
 def _missing(store: dist.Store, keys: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,12 +27,12 @@ class StoppedCleanly(BaseException):
 class StopRequest:
     """A context: SIGTERM, SIGINT and the chosen signal are requests; a second SIGINT is not."""
 
-    def __init__(self, stop_signal: str, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, stop_signal: str) -> None:
         self.why = ""  # the signal's name, once there was one
         self._numbers = (signal.SIGTERM, signal.SIGINT, signal.Signals[f"SIG{stop_signal}"])
         self._before: dict[int, Any] = {}
         self._owner = os.getpid()
-        folder = env.get(FOLDER)
+        folder = os.environ.get(FOLDER)
         self._sign = Path(folder) / str(self._owner) if folder else None
 
     def __enter__(self) -> "StopRequest":

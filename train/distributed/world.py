@@ -3,7 +3,8 @@
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from muster.errors import UsageError, refuse
 from muster.rank_variables import torchrun_variables
@@ -11,26 +12,32 @@ from muster.rank_variables import torchrun_variables
 MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen
 
 
+def _number_of(variable: str, default: int) -> Any:
+    """A field that `from_env` reads from `variable`."""
+    return field(default=default, metadata={"variable": variable})
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """One worker's place; the names are torchrun's, and `node_rank` is its GROUP_RANK."""
 
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    node_rank: int = 0
-    num_nodes: int = 1
+    rank: int = _number_of("RANK", 0)
+    world_size: int = _number_of("WORLD_SIZE", 1)
+    local_rank: int = _number_of("LOCAL_RANK", 0)
+    local_world_size: int = _number_of("LOCAL_WORLD_SIZE", 1)
+    node_rank: int = _number_of("GROUP_RANK", 0)
+    num_nodes: int = _number_of("GROUP_WORLD_SIZE", 1)
     master_addr: str = ""
-    master_port: int = 0
+    master_port: int = _number_of("MASTER_PORT", 0)
     host: str = ""
     run_id: str | None = None  # the launcher's, if it gave one
-    attempt: int = 0  # how often torchrun restarted the group
+    attempt: int = _number_of("TORCHELASTIC_RESTART_COUNT", 0)  # how often the group was restarted
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
     is_led: bool = False  # an agent finds the cause if another worker is lost
 
     @property
     def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and saves."""
         return self.rank == 0
 
     @classmethod
@@ -97,36 +104,28 @@ class World:
         found = torchrun_variables(env)
         if not found:
             return cls(host=socket.gethostname())
-        number = {
-            name: _number(name, text) for name, text in found.items() if name != "MASTER_ADDR"
-        }
-        port = number["MASTER_PORT"]
-        if number["RANK"] >= number["WORLD_SIZE"]:
-            raise UsageError(
-                f"environment: RANK {number['RANK']} is not below "
-                f"WORLD_SIZE {number['WORLD_SIZE']}; ranks go from 0"
-            )
-        if number["WORLD_SIZE"] > 1 and not MIN_PORT <= port <= MAX_PORT:
-            raise UsageError(
-                f"environment: MASTER_PORT must be between {MIN_PORT} and {MAX_PORT} (got {port})"
-            )
-        return cls(
-            rank=number["RANK"],
-            world_size=number["WORLD_SIZE"],
-            local_rank=number["LOCAL_RANK"],
-            local_world_size=number["LOCAL_WORLD_SIZE"],
-            node_rank=number["GROUP_RANK"],
-            num_nodes=number["GROUP_WORLD_SIZE"],
+        texts = {"TORCHELASTIC_RESTART_COUNT": "0", **env, **found}
+        variables = {one.name: one.metadata.get("variable") for one in fields(cls)}
+        numbers = {name: _number(one, texts[one]) for name, one in variables.items() if one}
+        world = cls(
+            **numbers,
             master_addr=found.get("MASTER_ADDR", ""),
-            master_port=port,
             host=socket.gethostname(),
             run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),
-            attempt=_number(
-                "TORCHELASTIC_RESTART_COUNT", env.get("TORCHELASTIC_RESTART_COUNT", "0")
-            ),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             is_led="MUSTER_LAUNCHER" in env,
         )
+        if world.rank >= world.world_size:
+            raise UsageError(
+                f"environment: RANK {world.rank} is not below WORLD_SIZE {world.world_size}; "
+                "ranks go from 0"
+            )
+        port = world.master_port
+        if world.world_size > 1 and not MIN_PORT <= port <= MAX_PORT:
+            raise UsageError(
+                f"environment: MASTER_PORT must be between {MIN_PORT} and {MAX_PORT} (got {port})"
+            )
+        return world
 
 
 def _chosen(run_id: str) -> str | None:

@@ -22,24 +22,12 @@ RUN_DIR, CHECKPOINTS = "MUSTER_RUN_DIR", "MUSTER_CHECKPOINTS"
 TOLD = ("rank", "world_size", "local_rank", "local_world_size")
 
 
-@dataclass(frozen=True)
-class RankOfRun:
-    """This process as a rank of its run; the names of its fields are torchrun's."""
+@dataclass(frozen=True, kw_only=True)
+class RankOfRun(World):
+    """This process as a rank of its run."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int
-    num_nodes: int
     device: torch.device
     run_dir: Path  # of logs, records and checkpoints; of this run alone
-    attempt: int = 0  # how often the run was restarted
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which prints and saves."""
-        return self.rank == 0
 
 
 @contextmanager
@@ -100,10 +88,7 @@ def init(
             added = {name: value for name, value in given.items() if not os.environ.get(name)}
             os.environ.update(added)  # the rest of `muster`, and the program, read them there
             try:
-                yield RankOfRun(
-                    found.rank, found.world_size, found.local_rank, found.local_world_size,
-                    found.node_rank, found.num_nodes, peers.device, run_dir, found.attempt,
-                )  # fmt: skip
+                yield RankOfRun(**vars(found), device=peers.device, run_dir=run_dir)
             finally:
                 for name in added:
                     del os.environ[name]

@@ -79,8 +79,7 @@ def record(
     numbers: dict[str, Any] = {"lr": lr, "grad_norm": grad_norm}
     refuse(_problems(step, loss, metrics, model, samples, numbers), where="muster.record: ")
     recorder = _recorder(Path(run_dir), current_ranks())
-    if loss is None:
-        assert metrics is not None
+    if metrics is not None:
         recorder.evaluated(step, metrics)
         return None
     own = {name: _number(one) for name, one in {"loss": loss, **numbers}.items()}
@@ -113,14 +112,14 @@ def write_record(record: Record) -> None:
     """Write another kind of record, if there is a run folder."""
     run_dir = os.environ.get("MUSTER_RUN_DIR")
     if run_dir is not None:
-        _recorder(Path(run_dir), current_ranks()).write(record)
+        _recorder(Path(run_dir), current_ranks()).sinks.write(record)
 
 
 class Recorder:
     """Writes this rank's records into `run_dir`."""
 
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
-        self._ranks, self._sinks = ranks, Sinks(run_dir, ranks.rank)
+        self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
         self._ended: float | None = None  # of the last step; the first step's start is not known
 
@@ -148,7 +147,7 @@ class Recorder:
         record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
         if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
-        self._sinks.stepped(record, made)
+        self.sinks.stepped(record, made)
         self._ended = time.perf_counter()
         return mean
 
@@ -161,11 +160,8 @@ class Recorder:
             eval_s=now - (self._ended or now),
             metrics={name: float(one) for name, one in metrics.items()},
         )  # fmt: skip
-        self.write(record)
+        self.sinks.write(record)
         self._ended = now
-
-    def write(self, record: Record) -> None:
-        self._sinks.write(record)
 
     def _counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
         if not isinstance(step, StepPlan):

@@ -9,6 +9,7 @@ import math
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +20,9 @@ from muster.arguments import methods, whole_number
 from muster.errors import STOPPED, UsageError, refuse
 from muster.orderly_stop import stopping
 
-from ..checkpoints.exchange import Files, sees_first
+from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
+from ..checkpoints.storage import Files, State
 from ..sync.ranks import Ranks, current_ranks
 from .recorder import last_asked, write_record
 
@@ -88,20 +90,16 @@ def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
         yield from methods(name, one, "state_dict", "load_state_dict")
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager["Checkpoints"]):
     """See `checkpoints`. Also usable as a context manager, which waits for the last one."""
 
     def __init__(
         self, manager: CheckpointManager, ranks: Ranks, objects: Mapping[str, Stateful]
     ) -> None:
         self._manager, self._ranks, self._state = manager, ranks, _State(objects)
+        self.folder = manager.folder
         self._answers = dict[int, Tensor]()  # replies to the requests after a step
         self.step = 0  # the last step given to `saved_if_due`, or resumed from
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the checkpoints."""
-        return self._manager.folder
 
     def resume(self) -> int:
         """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
@@ -128,8 +126,8 @@ class Checkpoints:
         self._count(step)
         rows, self._answers = self._answers.get(self.step), {}
         if rows is None:
-            mine = self.requests(self.step)
-            row = torch.tensor(mine, dtype=torch.float64, device=self._ranks.device)
+            own = self.requests(self.step)
+            row = torch.tensor(own, dtype=torch.float64, device=self._ranks.device)
             rows = self._ranks.all_gather(row)
         last_asked["checkpoints"] = self
         asked = StepRequests(*rows.any(0).tolist())
@@ -155,9 +153,6 @@ class Checkpoints:
         refuse(whole_number("step", step, 0), where="muster.checkpoints: ")
         self.step = int(step)
 
-    def __enter__(self) -> "Checkpoints":
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._manager.close()
 
@@ -171,18 +166,18 @@ class _State:
     def own_state(self) -> Mapping[str, Tensor]:
         return {}
 
-    def saved(self, *, keeps: bool) -> tuple[Files, dict[str, Any]]:
+    def saved(self, *, keeps: bool) -> tuple[Files, State]:
         states = ((name, one.state_dict()) for name, one in self._objects.items() if keeps)
         files = {name: _copied(state, (name,)) for name, state in states}
         return files, {"objects": list(self._objects)}
 
-    def problems(self, state: dict[str, Any]) -> list[str]:
+    def problems(self, state: State) -> list[str]:
         saved, wanted = set(state.get("objects", ())), set(self._objects)
         if saved == wanted:
             return []
         return [f"it holds {', '.join(sorted(saved))}; here are {', '.join(sorted(wanted))}"]
 
-    def load(self, files: Files, state: dict[str, Any], own: Mapping[str, Tensor]) -> None:
+    def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
         for name, one in self._objects.items():
             one.load_state_dict(files[name])
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -23,20 +22,20 @@ class Mute(Exception):
 def guard(tmp_path):
     guard = ExitGuard(World())
     (tmp_path / "exits").mkdir()
-    guard.run_dir = tmp_path
+    guard.record_in(tmp_path)
     return guard
 
 
-def record(guard: ExitGuard) -> dict:
-    return json.loads(Path(guard.run_dir, "exits", "rank_00000.json").read_text())
+def record(run_dir):
+    return json.loads((run_dir / "exits" / "rank_00000.json").read_text())
 
 
-def test_an_error_without_a_text_is_a_crash(guard):
+def test_an_error_without_a_text_is_a_crash(guard, tmp_path):
     with guard:
         raise Mute
     assert guard.code == 1
-    assert record(guard)["cause"] == "crash"
-    assert record(guard)["message"] == f"Mute: {text_of(Mute())}"
+    end = record(tmp_path)
+    assert (end["cause"], end["message"]) == ("crash", f"Mute: {text_of(Mute())}")
 
 
 @pytest.mark.parametrize("is_led", [False, True])
@@ -50,7 +49,7 @@ def test_where_a_launcher_tells_of_the_cause_a_consequence_says_what_it_is(
     assert err.startswith(CONSEQUENCE) == is_led
 
 
-def test_a_forked_process_does_not_speak_for_its_rank(guard):
+def test_a_forked_process_does_not_speak_for_its_rank(guard, tmp_path):
     with guard:
         pid = os.fork()
         if pid == 0:
@@ -59,7 +58,7 @@ def test_a_forked_process_does_not_speak_for_its_rank(guard):
             finally:
                 os._exit(0)
         os.waitpid(pid, 0)
-        assert not (guard.run_dir / "exits" / "rank_00000.json").exists()
+        assert not (tmp_path / "exits" / "rank_00000.json").exists()
         raise ValueError("of the worker")
-    assert record(guard)["message"] == "ValueError: of the worker"
-    assert record(guard)["pid"] == os.getpid()
+    end = record(tmp_path)
+    assert (end["message"], end["pid"]) == ("ValueError: of the worker", os.getpid())

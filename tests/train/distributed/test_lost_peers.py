@@ -1,8 +1,10 @@
 """Who did not come is named; the ranks that waited are not taken for its cause."""
 
 import os
+import re
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch.distributed as dist
@@ -37,6 +39,12 @@ def lost(rank):
     return end_of(rank, LOST)
 
 
+def told_of(ends, hosts=HOSTS, *, answered=True, rank_0_lives=False):
+    """What the first of `ends` says."""
+    every = {one.rank: one for one in ends}
+    return blame(ends[0], every, hosts, answered=answered, rank_0_lives=rank_0_lives)
+
+
 TIMED_OUT = "the other ranks timed out: they did not wait longer than 3 s"
 HANGS = "rank 2 on b did not come within 3 s (after step 7), and others timed out: it hangs"
 
@@ -56,23 +64,23 @@ HANGS = "rank 2 on b did not come within 3 s (after step 7), and others timed ou
     ids=["late", "two late", "gone", "failed", "oneself late", "stopped", "unknown"],
 )  # fmt: skip
 def test_the_rank_at_fault_is_named(ends, message, missing):
-    error = blame(ends[0], {one.rank: one for one in ends}, HOSTS, answered=True)
+    error = told_of(ends)
     assert str(error).startswith(message) and error.missing == missing
 
 
 def test_who_serves_the_store_and_does_not_answer_is_named():
-    error = blame(late(1), {1: late(1)}, HOSTS, answered=False)
+    error = told_of([late(1)], answered=False)
     assert str(error).startswith("rank 0 on a did not come within 3 s") and error.missing == (0,)
 
 
 def test_rank_0_is_not_lost_while_its_store_answers():
     """It may wait for a rank that has failed, and notice when that one's process is gone."""
-    error = blame(lost(1), {1: lost(1)}, HOSTS, answered=True, rank_0_lives=True)
+    error = told_of([lost(1)], rank_0_lives=True)
     assert 0 not in error.missing and error.missing
 
 
 def test_many_ranks_are_counted():
-    error = blame(lost(0), {0: lost(0)}, ["h"] * 64, answered=True)
+    error = told_of([lost(0)], ["h"] * 64)
     assert "rank 8 on h and 55 more" in str(error) and len(error.missing) == 63
 
 
@@ -89,16 +97,11 @@ def test_ranks_tell_each_other_over_the_store(monkeypatch):
 
     def leave(rank, error):
         world = World(rank=rank, world_size=3)
-        ended[rank] = explained(error, world, ["a", "b", "c"], store)
+        ended[rank] = explained(error, world, ["a", "b", "c"], store, 3.0)
 
     failed = UnicodeError("bad text")
-    errors = [LATE, LOST, failed]
-    threads = [threading.Thread(target=leave, args=one) for one in enumerate(errors)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
-        assert not thread.is_alive()  # all have told: nobody is waited for
+    with ThreadPoolExecutor() as threads:  # all have told: nobody is waited for
+        list(threads.map(leave, range(3), [LATE, LOST, failed], timeout=90))
     assert ended[2] is failed
     assert str(ended[0]) == str(ended[1]) == "rank 2 on c failed: UnicodeError: bad text"
 
@@ -117,32 +120,42 @@ class Hanging:
 def test_a_store_that_hangs_holds_nobody(monkeypatch):
     monkeypatch.setattr("train.distributed.lost_peers.GRACE_S", 0.2)
     store = Hanging()
-    error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], store)
+    error = explained(LATE, World(rank=1, world_size=2), ["a", "b"], store, 3.0)
     store.is_over.set()
     assert isinstance(error, PeerFailed) and error.missing == (0,)
 
 
-def test_a_worker_that_hangs_is_named_by_its_peers(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGSTOP, r"rank 2 on \S+ did not come within 15 s \(after step "),
+        (signal.SIGKILL, r"lost rank 2 on "),
+    ],
+)
+def test_a_worker_that_hangs_or_was_killed_is_named_by_its_peers(tmp_path, number, words):
     flags = ["--task", "synthetic", "--sync", "all_reduce", "--threads", "1", "--timeout-s", "15"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--epochs", "100000"]
-    port = free_port()
-    pids = [tmp_path / f"pid-{rank}" for rank in range(3)]  # a worker that trains leaves its own
-    for folder in pids:
-        folder.mkdir()
-    env = [{"MUSTER_STOPPABLE": str(folder)} for folder in pids]
-    workers = [start_by_hand(rank, 3, port, *flags, env=env[rank]) for rank in range(3)]
+    port, pids = free_port(), tmp_path / "pids"  # a worker that trains leaves its own
+    pids.mkdir()
+    workers = [
+        start_by_hand(
+            rank, 3, port, *flags, env={"MUSTER_STOPPABLE": str(pids)} if rank == 2 else {}
+        )
+        for rank in range(3)
+    ]
     metrics = tmp_path / "run" / "metrics" / "rank_00002.jsonl"
     assert wait_until(lambda: metrics.exists() and metrics.stat().st_size)
-    (pid,) = pids[2].iterdir()
-    os.kill(int(pid.name), signal.SIGSTOP)
+    (pid,) = pids.iterdir()
+    os.kill(int(pid.name), number)
     try:
         ended = finish(workers[:2], timeout_s=300)
     finally:
         workers[2].kill()
         finish(workers[2:])
+    exits = tmp_path / "run" / "exits"
     for rank, (code, _, err) in enumerate(ended):
         (line,) = errors_of(err)
-        assert code == 1 and line.startswith("error: rank 2 on "), err
-        assert "did not come within 15 s (after step " in line
-        record = read_json(tmp_path / "run" / "exits" / f"rank_{rank:05d}.json")
+        assert code == 1 and re.match(f"error: {words}", line), err
+        record = read_json(exits / f"rank_{rank:05d}.json")
         assert record["cause"] == "lost_peer" and record["missing"] == [2]
+    assert not (exits / "rank_00002.json").exists()

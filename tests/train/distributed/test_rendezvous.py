@@ -2,18 +2,17 @@
 
 import re
 import socket
-import threading
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError, UsageError
-from tests.train.workers import errors_of, finish, free_port, start_by_hand
-from train.distributed import agreement
-from train.distributed.exit_guard import PeerFailed
+from tests.train.workers import errors_of, finish, free_port, results_of, start_by_hand
+from train.distributed import agreement, placement, rendezvous
 from train.distributed.placement import WorkerInfo
-from train.distributed.rendezvous import Peers, _give_up, _part
+from train.distributed.rendezvous import Meeting, Peers
 from train.distributed.world import World
 
 QUICK = ["--task", "synthetic", "--sync", "ddp", "--join-timeout-s", "3"]
@@ -79,123 +78,70 @@ def test_rank_0_must_own_its_address(tmp_path, address, message):
     assert message in only_error(ended)
 
 
-@pytest.fixture
-def both(monkeypatch):
-    """Run one function as rank 0 and one as rank 1, which tell each other what they make."""
-    values, together = {}, threading.Barrier(2, timeout=300)
-
-    def gather(world_size, value):
-        values[int(threading.current_thread().name)] = value
-        together.wait()
-        found = [values[0], values[1]]
-        together.wait()
-        return found
-
-    monkeypatch.setattr(agreement, "wait_for_all", lambda world_size: None)
-    monkeypatch.setattr(agreement, "gather", gather)
-
-    def run(rank_0, rank_1):
-        answers = {}
-
-        def work(rank, act):
-            workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(2)]
-            world = World(rank=rank, world_size=2, host=f"h{rank}")
-            try:
-                answers[rank] = act(Peers(world, dist.HashStore(), workers, torch.device("cpu")))
-            except MusterError as error:
-                answers[rank] = error
-
-        every = [
-            threading.Thread(target=work, args=one, name=str(one[0]))
-            for one in enumerate((rank_0, rank_1))
-        ]
-        for thread in every:
-            thread.start()
-        for thread in every:
-            thread.join(timeout=300)
-        return answers[0], answers[1]
-
-    return run
+def outcome(act):
+    try:
+        return act()
+    except MusterError as error:
+        return f"{type(error).__name__}: {error}"
 
 
-class Patient:
-    """A store that notes how long it is told to wait."""
+def agree(ranks, folder):
+    """What ranks of one host each get: rank 0's choice, a refusal of each, and data they made."""
+    rank, size = ranks.rank, ranks.world_size
+    found = {"chosen": agreement.of_first(rank, size, lambda: f"by rank {rank}")}
+    for failing in range(size):
 
-    def __init__(self):
-        self.seconds = {}
+        def read(failing=failing):
+            if rank == failing:
+                raise UsageError("train.tsv:7: unknown label 'maybe'")
 
-    def set(self, key, value):
+        found[f"refused by {failing}"] = outcome(lambda: agreement.of_each(size, read))
+    workers = [WorkerInfo(f"h{host}", "machine", (0,), ()) for host in range(size)]
+    world = World(rank=rank, world_size=size, host=f"h{rank}")
+    peers = Peers(world, dist.HashStore(), workers, torch.device("cpu"))
+    for disk in ("shared", f"own{rank}"):
+        data, made = Path(folder, disk), []
+
+        def make(data=data, made=made):
+            made.append(True)
+            data.mkdir()
+
+        peers.prepare(make, data.exists)
+        found[disk[:3]] = len(made), data.exists()
+    return found
+
+
+def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
+    every = results_of(agree, 2, tmp_path, str(tmp_path))
+    refusal = "train.tsv:7: unknown label 'maybe'"
+    told = f"PeerFailed: a worker on {socket.gethostname()} could not go on: {refusal}"
+    for rank, found in enumerate(every):
+        assert found["chosen"] == "by rank 0"
+        assert found[f"refused by {rank}"] == f"UsageError: {refusal}"
+        assert found[f"refused by {1 - rank}"] == told
+        assert found["own"] == (1, True)  # once per host that does not see what rank 0 made
+        assert found["sha"] == (int(rank == 0), True)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_a_group_of_gpus_connects_when_it_is_made(device, monkeypatch):
+    asked = {}
+
+    class Made(Exception):
         pass
 
-    def wait(self, keys, patience):
-        self.seconds[keys[0]] = patience.total_seconds()
+    def init(backend, **options):
+        asked.update(options, backend=backend)
+        raise Made
 
-
-def test_who_serves_the_store_stays_until_all_have_heard_why(monkeypatch):
-    monkeypatch.setattr("train.distributed.rendezvous.HEARD_S", 300.0, raising=False)
-    store, ended = dist.HashStore(), []
-    store.add("came", 2)
-
-    def give_up():
-        _give_up(World(rank=0, world_size=3), store, "rank 2 is missing")
-        ended.append(True)
-
-    thread = threading.Thread(target=give_up)
-    thread.start()
-    thread.join(2)
-    assert thread.is_alive() and store.get("given_up") == b"rank 2 is missing"
-    store.add("heard", 1)
-    thread.join(300)
-    assert ended == [True]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_saving_the_model_may_take_an_hour(rank, monkeypatch):
-    monkeypatch.setattr(
-        "train.distributed.rendezvous.wait_for_all", lambda world_size: None, raising=False
-    )
-    store = Patient()
-    _part(World(rank=rank, world_size=2), store)
-    assert store.seconds["done/0"] >= 3600
-
-
-def test_rank_0_chooses_for_all(both):
-    def choose(peers):
-        return agreement.of_first(peers.world.rank, 2, lambda: f"by {peers.world.host}")
-
-    assert both(choose, choose) == ("by h0", "by h0")
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_refusal_on_one_rank_reaches_the_other_as_its_words(both, failing):
-    def choose(peers):
-        if peers.world.rank == failing:
-            raise UsageError("train.tsv:7: unknown label 'maybe'")
-
-    def work(peers):
-        return agreement.of_each(2, lambda: choose(peers))
-
-    answers = both(work, work)
-    own, other = answers[failing], answers[1 - failing]
-    assert isinstance(own, UsageError) and isinstance(other, PeerFailed)
-    host = socket.gethostname()
-    assert str(other) == f"a worker on {host} could not go on: train.tsv:7: unknown label 'maybe'"
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_data_is_made_once_or_once_per_host_that_does_not_see_it(both, shared):
-    made = []
-    seen = {0: set(), 1: set()}
-
-    def work(peers):
-        own = seen[0 if shared else peers.world.rank]
-
-        def make():
-            made.append(peers.world.host)
-            own.add("data")
-
-        peers.prepare(make, lambda: "data" in own)
-        return "data" in own
-
-    assert both(work, work) == (True, True)
-    assert made == (["h0"] if shared else ["h0", "h1"])
+    world = World(rank=0, world_size=2)
+    monkeypatch.setattr(rendezvous, "_open_store", lambda *words: dist.HashStore())
+    monkeypatch.setattr(rendezvous, "_gather_workers", lambda *words: [])
+    monkeypatch.setattr(rendezvous, "choose_interface", lambda world: None)
+    monkeypatch.setattr(placement, "choose_device", lambda *words: torch.device(device))
+    monkeypatch.setattr(dist, "init_process_group", init)
+    with pytest.raises(Made), rendezvous.meet(world, Meeting()):
+        pass
+    on_gpu = device != "cpu"
+    assert asked["backend"] == ("nccl" if on_gpu else "gloo")
+    assert asked["device_id"] == (torch.device(device) if on_gpu else None)

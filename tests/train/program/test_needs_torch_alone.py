@@ -4,13 +4,12 @@ import sys
 
 import pytest
 
-from tests.train.workers import REPOSITORY, finish, free_port, start
+from tests.train.workers import run_program
 
 HIDE = """
-import os, sys
+import sys
 for name in ("numpy", "psutil", "safetensors", "transformers", "evaluate", "yaml"):
     sys.modules[name] = None  # as if it were not installed
-sys.path.insert(0, os.environ["CHECKOUT"])
 import torch, muster
 """
 PROGRAM = """
@@ -29,15 +28,10 @@ with muster.init(device="cpu") as run:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
-    (tmp_path / "program.py").write_text(HIDE + PROGRAM)
-    port = str(free_port())
-    who = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    env = {**who, "CHECKOUT": str(REPOSITORY), "MUSTER_RUN_DIR": str(tmp_path / "run")}
-    every = [
-        start(["program.py"], {**env, "RANK": str(rank)}, tmp_path, sys.executable)
-        for rank in range(world_size)
-    ]
-    ended = finish(every)
+    run_dir = str(tmp_path / "run")
+    ended = run_program(
+        tmp_path, HIDE + PROGRAM, world_size, sys.executable, MUSTER_RUN_DIR=run_dir
+    )
     assert [code for code, *_ in ended] == [0] * world_size, [err[-2000:] for *_, err in ended]
     assert [out.split() for _, out, _ in ended] == [[str(rank), "6"] for rank in range(world_size)]
 
@@ -50,7 +44,5 @@ def test_init_sync_steps_and_record_need_torch_alone(tmp_path, world_size):
     ],
 )
 def test_what_needs_more_names_it(tmp_path, words, missing):
-    (tmp_path / "program.py").write_text(HIDE + words)
-    env = {"CHECKOUT": str(REPOSITORY)}
-    ((code, _, err),) = finish([start(["program.py"], env, tmp_path, sys.executable)])
+    ((code, _, err),) = run_program(tmp_path, HIDE + words, python=sys.executable)
     assert code and missing in err.splitlines()[-1]

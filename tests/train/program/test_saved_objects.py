@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import muster
-from tests.train.workers import REPOSITORY, finish, free_port, start
+from tests.train.workers import run_program
 
 
 class Own:
@@ -136,14 +136,9 @@ with muster.init(device="cpu") as run:
 
 
 def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_path):
-    (tmp_path / "program.py").write_text(STOPPED_ON_ONE_RANK)
     for codes, said in (([75, 75], ""), ([0, 0], "3 8\n")):
-        env = {
-            "PYTHONPATH": str(REPOSITORY), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()), "MUSTER_RUN_DIR": str(tmp_path / "run"),
-        }  # fmt: skip
-        every = [start(["program.py"], {**env, "RANK": str(rank)}, tmp_path) for rank in range(2)]
-        ended = finish(every)
+        run_dir = str(tmp_path / "run")
+        ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
         assert [out for _, out, _ in ended] == [said, said]
 
