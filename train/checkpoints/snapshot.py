@@ -12,7 +12,7 @@ Tensors = dict[str, Tensor]
 
 def of_model(model: nn.Module) -> Tensors:
     """CPU copies of all parameters and buffers; a shared one once, under its first name."""
-    return {name: _copy(tensor) for name, tensor in _once(model)}
+    return {name: _copy(tensor) for name, tensor in _tensors(model).items()}
 
 
 def of_optimizer(
@@ -35,7 +35,7 @@ def of_optimizer(
 @torch.no_grad()
 def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy `tensors`, made by `of_model`, into parameters and buffers."""
-    for name, tensor in _once(model):
+    for name, tensor in _tensors(model).items():
         tensor.copy_(tensors[name])
 
 
@@ -62,7 +62,7 @@ def optimizer_state(
 
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     """Why `tensors` are not those of `model`, one line each."""
-    wanted = dict(_once(model))
+    wanted = _tensors(model)
     for name in sorted(wanted.keys() | tensors.keys()):
         want, got = _form(wanted.get(name)), _form(tensors.get(name))
         if want != got:
@@ -73,12 +73,9 @@ def _form(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else f"{tuple(tensor.shape)} in {tensor.dtype}"
 
 
-def _once(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    seen: set[int] = set()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            yield name, tensor
+def _tensors(model: nn.Module) -> Tensors:
+    """Parameters and buffers; torch names one that several modules share once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -220,13 +220,11 @@ def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> 
 
 
 def _move(partial: Path, path: Path) -> None:
-    if path.exists():
-        older = path.with_name(f"{path.name}.{os.getpid()}.old{UNFINISHED}")
+    older = path.with_name(f"{path.name}.{os.getpid()}.old{UNFINISHED}")
+    with suppress(FileNotFoundError):
         path.rename(older)
-        partial.rename(path)
-        shutil.rmtree(older, ignore_errors=True)
-    else:
-        partial.rename(path)
+    partial.rename(path)
+    shutil.rmtree(older, ignore_errors=True)
     force(path.parent)
 
 

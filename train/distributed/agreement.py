@@ -63,10 +63,9 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
     Raises:
         Exception: what `act` raised here; otherwise a PeerFailed with the message of a failed rank.
     """
-    outcome: tuple[Any, str] = None, ""
     failure = None
     try:
-        outcome = act(), ""
+        outcome: tuple[Any, str] = act(), ""
         pickle.dumps(outcome)  # find out if it cannot be sent before others wait for it
     except Exception as error:  # noqa: BLE001  any error, since the others wait
         kind = "" if isinstance(error, MusterError) else f"{type(error).__name__}: "

@@ -139,7 +139,7 @@ def prepared(
             raise
 
 
-def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
+def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
     """The run's folder on every rank; rank 0 creates it.
 
     A launcher has created it already and passes --redirect. If workers are started by hand, a
@@ -153,8 +153,7 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str = "") -> Path:
     def choose() -> str:
         run_id = config.run_id or world.run_id
         if run_id is None:
-            size = str(world.world_size)
-            run_id = new_run_id(config, what or config.name, size, make=True)
+            run_id = new_run_id(config, what or config.name, str(world.world_size), make=True)
         elif not config.redirect:
             claim(config.logs_root / run_id, config)
         run_dir = config.logs_root / run_id
