@@ -71,8 +71,7 @@ def run(folder, compiled_code, *flags):
     started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
     for code, _, message in workers.finish(started, timeout_s=300):
         assert code == 0, message
-    steps = workers.records(folder / "run", rank=0)
-    return [one["loss"] for one in steps if one["kind"] == "step"]
+    return workers.losses(folder / "run")
 
 
 @pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="a worker compiles in test_gpu_check")
