@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from configs import plugins
 from configs.settings.train import TrainConfig
+from tests.train.retained import run
 from train.loop.trainer import Trainer
-from train.records.sinks import Console, History, Sinks
-from train.sync.ranks import Ranks
+from train.records.sinks import History
 from train.tasks.base import Task
 
 
@@ -18,11 +16,8 @@ def train(config: TrainConfig, folder: Path, task: Task | None = None) -> tuple[
     task = task or plugins.load("train.tasks", config.task)(config)
     task.prepare()
     assert task.is_prepared()
-    sinks, console = Sinks(folder / "run", 0), Console(speaks=False)
-    trainer = Trainer(config, Ranks(), torch.device("cpu"), task, console, sinks)
-    history = trainer.fit()
-    sinks.close()
-    return history, trainer
+    trainer, _ = run(config, folder / "run", task=task)
+    return trainer.history, trainer
 
 
 def settings(folder: Path, **more: Any) -> TrainConfig:

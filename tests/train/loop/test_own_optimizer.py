@@ -8,9 +8,8 @@ import torch
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train.retained import run
 from tests.train.workers import records, results_of
-from train.loop.trainer import Trainer
-from train.records.sinks import Console, Sinks
 from train.report.data import event_tables
 from train.report.data.subject import read_subject
 from train.tasks.synthetic import Synthetic
@@ -45,12 +44,9 @@ def drifting(ranks, folder):
     """Three trainings; in the last one rank 1 rounds differently."""
     for name, off, every in (("plain", 0, 0), ("alike", 0, 2), ("drifts", ROUNDING, 2)):
         config = replace(CONFIG, equalize_every=every)
-        task, sinks = Own(config), Sinks(Path(folder, name), ranks.rank)
+        task = Own(config)
         task.off = off * ranks.rank
-        cpu, console = torch.device("cpu"), Console(speaks=False)
-        trainer = Trainer(config, ranks, cpu, task, console, sinks)
-        trainer.fit()
-        sinks.close()
+        trainer, _ = run(config, Path(folder, name), task=task, ranks=ranks)
         params = torch.cat([one.detach().flatten() for one in trainer.model.parameters()])
         assert not every or (ranks.all_gather(params) == params).all()
 

@@ -12,13 +12,14 @@ from torch import nn
 from configs import plugins
 from configs.settings.train import TrainConfig
 from tests.train.alone import train as run
+from tests.train.on_ranks import trainer_of
 from train.loop import build
 from train.loop.step import build_schedule
 from train.loop.trainer import Trainer
 from train.model.rng import set_dropout
 from train.records import sinks
 from train.records.schema import StepRecord
-from train.records.sinks import Console, History, Sinks
+from train.records.sinks import Console, History
 from train.records.summary import rows, summarise
 from train.sync.ranks import Ranks
 from train.tasks import synthetic
@@ -106,12 +107,11 @@ def test_dropout_reaches_every_dropout_of_a_model():
     assert not torch.equal(model(tokens).logits, model(tokens).logits)
 
 
-def test_dropout_masks_differ_between_ranks_and_weights_do_not(tmp_path):
+def test_dropout_masks_differ_between_ranks_and_weights_do_not():
     seeds, params = [], []
     for rank in (0, 1):
         torch.manual_seed(rank)  # what was drawn before changes nothing
-        sinks, task = Sinks(tmp_path / str(rank), rank), synthetic.build(CONFIG)
-        trainer = Trainer(CONFIG, Ranks(rank, 1), CPU, task, Console(speaks=False), sinks)
+        trainer = trainer_of(CONFIG, Ranks(rank, 1), synthetic.build(CONFIG))
         params.append(list(trainer.model.parameters()))
         seeds.append(torch.initial_seed())
     assert seeds[0] != seeds[1]
