@@ -99,7 +99,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._manager, self._ranks, self._state = manager, ranks, _State(objects)
         self.folder = manager.folder
         self._answers = dict[int, Tensor]()  # replies to the requests after a step
-        self.step = 0  # the last step given to `saved_if_due`, or resumed from
+        self.step = 0  # the last step given to `after_step`, or resumed from
 
     def resume(self) -> int:
         """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
