@@ -67,7 +67,8 @@ def evaluate(
         def load() -> list[str]:
             folder = ModuleFolder()
             cleanup.callback(folder.close)
-            modules, whole = _loaded(metric, config_name, folder)
+            whole = _loaded(metric, config_name, folder)
+            modules = getattr(whole, "evaluation_modules", [whole])
             for module in modules:
                 cleanup.enter_context(in_memory(module))
             loaded.append(whole)
@@ -144,23 +145,19 @@ def _listed(values: Any) -> list[Any]:
     return list(entries)
 
 
-def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:
-    """The modules that `metric` stands for, and the one that computes them all."""
+def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
+    """What computes `metric`: a module, or several as `evaluate.combine` has them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load(one: Any) -> Any:
         return folder.load(one, config_name) if isinstance(one, str) else one
 
-    if isinstance(metric, CombinedEvaluations):
-        return list(metric.evaluation_modules), metric
     if isinstance(metric, Mapping):
-        named = {name: load(one) for name, one in metric.items()}
-        return list(named.values()), combine(named)
+        return combine({name: load(one) for name, one in metric.items()})
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        modules = list(map(load, metric))
-        return modules, combine(modules)
+        return combine(list(map(load, metric)))
     module = load(metric)
-    if not isinstance(module, EvaluationModule):
+    if not isinstance(module, CombinedEvaluations | EvaluationModule):
         kind = type(module).__name__
         raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")
-    return [module], module
+    return module

@@ -31,7 +31,7 @@ class Predictions:
     """This rank's predictions and references of one evaluation set, batch after batch."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, POSITIONS)}
+        self.columns: dict[str, Any] = {name: [] for name in (*COLUMNS, POSITIONS)}
 
     def add(self, *parts: Tensor | Sequence[Any]) -> None:
         """Add n samples: one prediction and one reference each, and their positions in the set."""
