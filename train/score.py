@@ -23,14 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         raise UsageError("which model? python -m train.score MODEL --task TASK [flags]")
-    model = words[0] if not words[0].startswith("-") else None
+    model, asks = words[0], words[0].startswith("-")  # for help
     config, by_hand = cli.parse(
         [TrainConfig, ByHand],
-        words[1:] if model else words,
+        words if asks else words[1:],
         prog="python -m train.score MODEL",
         description="Evaluate a saved model, as it was evaluated in training.",
     )
-    assert model is not None
     folder = Path(model)
     if config.overwrite and config.run_id is not None:
         run_dir = (config.logs_root / config.run_id).absolute()

@@ -23,15 +23,15 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     ]
     table = pd.DataFrame(rows).sort_values("s", ascending=False, ignore_index=True)
     base = fmean(results.seconds(BASE))
-    sizes = plots.by_kind(table["s"], table["side"])
+    sizes = plots.by_kind(table.set_index("title"), "s", "side")
     unit = f"seconds per step (times DDP's), links of {link_rate(results.rate)}"
-    drawn = plots.bars(
-        table["title"], sizes, unit,
+    figures = plots.bars(
+        "speed", sizes, unit,
         fills=[COLOURS[side] for side in sizes],
         labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]], room=1.9,
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(drawing.alone(drawn), encoding="utf-8")
+    path.write_text(drawing.alone(figures["speed"]), encoding="utf-8")
 
 
 def _side(case: Case) -> str:

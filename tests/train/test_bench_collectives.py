@@ -1,7 +1,5 @@
 """Every collective is timed and checked, in nccl-tests' terms, however the workers are started."""
 
-import json
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,7 +7,7 @@ import torch.distributed as dist
 from configs.settings.train import OPERATIONS, BenchConfig
 from muster.errors import UsageError
 from tests.launch.submit import submit
-from tests.train.workers import assert_measured, finish, free_port, read_json, start
+from tests.train.workers import assert_measured, finish, read_json, start
 from train.bench_collectives import HEADER, line
 from train.benchmarks import collectives
 from train.distributed.rendezvous import Peers
@@ -36,41 +34,25 @@ def test_all_that_is_wrong_is_said_at_once():
     ]
 
 
-def test_three_workers_by_hand_measure_every_collective(tmp_path):
-    port = free_port()
-    argv = ["-m", "train.bench_collectives", "--logs-dir", str(tmp_path), "--run-id", "bench"]
-    argv += ["--master-ip", "127.0.0.1", "--master-port", str(port), "--world-size", "3", *SHORT]
-    ended = finish([start([*argv, "--rank", str(rank)]) for rank in range(3)])
-    assert [code for code, *_ in ended] == [0, 0, 0], ended
-    out = ended[0][1].splitlines()
-    assert HEADER in out and [message for _, message, _ in ended[1:]] == ["", ""]
-    lines = read_json(tmp_path / "bench" / "collectives.json")
-    assert lines["backend"] == "gloo" and len(lines["hosts"]) == 3 and lines["nodes"] == [0, 0, 0]
-    (link,) = lines["links"].values()
-    assert link["interface"] == "lo" and link["mtu_bytes"] > 1000
-    rows = lines["collectives"]
-    measured = [(row["name"], row["bytes"]) for row in rows]
-    assert len(set(measured)) == len(rows) == 7 * 2
-    for row in rows:
-        assert line(row) in out
-        assert 0 < row["time_us_min"] <= row["time_us"] and row["bytes"] <= 4096
-        assert_measured(row, 3, PARTED)
-    assert (tmp_path / "bench" / "environment").is_dir()
-    assert (tmp_path / "bench" / "config.yaml").exists()
-
-
 def test_a_launcher_starts_it_instead_of_training(tmp_path):
-    flags = ["--nodes", "2", "--program", "bench_collectives", "--operations", "all_reduce,gather"]
-    code, out, err = submit(*flags, *SHORT, "--logs-dir", str(tmp_path))
+    flags = ["--nodes", "3", "--program", "bench_collectives", *SHORT]
+    code, out, err = submit(*flags, "--logs-dir", str(tmp_path))
     assert code == 0, err
     (run_dir,) = tmp_path.iterdir()
-    assert run_dir.name.endswith("-bench_collectives-2x1")
-    assert "2 nodes x 1 worker, bench_collectives ->" in out and "busbw(GB/s)" in out
-    lines = json.loads((run_dir / "collectives.json").read_text())
-    assert [row["name"] for row in lines["collectives"]] == ["all_reduce"] * 2 + ["gather"] * 2
-    assert not (run_dir / "metrics").exists()
-    again = submit("--config", str(run_dir / "config.yaml"), "--nodes", "2", "--dry-run")
-    assert "-m train.bench_collectives" in again[1] and "--operations=all_reduce,gather" in again[1]
+    assert run_dir.name.endswith("-bench_collectives-3x1")
+    assert "3 nodes x 1 worker, bench_collectives ->" in out and HEADER in out.splitlines()
+    found = read_json(run_dir / "collectives.json")
+    assert found["backend"] == "gloo" and len(found["hosts"]) == 3 and found["nodes"] == [0, 1, 2]
+    assert all(link["mtu_bytes"] > 1000 for link in found["links"].values())
+    rows = found["collectives"]
+    assert len({(row["name"], row["bytes"]) for row in rows}) == len(rows) == 7 * 2
+    for row in rows:
+        assert line(row) in out.splitlines()
+        assert 0 < row["time_us_min"] <= row["time_us"] and row["bytes"] <= 4096
+        assert_measured(row, 3, PARTED)
+    assert (run_dir / "environment").is_dir() and not (run_dir / "metrics").exists()
+    again = submit("--config", str(run_dir / "config.yaml"), "--nodes", "3", "--dry-run")
+    assert "-m train.bench_collectives" in again[1] and "--max-bytes=4096" in again[1]
 
 
 def test_one_worker_alone_is_refused(tmp_path):

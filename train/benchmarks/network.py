@@ -12,6 +12,7 @@ from muster.errors import MusterError
 from train.benchmarks import collectives
 from train.benchmarks.collectives import Effort
 from train.distributed import environment
+from train.distributed.agreement import gather, gloo_group
 from train.distributed.rendezvous import Peers
 
 SIZES = (1024, 1024**2, 16 * 1024**2)
@@ -50,8 +51,7 @@ def measure(peers: Peers, timeout_s: float) -> dict[str, Any]:
 def where(peers: Peers) -> dict[str, Any]:
     """Each rank's host and node, the backend, and each host's interface; the same on every rank."""
     world = peers.world
-    places: list[Any] = [None] * world.world_size
-    dist.all_gather_object(places, (world.host, world.node_rank, environment.link()))
+    places = gather(world.world_size, (world.host, world.node_rank, environment.link()))
     return {
         "hosts": [host for host, _, _ in places],
         "nodes": [node for _, node, _ in places],
@@ -66,29 +66,25 @@ def all_are_here(timeout_s: float) -> None:
     Raises:
         MusterError: a rank does not; the message names it.
     """
-    group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
     try:
-        dist.monitored_barrier(group, timeout=timedelta(seconds=timeout_s), wait_all_ranks=True)
+        dist.monitored_barrier(
+            gloo_group(), timeout=timedelta(seconds=timeout_s), wait_all_ranks=True
+        )
     except RuntimeError as error:
         raise MusterError(f"not all workers take part: {' '.join(str(error).split())}") from None
 
 
 def rounds(ranks: Sequence[int], alone: int = ALONE) -> Iterator[list[tuple[int, int]]]:
-    """Every pair of `ranks` once; no rank twice in a round."""
-    for together in _tournament(list(ranks)):
-        if len(ranks) > alone:
-            yield together
-        else:
-            yield from ([pair] for pair in together)
+    """Every pair of `ranks` once; no rank twice in a round.
 
-
-def _tournament(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
-    """The circle method: the first stays, the others move around it."""
+    The circle method: the first stays, the others move around it.
+    """
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
+    half = len(places) // 2
     for _ in range(len(places) - 1):
-        half = len(places) // 2
         facing = zip(places[:half], reversed(places[half:]), strict=True)
-        yield [(one, other) for one, other in facing if one is not None and other is not None]
+        pairs = [(one, other) for one, other in facing if one is not None and other is not None]
+        yield from [pairs] if len(ranks) > alone else ([pair] for pair in pairs)
         places = [places[0], places[-1], *places[1:-1]]
 
 
@@ -104,8 +100,7 @@ def _pairs(rank: int, nodes: list[int], device: torch.device) -> list[dict[str, 
             if rank in (source, target):
                 found += _way(rank, source, target, device)
         dist.barrier()
-    gathered: list[Any] = [None] * len(nodes)
-    dist.all_gather_object(gathered, found)
+    gathered = gather(len(nodes), found)
     # the sender has the result, too; the receiver has waited for the last byte
     return sorted(
         (one for ways in gathered for one in ways), key=lambda one: (one["from"], one["to"])

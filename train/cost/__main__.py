@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from configs import cli
@@ -58,23 +59,23 @@ def predictions(subject: Subject, links: dict[str, Link]) -> list[dict[str, Any]
     """A row for each group of repeats, of the largest set of runs that do the same work."""
     groups = same_work([one for one in subject.entries if _is_exact(one, links)], subject.varying)
     chosen = max(groups, key=len, default=[])
-    read = {id(one): read_steps(one.run, one.sync, one.workers) for one in chosen}
-    known = {at: found for at, found in read.items() if found is not None}
+    known = {
+        one.name: found
+        for one in chosen
+        if (found := read_steps(one.run, one.sync, one.workers)) is not None
+    }
     measured = {row["run"]: row["mean_s"] for row in seconds(subject).to_dict("records")}
     rows = []
     for label, entries in cells(subject):
-        entry, own = entries[0], [known[id(one)] for one in entries if id(one) in known]
+        entry, own = entries[0], [known[one.name] for one in entries if one.name in known]
         if not own or label not in measured:
             continue
         # computing time comes from runs on as many workers, best of those that send only afterwards
-        alike = [
-            known[id(one)] for one in chosen if one.workers == entry.workers and id(one) in known
-        ]
+        of_width = [one.name for one in chosen if one.workers == entry.workers]
+        alike = [known[name] for name in of_width if name in known]
         alike = [one for one in alike if not one.is_mixed] or alike
-        computing_s, backward_s = (
-            sum(getattr(one, name) for one in alike) / len(alike)
-            for name in ("computing_s", "backward_s")
-        )
+        computing_s = fmean(one.computing_s for one in alike)
+        backward_s = fmean(one.backward_s for one in alike)
         steps = Steps(computing_s, backward_s, own[0].buckets_bytes, is_mixed=False)
         overlaps = entry.run.config.get("overlap") is True
         made = predict(entry.sync, entry.workers, steps, links, overlaps=overlaps)

@@ -9,12 +9,13 @@ the last one at its end (the schedule of S. Li et al., "PyTorch Distributed: Exp
 Accelerating Data Parallel Training", VLDB 2020). Packing and averaging are not counted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
+
+import pandas as pd
 
 from train.cost.link_fit import Link, load
-from train.report.data.reader import OVERLAPPED, Row, Run, numbers
+from train.report.data.reader import OVERLAPPED, Run
 
 COMPUTING = ("data_s", "forward_s", "backward_s", "optimizer_s")
 NEEDED = (*COMPUTING, "samples", "sync_s", "step_s", "payload_bytes")
@@ -32,39 +33,29 @@ class Steps:
 
 def read_steps(run: Run, mode: str, workers: int) -> Steps | None:
     """The steps of a run; None if too little is recorded."""
-    ranks = [
-        {
-            row["step"]: row
-            for row in rows["step"]
-            if len(numbers(map(row.get, NEEDED))) == len(NEEDED)
-        }
-        for rows in run.ranks.values()
-    ]
-    common = sorted(set.intersection(*map(set, ranks))) if ranks else []
-    largest = max((ranks[0][step]["samples"] for step in common), default=0)
-    full = [[rank[step] for rank in ranks] for step in common[1:]]
-    full = [rows for rows in full if rows[0]["samples"] == largest]
-    if not full or len(ranks) < workers:
+    table = pd.DataFrame(run.rows("step"), columns=["step", "rank", *NEEDED])
+    steps = table.apply(pd.to_numeric, errors="coerce").dropna()
+    steps["own_s"] = steps[list(COMPUTING)].sum(axis=1)
+    # the time outside all phases is the same on all ranks, except for waiting
+    steps["rest_s"] = steps["step_s"] - steps["own_s"] - steps["sync_s"]
+    common = steps[steps.groupby("step")["rank"].transform("size") == len(run.ranks)]
+    is_full = common["samples"] == common["samples"].max()
+    full = common[is_full & (common["step"] > common["step"].min())]
+    if full.empty or len(run.ranks) < workers:
         return None
+    of_step = full.groupby("step")
+    slowest = full.loc[of_step["own_s"].idxmax()].set_index("step")
+    computing_s = slowest["own_s"] + of_step["rest_s"].min().clip(lower=0)
+    payload_bytes = full[full["rank"] == min(run.ranks)]["payload_bytes"].iloc[-1]
     return Steps(
-        computing_s=fmean(map(_computing_s, full)),
-        backward_s=fmean(max(rows, key=_own_s)["backward_s"] for rows in full),
-        buckets_bytes=_buckets(run, mode, workers, full[-1][0]["payload_bytes"]),
+        computing_s=computing_s.mean(),
+        backward_s=slowest["backward_s"].mean(),
+        buckets_bytes=_buckets(run, mode, workers, payload_bytes),
         is_mixed=workers > 1 and (mode in OVERLAPPED or run.config.get("overlap") is True),
     )
 
 
-def _own_s(row: Row) -> float:
-    return float(sum(row[name] for name in COMPUTING))
-
-
-def _computing_s(rows: Sequence[Row]) -> float:
-    """The time outside all phases is the same on all ranks, except for waiting."""
-    rest_s: float = min(row["step_s"] - _own_s(row) - row["sync_s"] for row in rows)
-    return max(map(_own_s, rows)) + max(0.0, rest_s)
-
-
-def _buckets(run: Run, mode: str, workers: int, payload_bytes: int) -> tuple[int, ...]:
+def _buckets(run: Run, mode: str, workers: int, payload_bytes: float) -> tuple[int, ...]:
     """Bytes of each collective of gradients as recorded, else all in one."""
     recorded = [row["collectives"] for row in run.first_rank("collectives") if row["collectives"]]
     for operations in (("all_reduce", "reduce_scatter", "all_to_all"), ("gather",)):
@@ -107,21 +98,18 @@ def predict(
     """
     if workers == 1:
         return Prediction(steps.computing_s)
+    overlaps = overlaps or mode in OVERLAPPED
     parts = [_bucket(mode, size, workers, links, MODES[mode]) for size in steps.buckets_bytes]
-    flags = links[MODES[mode][0]].shares_s(load(MODES[mode][0], 0, workers)[0], 0)[0]
-    if not (overlaps or mode in OVERLAPPED):
-        latency_s, bandwidth_s = (sum(one) for one in zip(*parts, strict=True))
-        return Prediction(steps.computing_s, latency_s + flags, bandwidth_s)
-    if mode == "gather_scatter":  # up, and the last one down again
-        last = parts[-1]
-        parts = [_bucket(mode, one, workers, links, ("gather",)) for one in steps.buckets_bytes]
-        parts[-1] = last
+    if overlaps and mode == "gather_scatter":  # up, and the last one down again
+        first = steps.buckets_bytes[:-1]
+        parts[:-1] = [_bucket(mode, size, workers, links, ("gather",)) for size in first]
     latency_s, bandwidth_s = (sum(one) for one in zip(*parts, strict=True))
+    flags_s = links[MODES[mode][0]].shares_s(load(MODES[mode][0], 0, workers)[0], 0)[0]
     whole_s, during = latency_s + bandwidth_s, 0.5 if mode == "zero1" else 1.0
-    hideable_s = steps.backward_s * (len(parts) - 1) / len(parts)
+    hideable_s = steps.backward_s * (len(parts) - 1) / len(parts) if overlaps else 0.0
     hidden_s = during * whole_s - max(during * sum(parts[-1]), during * whole_s - hideable_s)
     shown = 1 - hidden_s / whole_s if whole_s else 1.0
-    return Prediction(steps.computing_s, latency_s * shown + flags, bandwidth_s * shown, hidden_s)
+    return Prediction(steps.computing_s, latency_s * shown + flags_s, bandwidth_s * shown, hidden_s)
 
 
 def _bucket(

@@ -19,10 +19,10 @@ from muster.errors import MusterError, UsageError, text_of
 
 from ..distributed.agreement import gloo_group, of_first
 from ..sync.ranks import Ranks, current_ranks
-from .metric_modules import ModuleFolder, feature_names, in_memory
+from .metric_modules import ModuleFolder, in_memory
 
 POSITIONS = "positions"
-Columns = dict[str, Any]  # arrays or lists, one entry per sample
+Columns = dict[str, list[Any]]  # one entry per sample
 
 
 def evaluate(
@@ -59,6 +59,7 @@ def evaluate(
         MusterError: the metric failed; the message contains its error, on every rank.
     """
     ranks = current_ranks()
+    first = ranks.rank, ranks.world_size
     columns = {"predictions": predictions, "references": references} | more
     with ExitStack() as cleanup:
         loaded = list[Any]()
@@ -66,23 +67,24 @@ def evaluate(
         def load() -> list[str]:
             folder = ModuleFolder()
             cleanup.callback(folder.close)
-            modules, whole = _loaded(metric, config_name, folder)
+            whole = _loaded(metric, config_name, folder)
+            modules = getattr(whole, "evaluation_modules", [whole])
             for module in modules:
                 cleanup.enter_context(in_memory(module))
             loaded.append(whole)
-            return feature_names(modules)
+            every = [name for module in modules for name in module._feature_names()]
+            return list(dict.fromkeys(every))
 
-        names = of_first(ranks.rank, ranks.world_size, load)
+        names = of_first(*first, load)
         own = {name: columns.get(name) for name in names} | {POSITIONS: positions}
         arguments = {name: value for name, value in more.items() if name not in names}
         parts = _to_first(ranks, own)
-        first = (ranks.rank, ranks.world_size)
         return dict(of_first(*first, lambda: _computed(loaded[0], parts, names, arguments)))
 
 
 def _to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
     """The columns of each rank, in the order of ranks, on rank 0; [] on the others."""
-    sent = {name: _on_cpu(values) for name, values in own.items() if values is not None}
+    sent = {name: _listed(values) for name, values in own.items() if values is not None}
     if ranks.world_size == 1:
         return [sent]
     parts = [Columns() for _ in range(ranks.world_size)] if ranks.rank == 0 else None
@@ -101,14 +103,15 @@ def _computed(
         MusterError: the module raised an error, or did not return a dict.
     """
     label = getattr(module, "name", "") or ", ".join(module.evaluation_module_names)
+    given = Columns()
     for rank, part in enumerate(parts):
-        if len({len(column) for column in part.values()}) > 1:
+        if len(set(map(len, part.values()))) > 1:
             counts = ", ".join(f"{len(column)} {name}" for name, column in part.items())
             raise UsageError(
                 f"the metric's input on rank {rank} has {counts}; give one of each per sample"
             )
-    every = dict.fromkeys(name for part in parts for name in part)
-    given = {name: joined([part[name] for part in parts if name in part]) for name in every}
+        for name, column in part.items():
+            given.setdefault(name, []).extend(column)
     positions = given.pop(POSITIONS, None)
     if missing := [name for name in names if name not in given]:
         raise UsageError(f"metric {label}: no rank gave {', '.join(missing)}")
@@ -117,9 +120,7 @@ def _computed(
         if places.ndim != 1 or (len(places) and places.dtype.kind not in "iu"):
             raise UsageError(f"metric {label}: positions are one whole number for each sample")
         _, chosen = np.unique(places, return_index=True)
-        for name, column in given.items():
-            is_array = isinstance(column, np.ndarray)
-            given[name] = column[chosen] if is_array else [column[at] for at in chosen]
+        given = {name: [column[at] for at in chosen] for name, column in given.items()}
     try:
         with torch.random.fork_rng(devices=[]):  # the other ranks draw no random numbers here
             found = module.compute(**given, **arguments)
@@ -132,51 +133,31 @@ def _computed(
     return found
 
 
-def joined(parts: Sequence[np.ndarray | list[Any]]) -> np.ndarray | list[Any]:
-    """The parts joined: an array if all are arrays of one kind and width."""
-    some = [part for part in parts if len(part)] or [parts[0]]
-    arrays = [part for part in some if isinstance(part, np.ndarray)]
-    if len(arrays) == len(some) and len({(one.dtype, one.shape[1:]) for one in arrays}) == 1:
-        return np.concatenate(arrays)
-    return [
-        row for part in some for row in (part.tolist() if isinstance(part, np.ndarray) else part)
-    ]
-
-
-def _on_cpu(values: Any) -> np.ndarray | list[Any]:
-    """A tensor, an array, or anything with one entry per sample, as an array or a list.
+def _listed(values: Any) -> list[Any]:
+    """A tensor, an array, or anything with one entry per sample, as a list.
 
     Raises:
         UsageError: it is a single value.
     """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        if values.is_floating_point() and values.itemsize < 4:
-            values = values.float()  # numpy has no bfloat16
-        values = values.numpy()
-    is_point = isinstance(values, np.ndarray) and values.ndim == 0
-    if np.isscalar(values) or is_point or isinstance(values, Mapping):
+    entries = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
+    if not isinstance(entries, Iterable) or isinstance(entries, str | bytes | Mapping):
         raise UsageError(f"a metric takes one entry per sample, not one {type(values).__name__}")
-    return values if isinstance(values, np.ndarray) else list(values)
+    return list(entries)
 
 
-def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> tuple[list[Any], Any]:
-    """The modules that `metric` stands for, and the one that computes them all."""
+def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
+    """What computes `metric`: a module, or several as `evaluate.combine` has them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
     def load(one: Any) -> Any:
         return folder.load(one, config_name) if isinstance(one, str) else one
 
-    if isinstance(metric, CombinedEvaluations):
-        return list(metric.evaluation_modules), metric
     if isinstance(metric, Mapping):
-        named = {name: load(one) for name, one in metric.items()}
-        return list(named.values()), combine(named)
+        return combine({name: load(one) for name, one in metric.items()})
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        modules = list(map(load, metric))
-        return modules, combine(modules)
+        return combine(list(map(load, metric)))
     module = load(metric)
-    if not isinstance(module, EvaluationModule):
+    if not isinstance(module, CombinedEvaluations | EvaluationModule):
         kind = type(module).__name__
         raise UsageError(f"a metric is a file, a name, or a module of evaluate, not a {kind}")
-    return [module], module
+    return module

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -88,18 +88,23 @@ class ModuleFolder:
         return _cached(name, Path(private)) or self._from_hub(name, script, private)
 
     def _from_hub(self, name: str, script: Path, private: str) -> Any:
+        import requests
         from datasets import DownloadConfig
         from evaluate import config
         from evaluate.loading import evaluation_module_factory
+        from huggingface_hub import constants
 
-        reason = _hub_hindrance()
-        if not reason:
-            downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
-            how = {"dynamic_modules_path": private, "download_config": downloads}
-            try:
+        downloads = DownloadConfig(cache_dir=str(self.path / "downloads"))
+        how = {"dynamic_modules_path": private, "download_config": downloads}
+        reason = "the environment says that the Hub is not to be asked (offline mode)"
+        try:
+            if not (config.HF_EVALUATE_OFFLINE or constants.HF_HUB_OFFLINE):
+                requests.head(config.HF_ENDPOINT, timeout=REACH_S)
                 return evaluation_module_factory(name, **how)
-            except (FileNotFoundError, ConnectionError):
-                reason = f"{config.HF_ENDPOINT} has no such metric"
+        except requests.RequestException:
+            reason = f"{config.HF_ENDPOINT} cannot be reached"
+        except (FileNotFoundError, ConnectionError):
+            reason = f"{config.HF_ENDPOINT} has no such metric"
         load = f"python -c 'import evaluate; evaluate.load(\"{name}\")'"
         raise UsageError(
             f"metric {name}: there is no file {script.absolute()}, it is not in "
@@ -128,11 +133,6 @@ def in_memory(module: Any) -> Iterator[Any]:
         module.keep_in_memory, module.num_process, module.process_id = was
 
 
-def feature_names(modules: Sequence[Any]) -> list[str]:
-    """The columns that any of `modules` takes, each once."""
-    return list(dict.fromkeys(name for module in modules for name in module._feature_names()))
-
-
 def _cached(name: str, private: Path) -> Any | None:
     """The newest copy in `evaluate`'s own cache, copied to `private`; None if there is none."""
     from evaluate import config
@@ -147,21 +147,6 @@ def _cached(name: str, private: Path) -> Any | None:
                 (folder / "__init__.py").touch()
             return CachedEvaluationModuleFactory(one, METRICS, str(private)).get_module()
     return None
-
-
-def _hub_hindrance() -> str:
-    """Why nothing can be loaded from the Hub; empty if it answers."""
-    import requests
-    from evaluate import config
-    from huggingface_hub import constants
-
-    if config.HF_EVALUATE_OFFLINE or constants.HF_HUB_OFFLINE:
-        return "the environment says that the Hub is not to be asked (offline mode)"
-    try:
-        requests.head(config.HF_ENDPOINT, timeout=REACH_S)
-    except requests.RequestException:
-        return f"{config.HF_ENDPOINT} cannot be reached"
-    return ""
 
 
 def _hush() -> None:

@@ -1,6 +1,5 @@
 """Metrics are counts or tables that add up over the ranks: one all_reduce(SUM) completes them."""
 
-import math
 import warnings
 
 import torch
@@ -27,8 +26,16 @@ class Confusion:
     def compute(self) -> dict[str, float]:
         """The chosen metrics over all counted samples."""
         counts = self.state.cpu()
-        every = {"accuracy": _accuracy, "f1": _f1, "matthews_correlation": _matthews}
-        return {name: every[name](counts) for name in self._names}
+        labels, predictions = counts.sum(1), counts.sum(0)
+        right, total = counts.trace(), counts.sum()
+        apart = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
+        every = {
+            "accuracy": right / total,
+            "f1": 2 * counts[1, 1] / (labels[1] + predictions[1]),
+            "matthews_correlation": (right * total - labels @ predictions) / apart.sqrt(),
+        }
+        # 0 / 0, of a class that is missing, counts as 0
+        return {name: every[name].nan_to_num().item() for name in self._names}
 
 
 class Correlation:
@@ -57,23 +64,3 @@ class Correlation:
                 "pearson": float(pearsonr(predictions, labels)[0]),
                 "spearmanr": float(spearmanr(predictions, labels)[0]),
             }
-
-
-def _accuracy(counts: Tensor) -> float:
-    return _ratio(counts.trace().item(), counts.sum().item())
-
-
-def _f1(counts: Tensor) -> float:
-    return _ratio(2 * counts[1, 1].item(), (counts[1].sum() + counts[:, 1].sum()).item())
-
-
-def _matthews(counts: Tensor) -> float:
-    """The correlation between labels and predictions, for any number of classes."""
-    labels, predictions, total = counts.sum(1), counts.sum(0), counts.sum()
-    together = counts.trace() * total - labels @ predictions
-    apart = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
-    return _ratio(together.item(), math.sqrt(apart.item()))
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ from muster.errors import UsageError
 
 from ..distributed.agreement import of_first
 from ..sync.ranks import Ranks
-from .evaluate_metrics import evaluate, joined
-from .metric_modules import ModuleFolder, feature_names
+from .evaluate_metrics import POSITIONS, evaluate
+from .metric_modules import ModuleFolder
 
 COLUMNS = ("predictions", "references")
 
@@ -30,22 +31,12 @@ class Predictions:
     """This rank's predictions and references of one evaluation set, batch after batch."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "positions")}
+        self.columns: dict[str, Any] = {name: [] for name in (*COLUMNS, POSITIONS)}
 
-    def add(
-        self,
-        predictions: Tensor | Sequence[Any],
-        references: Tensor | Sequence[Any],
-        positions: Sequence[int],
-    ) -> None:
+    def add(self, *parts: Tensor | Sequence[Any]) -> None:
         """Add n samples: one prediction and one reference each, and their positions in the set."""
-        parts = predictions, references, list(positions)
-        for part, column in zip(parts, self._columns.values(), strict=True):
-            column.append(part.numpy() if isinstance(part, Tensor) else list(part))
-
-    def columns(self) -> dict[str, Any]:
-        """All columns by name; None if there are none."""
-        return {name: joined(parts) if parts else None for name, parts in self._columns.items()}
+        for part, column in zip(parts, self.columns.values(), strict=True):
+            column += part.tolist() if isinstance(part, Tensor) else part
 
 
 class TaskMetrics:
@@ -57,7 +48,7 @@ class TaskMetrics:
     """
 
     def __init__(self, text: str, ranks: Ranks) -> None:
-        self._folder: ModuleFolder | None = None
+        self._cleanup = ExitStack()
         self._modules = list[Any]()  # of rank 0
         self._told = set[str]()
         self.messages: list[str] = []  # each to be printed once
@@ -73,9 +64,9 @@ class TaskMetrics:
         Raises:
             MusterError: a module failed.
         """
-        columns, modules = samples.columns(), self._modules or self._names
+        modules = self._modules or self._names
         results = [
-            evaluate(module, **columns, **arguments)
+            evaluate(module, **samples.columns, **arguments)
             for module, (_, arguments) in zip(modules, self._names, strict=True)
         ]
         keys = Counter(key for result in results for key in result) + Counter(list(taken))
@@ -87,8 +78,7 @@ class TaskMetrics:
 
     def close(self) -> None:
         """Remove the folder from which the modules were loaded."""
-        if self._folder is not None:
-            self._folder.close()
+        self._cleanup.close()
 
     def _load(self, text: str) -> list[tuple[str, Mapping[str, Any]]]:
         """What tells each module from the others, and the arguments of its `compute`.
@@ -96,19 +86,18 @@ class TaskMetrics:
         As with `evaluate.combine`, one of several modules of one name has its number behind it.
         """
         wanted = parsed(text)
-        self._folder = ModuleFolder()
-        try:
+        with ExitStack() as cleanup:
+            folder = ModuleFolder()
+            cleanup.callback(folder.close)
             for one in wanted:
-                module = self._folder.load(one.name, one.config_name)
-                if other := [name for name in feature_names([module]) if name not in COLUMNS]:
+                module = folder.load(one.name, one.config_name)
+                if other := [name for name in module._feature_names() if name not in COLUMNS]:
                     raise UsageError(
                         f"--metrics {one.name}: it takes {', '.join(other)}, but a task has "
                         f"{' and '.join(COLUMNS)} only"
                     )
                 self._modules.append(module)
-        except BaseException:
-            self._folder.close()
-            raise
+            self._cleanup = cleanup.pop_all()
         names = [module.name for module in self._modules]
         labels = [
             f"{name}_{names[:at].count(name)}" if names.count(name) > 1 else name

@@ -52,7 +52,7 @@ class Sinks:
         with writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", buffering=1)
-        self._profiler = Profiler(run_dir, rank) if profile else None
+        self._profiler = tracer(run_dir, rank) if profile else None
         self._board: Any = None
         self._collectives: Sequence[Collective] = []
         self._marks = {} if marks is None else marks
@@ -78,7 +78,7 @@ class Sinks:
         except OSError as error:
             raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):
-            self._profiler.stepped()
+            self._profiler.step()
         if self._board is None or not isinstance(record, StepRecord | EvalRecord):
             return
         if isinstance(record, StepRecord):
@@ -106,7 +106,7 @@ class Sinks:
     def close(self) -> None:
         self._file.close()
         if self._profiler is not None:
-            self._profiler.close()
+            self._profiler.stop()
         if self._board is not None:
             self._board.close()
 
@@ -152,13 +152,10 @@ class Console:
 
     def line(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
-        if not self._speaks:
-            return
         if self._bar is not None:
-            self._bar.clear()
-        print(text, flush=True)
-        if self._bar is not None:
-            self._bar.refresh()
+            self._bar.write(text, file=sys.stdout)
+        elif self._speaks:
+            print(text, flush=True)
 
     def start(self, total_steps: int, done: int = 0) -> None:
         """Show the bar."""
@@ -194,36 +191,21 @@ class Console:
         self.line("".join(f"\n  {name:<{width}}   {value}" for name, value in rows))
 
 
-class Profiler:
+def tracer(run_dir: Path, rank: int) -> profile:
     """Traces steps 3 to 7 into `profile/rank_*.json` of the run folder; the phases have names.
 
     A shorter run leaves the part that it has.
     """
-
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        path = PROFILE.path(run_dir, rank=rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(
-            activities=activities,
-            schedule=schedule(wait=WAIT, warmup=WARM_UP, active=ACTIVE, repeat=1),
-            on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
-            record_shapes=True,
-        )
-        self._profile.start()
-        self._running = True
-
-    def stepped(self) -> None:
-        """Called after each step."""
-        if self._running:
-            self._profile.step()
-            self._running = self._profile.step_num < WAIT + WARM_UP + ACTIVE
-            if not self._running:
-                self._profile.stop()
-
-    def close(self) -> None:
-        if self._running:
-            self._profile.stop()
-            self._running = False
+    path = PROFILE.path(run_dir, rank=rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    made = profile(
+        activities=activities,
+        schedule=schedule(wait=WAIT, warmup=WARM_UP, active=ACTIVE, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
+        record_shapes=True,
+    )
+    made.start()
+    return made

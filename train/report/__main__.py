@@ -25,16 +25,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.live:
         raise UsageError("--live is gone; use: muster jobs list, or --tensorboard of the run")
-    return _report(args.folders, args.output)
-
-
-def _report(names: list[str], output: Path | None) -> int:
     from train.report.data.subject import read_subject, run_folder
     from train.report.pages import page
 
-    folders = [run_folder(name) for name in names]
+    folders = [run_folder(name) for name in args.folders]
     subject = read_subject(folders)
-    folder = output or REPORT.path(folders[0])
+    folder = args.output or REPORT.path(folders[0])
     try:
         parts, problem = page.write(subject, folder)
     except OSError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from train.report.data.reader import Row, Run, read_run
-from train.report.data.tables import all_steps, curve, frame
+from train.report.data.tables import curve, frame
 from train.report.pages.page import markdown_table
 
 TOLERANCE = 1e-6
@@ -34,16 +34,15 @@ def main(folders: list[Path], wanted: float | None) -> int:
 def part(base: Run, other: Run, tolerance: float) -> tuple[bool, str]:
     """Whether losses agree at all steps that both have, and a sentence about it."""
     first, second = curve(base), curve(other)
-    apart = {step: abs(first[step] - second[step]) for step in sorted(first.keys() & second.keys())}
-    over = [step for step, size in apart.items() if size > tolerance]
-    # NaN equals no number
-    over += [row["step"] for run in (base, other) for row in all_steps(run) if row["loss"] is None]
-    if not apart:
+    gaps = (first - second).abs().dropna()
+    over = list(gaps.index[gaps > tolerance])
+    over += [*first.index[first.isna()], *second.index[second.isna()]]  # NaN equals no number
+    if not len(gaps):
         return False, "no step in common: losses cannot be compared"
-    text = f"(largest difference {max(apart.values()):.3g})"
+    text = f"(largest difference {gaps.max():.3g})"
     if over:
         return False, f"losses differ from step {min(over)} by more than {tolerance:g} {text}"
-    return True, f"losses agree within {tolerance:g} at all {len(apart)} steps of both {text}"
+    return True, f"losses agree within {tolerance:g} at all {len(gaps)} steps of both {text}"
 
 
 def differences(facts: list[Row], names: list[str]) -> pd.DataFrame:

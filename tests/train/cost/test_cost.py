@@ -137,14 +137,6 @@ def test_a_slow_rank_is_not_charged_to_the_network(tmp_path):
     assert rows_of(path)["a"]["computing_s"] == pytest.approx(0.531)
 
 
-def test_what_ddp_waits_for_is_no_computing(tmp_path):
-    waits = {"backward_s": 0.5, "sync_s": 0.0, "comm_s": 0.5, "overlapped_s": 0.08,
-             "step_s": 0.551}  # fmt: skip
-    row = rows_of(run(tmp_path / "a", "ddp", 4, values=waits))["a"]
-    assert row["computing_s"] == pytest.approx(0.131)
-    assert row["hidden_s"] == pytest.approx(0.04)  # half of the backward pass's own 0.08 s
-
-
 def test_computing_is_of_runs_that_send_after_it_where_there_are_some(tmp_path):
     slowed = {"backward_s": 0.3, "comm_s": 0.1, "overlapped_s": 0.1}
     paths = [

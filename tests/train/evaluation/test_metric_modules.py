@@ -3,7 +3,8 @@
 import shutil
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import evaluate as library
 import pytest
@@ -25,29 +26,17 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(monkeypatch):
+def hub(tmp_path_factory, monkeypatch):
     """A server in the Hub's place, with one metric, which imports from beside it; its requests."""
-    asked = []
+    asked, root = [], tmp_path_factory.mktemp("hub")
+    metric = root / "spaces" / "evaluate-metric" / "class_scores" / "resolve"
+    shutil.copytree(MODULES, metric / f"v{library.__version__}")
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            place, _, name = self.path.rpartition("/")
-            found = place == "/spaces/evaluate-metric/class_scores/resolve/v" + library.__version__
-            data = (MODULES / name).read_bytes() if found and (MODULES / name).is_file() else None
-            self.send_response(200 if data else 404)
-            self.send_header("Content-Length", str(len(data or b"")))
-            self.send_header("ETag", '"one"')
-            self.end_headers()
-            if data and self.command == "GET":
-                self.wfile.write(data)
-
-        do_HEAD = do_GET  # noqa: N815
-
+    class Answer(SimpleHTTPRequestHandler):
         def log_message(self, *words):
-            pass
+            asked.append(self.path)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Answer, directory=root))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"

@@ -3,8 +3,9 @@
 import re
 
 from tests.commands import call
+from tests.launch.submit import submit
 from tests.preload import interpreter
-from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
+from tests.train.workers import REPOSITORY, read_json, records
 
 PAGE = (REPOSITORY / "docs" / "library.md").read_text()
 
@@ -34,14 +35,23 @@ def test_any_program_gets_what_the_page_says(tmp_path, monkeypatch):
         assert lines == [f"rank {rank}: {printed}" for rank in range(ranks)]
 
 
-def test_the_flag_of_the_page_works(tmp_path, monkeypatch):
+def test_the_flag_of_the_page_records_shows_and_keeps_the_best(tmp_path, monkeypatch):
+    """509 samples on two ranks, where nothing of `evaluate` can be written."""
+    for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
+        monkeypatch.setenv(name, "/proc/no-home")
     (tmp_path / "my_metric.py").write_text(files()[0])
     (tmp_path / "f1.py").write_text(files()[0].replace("MyMetric", "F1"))  # the Hub's is not here
     (command,) = re.findall(r"python launch/submit.py --nodes 4 (.*--metrics.*)\n", PAGE)
     flags = command.replace("f1:", f"{tmp_path}/f1.py:").replace("./my", f"{tmp_path}/my")
-    more = ["--epochs", "1", "--max-steps", "32", "--logs-dir", str(tmp_path), "--run-id", "run"]
-    port = free_port()
-    ended = finish([start_by_hand(rank, 2, port, *flags.split(), *more) for rank in range(2)])
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    (found,) = [one for one in records(tmp_path / "run", 0) if one["kind"] == "eval"]
-    assert found["metrics"]["f1_n"] == 509 and found["metrics"]["my_metric_f1"] > 0.5
+    more = ["--epochs", "2", "--dropout", "0", "--logs-dir", str(tmp_path), "--run-id", "run"]
+    code, out, err = submit("--nodes", "2", *flags.split(), *more)
+    assert code == 0, err
+    first, other = (
+        [one["metrics"] for one in records(tmp_path / "run", rank) if one["kind"] == "eval"]
+        for rank in range(2)
+    )
+    assert first == other and len(first) == 2
+    assert first[1]["f1_n"] == 509 and first[1]["my_metric_f1"] > 0.5
+    assert f"my_metric_f1 {first[1]['my_metric_f1']:.4f}" in out
+    state = next((tmp_path / "run" / "checkpoints").glob("step_*/state.json"))
+    assert read_json(state)["best"] == max(one["my_metric_f1"] for one in first)

@@ -1,6 +1,5 @@
 """--metrics: in every task, on any number of ranks, what `evaluate` says of the whole set."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,9 @@ import torch
 from configs.settings.train import TrainConfig
 from launch.programs import own_program
 from muster.errors import UsageError
+from tests.launch.submit import submit
 from tests.train.evaluation.metric_worker import MODULES
-from tests.train.workers import REPOSITORY, finish, free_port, records, start_by_hand
+from tests.train.workers import REPOSITORY, records
 from train.evaluation.task_metrics import Predictions, TaskMetrics, Wanted, parsed
 from train.sync.ranks import Ranks
 from train.tasks import bert, glue, ner, synthetic
@@ -56,54 +56,23 @@ def test_a_metric_that_needs_more_than_a_task_has_is_refused():
         TaskMetrics(str(MODULES / "texts.py"), Ranks())
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_a_run_records_shows_and_keeps_the_best_by_them(ranks, tmp_path, monkeypatch):
-    for name in ("HF_HOME", "HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE"):
-        monkeypatch.setenv(name, "/proc/no-home")
-    flags = ["--task", "synthetic", "--sync", "all_reduce", "--epochs", "2", "--dropout", "0"]
-    flags += ["--metrics", f"{SCORES}:average=micro,{DISTANCES}", "--keep-best", "f1"]
-    flags += ["--eval-samples", "7", "--eval-batch-size", "2", "--logs-dir", str(tmp_path)]
-    flags += ["--run-id", "run", "--device", "cpu"]
-    port = free_port()
-    ended = finish([start_by_hand(rank, ranks, port, *flags) for rank in range(ranks)])
-    assert [code for code, _, _ in ended] == [0] * ranks, ended
-    found = [
-        [one for one in records(tmp_path / "run", rank) if one["kind"] == "eval"]
-        for rank in range(ranks)
-    ]
-    for of_rank in found:
-        assert [one["metrics"] for one in of_rank] == [one["metrics"] for one in found[0]]
-    metrics = found[0][-1]["metrics"]
-    assert metrics["samples"] == 7 and metrics["f1"] == pytest.approx(metrics["accuracy"])
-    assert metrics["mean"] == pytest.approx(1 - metrics["accuracy"])
-    assert f"f1 {metrics['f1']:.4f}" in ended[0][1] + ended[0][2]
-    best = max(one["metrics"]["f1"] for one in found[0])
-    state = next((tmp_path / "run" / "checkpoints").glob("step_*/state.json"))
-    assert json.loads(state.read_text())["best"] == best
-
-
 def test_a_metric_may_take_longer_than_a_collective(tmp_path):
     slow = (MODULES / "distances.py").read_text().replace("import numpy as np", "import time")
     slow = slow.replace('{"mean": np.abs(np.subtract(predictions, references)).mean()}', '{"s": 1}')
     slow = slow.replace("        return {", "        time.sleep(20)\n        return {")
     (tmp_path / "slow.py").write_text(slow)
     flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
-    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "15", "--device", "cpu"]
-    flags += ["--logs-dir", str(tmp_path), "--run-id", "run", "--sync", "all_reduce"]
-    port = free_port()
-    ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
-    assert [code for code, _, _ in ended] == [0, 0], ended
+    flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "15", "--sync", "all_reduce"]
+    code, _, err = submit("--nodes", "2", *flags, "--logs-dir", str(tmp_path), "--run-id", "run")
+    assert code == 0, err
     assert records(tmp_path / "run", 1)[-1]["metrics"]["s"] == 1.0
 
 
 def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
     flags = ["--task", "synthetic", "--metrics", "none_such", "--logs-dir", str(tmp_path)]
-    flags += ["--run-id", "run", "--device", "cpu"]
-    port = free_port()
-    ended = finish([start_by_hand(rank, 2, port, *flags) for rank in range(2)])
-    assert all(code != 0 for code, _, _ in ended)
-    assert "metric none_such: there is no file" in ended[0][2] and "Traceback" not in ended[0][2]
+    code, _, err = submit("--nodes", "2", *flags)
+    assert code != 0 and "metric none_such: there is no file" in err and "Traceback" not in err
 
 
 def test_classes_and_scores_and_what_pretraining_guesses():

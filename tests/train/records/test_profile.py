@@ -4,25 +4,33 @@ import json
 
 from muster.run_files import is_unfinished
 from tests.launch.submit import submit, unnamed
+from tests.train.workers import records
 
 
 def test_each_rank_leaves_a_trace_with_named_phases(tmp_path):
     """And every file of its folder is one that a run folder is known to have."""
-    flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--max-steps", "9"]
+    flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "9"]
     flags += ["--tensorboard", "--checkpoint-every", "4"]
     code, _, err = submit(*flags, "--profile", "--logs-dir", str(tmp_path), "--run-id", "traced")
     assert code == 0, err
-    assert unnamed(tmp_path / "traced") == []
-    names = {path.name for path in (tmp_path / "traced").iterdir()}
+    run_dir = tmp_path / "traced"
+    assert unnamed(run_dir) == []
+    names = {path.name for path in run_dir.iterdir()}
     assert names >= {"model", "checkpoints", "tensorboard", "profile", "summary.json", "exit.json"}
-    left = [path.name for path in (tmp_path / "traced").rglob("*")]
-    assert not [name for name in left if is_unfinished(name)]
+    assert not [path for path in run_dir.rglob("*") if is_unfinished(path.name)]
     for rank in range(2):
-        path = tmp_path / "traced" / "profile" / f"rank_{rank:05d}.json"
+        path = run_dir / "profile" / f"rank_{rank:05d}.json"
         events = json.loads(path.read_text())["traceEvents"]
         names = [one.get("name") for one in events]
         assert names.count("muster.backward") == 5  # steps 3 to 7
         assert "muster.sync" in names and "gloo:all_reduce" in names
+    found = records(run_dir, 0)
+    steps = [one for one in found if one["kind"] == "step"]
+    # how much of its communication ddp hides
+    assert all(0 < one["overlapped_s"] <= one["comm_s"] for one in steps[1:])
+    (collectives,) = (one for one in found if one["kind"] == "collectives")
+    sizes = [nbytes for _, _, _, nbytes, _ in collectives["collectives"]]
+    assert sum(sizes) == steps[0]["payload_bytes"]
 
 
 def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):
@@ -32,16 +40,3 @@ def test_a_run_shorter_than_the_trace_leaves_what_there_is(tmp_path):
     (path,) = (tmp_path / "short" / "profile").iterdir()
     names = [one.get("name") for one in json.loads(path.read_text())["traceEvents"]]
     assert names.count("muster.backward") == 2
-
-
-def test_ddp_says_how_much_of_its_communication_is_hidden(tmp_path):
-    flags = ["--task", "synthetic", "--nodes", "2", "--sync", "ddp", "--max-steps", "6"]
-    code, _, err = submit(*flags, "--logs-dir", str(tmp_path), "--run-id", "ddp")
-    assert code == 0, err
-    lines = (tmp_path / "ddp" / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    steps = [one for one in records if one["kind"] == "step"]
-    assert all(0 < one["overlapped_s"] <= one["comm_s"] for one in steps[1:])
-    (collectives,) = (one for one in records if one["kind"] == "collectives")
-    sizes = [nbytes for _, _, _, nbytes, _ in collectives["collectives"]]
-    assert sum(sizes) == steps[0]["payload_bytes"]

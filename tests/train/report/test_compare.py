@@ -5,14 +5,17 @@ from tests.train.report.folders import environment, make_run, step
 from train.report import compare
 
 
-def test_equal_losses_pass_and_what_differs_is_said(tmp_path, capsys):
-    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", sync="all_reduce", lr=0.5)]
+def test_equal_losses_pass_and_all_that_differs_is_said(tmp_path, capsys):
+    first, second = ({f"setting_{number}": name for number in range(250)} for name in "ab")
+    paths = [make_run(tmp_path / "a", **first)]
+    paths += [make_run(tmp_path / "b", sync="all_reduce", **second)]
     write_json(paths[1] / "environment" / "node0.json", environment(commit="f" * 40, cores=8))
     assert compare.main(paths, 1e-6) == 0
     message = capsys.readouterr().out
     assert "a and b: losses agree within 1e-06 at all 20 steps of both" in message
-    for word in ("all_reduce", "| lr", "| cores", "f" * 40):
+    for word in ("all_reduce", "| cores", "f" * 40, "setting_249"):
         assert word in message
+    assert "more rows" not in message
 
 
 @pytest.mark.parametrize("wanted, code", [(1e-6, 1), (1e-2, 0), (None, 0)])

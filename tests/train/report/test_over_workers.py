@@ -90,15 +90,11 @@ def test_memory_is_that_of_the_worker_that_had_most(tmp_path):
 
 def test_an_evaluation_that_gains_more_than_its_workers_is_warned_of(tmp_path):
     """2.5 times on two workers: one of the two was disturbed."""
+    made = evaluation(0, accuracy=0.5)
     runs = {
-        str(workers): {
-            "workers": workers,
-            "rows": [evaluation(0, accuracy=0.5) | {"eval_s": eval_s}],
-        }
+        f"on {workers}": {"workers": workers, "epochs": 0, "rows": [made | {"eval_s": eval_s}]}
         for workers, eval_s in ((1, 1.0), (2, 0.4))
     }
-    for one in runs.values():
-        one["epochs"] = 0
     (warning,) = verdict.build(subject_of(tmp_path, **runs)).warnings
     assert "125% of the evaluation of" in warning and "against its series on 1" in warning
 

@@ -16,11 +16,11 @@ from train.report.pages.drawing import INK, MARKERS
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """What a function of `plots` drew, as matplotlib's figure."""
+    """What a function of `plots` drew, as matplotlib's figure, or as figures of bars."""
 
-    def figure_of(draw, *args, **more):
+    def figure_of(draw, *args):
         monkeypatch.setattr(drawing, "as_svg", lambda figure: figure)
-        return draw(*args, **more)
+        return draw(*args)
 
     return figure_of
 
@@ -95,32 +95,14 @@ def evaluations(*rows: tuple[float, float | None]):
     ],
 )
 def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
-    (axis,) = drawn(plots.evaluation, evaluations(*rows)).axes
+    (axis,) = drawn(plots.evaluation, evaluations(*rows))["evaluation"].axes
     assert axis.get_xlabel().replace("\n", " ") == message
-
-
-LONG = " with a label that is as long as some are, bucket mb 25, imbalance of 0.25"
-
-
-def test_names_and_legend_lie_inside_the_figure(tmp_path, drawn):
-    table = tables.seconds(subject_of(tmp_path, {}, {"sync": "gather_scatter"}))
-    table["run"] += LONG
-    figure = drawn(plots.seconds, table)
-    figure.draw_without_rendering()
-    (legend,), (axis,) = figure.legends, figure.axes
-    assert [text.get_text() for text in legend.get_texts()] == list(plots.PHASE_COLOURS)
-    outer = figure.bbox
-    for part in (legend, *axis.texts, *axis.get_yticklabels()):
-        box = part.get_window_extent()
-        assert outer.x0 <= box.x0 and box.x1 <= outer.x1
-        assert outer.y0 <= box.y0 and box.y1 <= outer.y1
-    assert sum("gather_scatter" in one.get_text() for one in axis.get_yticklabels()) == 1
 
 
 def test_many_bars_are_several_figures_on_one_scale(drawn):
     """On paper a figure of all of them would have type that nobody can read."""
     table = evaluations(*((float(number), None) for number in range(1, 41)))
-    figures = drawn(plots.in_parts, "evaluation", plots.evaluation, table)
+    figures = drawn(plots.evaluation, table)
     assert list(figures) == ["evaluation", "evaluation_2", "evaluation_3"]
     axes = [figure.axes[0] for figure in figures.values()]
     assert {axis.get_xlim() for axis in axes} == {(0, 1.35 * 40)}
@@ -136,7 +118,7 @@ def test_throughput_is_the_total_by_workers_and_precision(drawn):
             (4, "bf16", 37875.2), (1, "fp32", 200.0), (4, "fp32", 812.34)
         )
     )  # fmt: skip
-    figure = drawn(plots.throughput, table)
+    figure = drawn(plots.throughput, table)["throughput"]
     (axis,), (legend,) = figure.axes, figure.legends
     names = [one.get_text() for one in axis.get_yticklabels()]
     assert names == ["fp32, 1", "bf16, 4", "fp32, 4"]  # by workers
@@ -154,13 +136,13 @@ def test_traffic_of_all_hosts_stands_beside_what_was_expected(drawn):
         {"run": run, "direction": way, "expected_bytes": size, "observed_bytes": 5e6}
         for run, way, size in rows
     )
-    (axis,) = drawn(plots.traffic, table).axes
+    (axis,) = drawn(plots.traffic, table)["traffic"].axes
     assert [one.get_text() for one in axis.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axis.texts] == ["3", "none", "10", "10"]
 
 
 def test_a_figure_as_a_file_is_on_white():
-    svg = plots.evaluation(evaluations((1.0, None), (2.0, None)))
+    (svg,) = plots.evaluation(evaluations((1.0, None), (2.0, None))).values()
     assert svg.count("<svg ") == 1 and svg.count("currentColor")
     file = drawing.alone(svg)
     assert file.count("<svg ") == 1 and "currentColor" not in file

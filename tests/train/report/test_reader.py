@@ -37,12 +37,6 @@ def test_kinds_of_a_newer_version_and_broken_lines_are_left_out_and_noted(tmp_pa
         assert any(message in note for note in run.notes)
 
 
-def test_numbers_that_are_none_are_unknown(tmp_path):
-    rows = [step(1), step(2, loss=float("nan")), step(3)]
-    run = read_run(make_run(tmp_path / "run", workers=1, rows={0: rows}))
-    assert run.first_rank("step")[1]["loss"] is None
-
-
 def test_missing_ranks_and_those_whose_records_end_early_are_named(tmp_path):
     rows = {0: [step(n) for n in range(1, 10)], 2: [step(n) for n in range(1, 4)]}
     run = read_run(make_run(tmp_path / "run", workers=4, rows=rows))

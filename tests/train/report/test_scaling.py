@@ -11,7 +11,6 @@ from tests.train.report.folders import cell, make_run, make_study, step
 from train.report.data import event_tables, scaling
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
-from train.report.pages import verdict
 
 
 def table_of(path: Path, runs: dict[str, dict[str, Any]]) -> pd.DataFrame:
@@ -71,46 +70,34 @@ def test_busy_nodes_are_measured_against_the_run_that_had_none(tmp_path):
     assert not any("None" in row["series"] for row in records(table))
 
 
-def test_each_part_of_a_worker_has_its_own_base_where_the_batch_grows(tmp_path):
-    runs = {
-        f"{workers}-{part}": {"workers": workers, "batch_size": part * workers}
-        for workers in (1, 2, 4)
-        for part in (16, 32)
-    }
-    table = table_of(tmp_path, runs)
-    assert set(table["series"]) == {"batch 16 a worker", "batch 32 a worker"}
-    assert table["base"].nunique() == 2
-    assert set(table["base_workers"]) == {1}
+NAMED = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
 
 
-def test_of_several_on_the_fewest_workers_the_fastest_is_the_base(tmp_path):
-    runs = {
-        f"{sync}-{workers}": {"sync": sync, "workers": workers, "step_s": step_s / workers}
-        for workers in (2, 4)
-        for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))
-    }
-    table = table_of(tmp_path, runs)
-    assert list(table["base"].unique()) == ["ddp, 2 workers"]
-    assert max(table["efficiency"]) == pytest.approx(1)
-
-
-def test_an_efficiency_above_one_is_doubted_with_its_base(tmp_path):
-    runs = {
-        "a": {"sync": "single", "workers": 1, "step_s": 0.952},
-        "b": {"sync": "ddp", "workers": 4, "step_s": 0.1},
-        "c": {"sync": "all_reduce", "workers": 4, "step_s": 0.25},
-    }
-    table_of(tmp_path, runs)
-    (warning,) = doubts(tmp_path)
-    assert "238% of ddp, 4 workers against single, 1 worker" in warning
-    assert "all_reduce" not in warning
-    courses(tmp_path / "sound")
-    assert doubts(tmp_path / "sound") == []
-
-
-def doubts(path: Path) -> list[str]:
-    found = verdict.build(read_subject([path])).warnings
-    return [line for line in found if line.startswith("An efficiency")]
+@pytest.mark.parametrize(
+    ("runs", "bases", "series"),
+    [
+        # where the batch grows, each part of a worker has its own
+        ([{"workers": workers, "batch_size": part * workers}
+          for workers in (1, 2, 4) for part in (16, 32)],
+         {f"batch {part}, 1 worker" for part in (16, 32)},
+         {f"batch {part} a worker" for part in (16, 32)}),
+        # one that was set of each worker, also where 8 on two workers makes the 16 of one
+        ([{"workers": workers, "batch_size": part * workers, "local_batch_size": part}
+          for workers, part in ((1, 8), (1, 16), (2, 8))],
+         {"batch 8 a worker, 1 worker"}, {"batch 8 a worker"}),
+        # of several on the fewest workers the fastest
+        ([{"sync": sync, "workers": workers, "step_s": step_s / workers}
+          for workers in (2, 4) for sync, step_s in (("gather_scatter", 0.9), ("ddp", 0.3))],
+         {"ddp, 2 workers"}, {"gather_scatter", "ddp"}),
+        # of a named entry with a list each of its values
+        ([{"workers": workers, "split": split, "title": "DDP"} for workers, split in NAMED],
+         {"DDP, even, 1 worker"}, {"DDP, even", "DDP, auto"}),
+    ],
+)  # fmt: skip
+def test_runs_of_the_same_work_have_one_base(tmp_path, runs, bases, series):
+    table = table_of(tmp_path, {str(number): dict(run) for number, run in enumerate(runs)})
+    assert set(table["base"]) == bases and set(table["series"]) == series
+    assert set(table["base_workers"]) == {min(run["workers"] for run in runs)}
 
 
 def predicted(path: Path, missed: float) -> list[float | None]:
@@ -143,33 +130,9 @@ def test_a_prediction_of_an_older_version_draws_nothing(tmp_path):
     assert not len(event_tables.prediction(subject))
 
 
-def test_a_named_entry_with_a_list_has_a_series_for_each_of_its_values(tmp_path):
-    """One series over workers; what else differs keeps its own."""
-    kinds = ((1, "even"), (2, "even"), (2, "auto"), (4, "even"), (4, "auto"))
-    runs = {
-        f"{workers}-{split}": {"workers": workers, "split": split, "title": "Task 3: DDP"}
-        for workers, split in kinds
-    }
-    table = table_of(tmp_path, runs)
-    assert set(table["series"]) == {"Task 3: DDP, even", "Task 3: DDP, auto"}
-    assert sum(table["series"] == "Task 3: DDP, even") == 3
-
-
 def test_names_do_not_part_what_does_the_same_work(tmp_path):
     """The courses' tasks by their names, against one base."""
-    names = {"single": "Task 1", "2a": "Task 2a", "2b": "Task 2b", "3": "Task 3"}
-    runs = {name: raw | {"title": names[name]} for name, raw in COURSES.items()}
-    table = table_of(tmp_path, runs)
+    names = {"single": "Task 1", "3": "Task 3", "2a": "Task 2a", "2b": "Task 2b"}
+    table = table_of(tmp_path, {key: COURSES[key] | {"title": one} for key, one in names.items()})
     assert list(table["base"].unique()) == ["Task 1"]
-    assert list(table["run"]) == list(names.values())
-
-
-def test_a_batch_that_was_set_of_each_worker_is_compared_so(tmp_path):
-    """Also where as many totals were run as parts: 8 on two workers makes the 16 of one."""
-    runs = {
-        f"{workers}-{part}": {"workers": workers, "batch_size": part * workers}
-        | {"local_batch_size": part, "sync": "ddp"}
-        for workers, part in ((1, 8), (1, 16), (2, 8))
-    }
-    (base,) = table_of(tmp_path, runs)["base"].unique()
-    assert base == "batch 8 a worker, 1 worker"
+    assert list(table["run"]) == list(names.values())  # in the order of the study

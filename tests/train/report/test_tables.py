@@ -1,10 +1,10 @@
 import pytest
+from scipy import stats
 
-from muster.errors import UsageError
 from muster.writing import write_json
 from tests.train.report import folders
-from tests.train.report.folders import cell, make_run, make_study, step, subject_of
-from train.report.data import event_tables, scaling, tables
+from tests.train.report.folders import make_run, step, subject_of
+from train.report.data import event_tables, tables
 from train.report.data.subject import read_subject
 from train.report.data.tables import records
 from train.report.pages import verdict
@@ -37,13 +37,6 @@ def test_repeats_are_pooled_and_their_interval_is_over_their_means(tmp_path):
     assert (row["runs"], row["steps"]) == (3, 57)
     assert row["mean_s"] == pytest.approx(0.11)
     assert row["spread_s"] == pytest.approx(0.01)
-
-
-def test_speedup_holds_where_the_batch_grows_with_the_workers(tmp_path):
-    rows = [[step(n, samples=32 * workers) for n in range(1, 9)] for workers in (1, 2)]
-    runs = ({"workers": n, "rows": rows[n - 1], "batch_size": 32 * n} for n in (1, 2))
-    found = records(scaling.speedup(subject_of(tmp_path, *runs)))
-    assert [row["speedup"] for row in found] == pytest.approx([1, 2])
 
 
 def traffic_of(path, **run):
@@ -99,24 +92,6 @@ def test_ends_are_told_in_their_own_words_causes_first(tmp_path):
     assert [row["cause"] for row in rows] == ["crash", "lost_peer", "exit code 1"]
 
 
-def test_a_study_tells_of_its_cells(tmp_path):
-    cells = [
-        cell("a", settings={"sync": "ddp"}),
-        cell("b", state="failed", message="no route to host", run_dir=""),
-        cell("c", state="waiting", run_dir=""),
-    ]
-    make_run(make_study(tmp_path / "study", cells) / "runs" / "a")
-    subject = read_subject([tmp_path / "study"])
-    assert subject.title == "A quick study"
-    assert len(subject.entries) == 1
-    assert list(event_tables.failures(subject)["message"]) == ["no route to host"]
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="holds no run"):
-        read_subject([tmp_path])
-
-
 def test_the_longest_stall_and_failed_checkpoints_are_told(tmp_path):
     broken = folders.checkpoint(15, 0.004) | {"error": "disk full"}
     subject = subject_of(tmp_path, {"more": [folders.checkpoint(10, 0.002), broken]})
@@ -162,13 +137,11 @@ def test_hidden_communication_is_told_from_what_is_waited_for(tmp_path):
     assert row["overlapped_s"] is row["exposed_s"] is None
 
 
-def test_runs_with_names_stand_in_the_order_of_their_study(tmp_path):
-    names = {"z": "Task 1", "b": "Task 2", "a": "Task 3"}
-    study = make_study(tmp_path, [cell(one) | {"name": name} for one, name in names.items()])
-    for one, sync in zip(names, ("single", "ddp", "all_reduce"), strict=True):
-        make_run(study / "runs" / one, sync=sync, workers=1 if sync == "single" else 2)
-    assert [entry.label for entry in read_subject([study]).entries] == [
-        "Task 1",
-        "Task 2",
-        "Task 3",
-    ]
+def test_the_interval_is_students_t():
+    values = [0.11, 0.12, 0.1, 0.14, 0.13]
+    found = tables.estimate(values)
+    wanted = stats.t.interval(0.95, 4, loc=0.12, scale=stats.sem(values))
+    assert (found["low_s"], found["high_s"]) == pytest.approx(wanted)
+    assert (found["mean_s"], found["median_s"]) == (pytest.approx(0.12), 0.12)
+    assert tables.estimate([3.0])["low_s"] is None
+    assert tables.estimate([None, float("nan"), "x", True]) == {}

@@ -45,6 +45,13 @@ def traffic_totals(table: pd.DataFrame) -> pd.DataFrame:
     return made.reset_index().astype(object)
 
 
+def sent(totals: pd.DataFrame) -> pd.DataFrame:
+    """The expected and the counted MB that all hosts of each run sent."""
+    of_runs = totals[totals["direction"] == "sent"].groupby("run", sort=False)
+    table = of_runs[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
+    return table.set_axis(["MB_expected", "MB_counted"], axis=1)
+
+
 def _band(ratio: float | None, epoch: Any, is_large: bool) -> str | None:
     if ratio is None or not epoch:
         return None

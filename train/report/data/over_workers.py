@@ -4,8 +4,8 @@ Seconds of an epoch are those of all its samples at the rate of the timed steps:
 run, which includes one-time costs, counts as the mean of the others.
 """
 
+import math
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -55,17 +55,28 @@ def training(subject: Subject) -> Iterator[Row]:
 
 def evaluation(subject: Subject) -> pd.DataFrame:
     """Seconds of evaluations and their parts, and the speed-up over the fewest workers."""
-    table, cells = tables.evaluation_seconds(subject), dict(tables.cells(subject))
-    firsts = [cells[label][0] for label in table.get("run", ())]
+    rows, firsts = [], []
+    for label, entries in tables.cells(subject):
+        made = [row for entry in entries for row in tables.evaluations(entry.run)]
+        if found := tables.estimate(row["eval_s"] for row in made):
+            parts = ("samples", "predict_s", "metric_s", "sync_s")
+            means = {name: tables.mean_of(made, name) for name in parts}
+            row: Row = {"run": label, "workers": entries[0].workers}
+            row["evaluations"] = len(numbers(one["eval_s"] for one in made))
+            row |= {"samples": means["samples"], "eval_s": found["mean_s"]}
+            rows.append(row | {name: found[name] for name in ("low_s", "high_s")} | means)
+            firsts.append(entries[0])
+    table = tables.frame(rows)
+    if not rows:
+        return table
+    rates = table["samples"].astype(float) / table["eval_s"].astype(float).replace(0, math.nan)
+    table["samples_per_s"] = rates
     table["series"] = [scaling.series(one, firsts, subject.varying) for one in firsts]
-    rates = table.get("samples_per_s", pd.Series(dtype=float)).astype(float)
-    table["samples_per_s_per_worker"] = rates / table.get("workers", rates).astype(float)
-    bases: dict[Any, tuple[int, float]] = {}
-    for one, rate, name in zip(firsts, rates, table["series"], strict=True):
-        bases[name] = min(bases.get(name, (one.workers, rate)), (one.workers, rate))
-    of_base = [bases[name] for name in table["series"]]
-    table["base_workers"] = [workers for workers, _ in of_base]
-    table["speedup"] = rates / pd.Series([rate for _, rate in of_base], dtype=float)
+    table["samples_per_s_per_worker"] = rates / table["workers"].astype(float)
+    in_order = table.sort_values(["workers", "samples_per_s"])
+    bases = in_order.drop_duplicates("series").set_index("series").loc[table["series"]]
+    table["base_workers"] = bases["workers"].to_numpy()
+    table["speedup"] = rates / bases["samples_per_s"].to_numpy()
     return table
 
 

@@ -24,14 +24,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
     one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
     for one in get_args(Record)
 }
-# The fields of `Run` that are one JSON file each.
-OF_RUN = {
-    "summary": run_files.SUMMARY,
-    "launch": run_files.LAUNCH,
-    "job": run_files.JOB,
-    "prediction": run_files.PREDICTION,
-    "end": run_files.EXIT,
-}
 UNUSED = frozenset({"local_tokens"})  # fields that a report does not need
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
@@ -82,8 +74,11 @@ def read_run(path: Path) -> Run:
     """The run in `path`, with the attempts before its last one."""
     run = _read_part(path, path.name)
     run.config = read_mapping(run_files.CONFIG.path(path), run.notes)
-    for name, one in OF_RUN.items():
-        setattr(run, name, read_mapping(one.path(path), run.notes))
+    run.summary = read_mapping(run_files.SUMMARY.path(path), run.notes)
+    run.launch = read_mapping(run_files.LAUNCH.path(path), run.notes)
+    run.job = read_mapping(run_files.JOB.path(path), run.notes)
+    run.prediction = read_mapping(run_files.PREDICTION.path(path), run.notes)
+    run.end = read_mapping(run_files.EXIT.path(path), run.notes)
     for file in run_files.ENVIRONMENT.find(path):
         run.environments[file.stem] = read_mapping(file, run.notes)
     if not run.config:

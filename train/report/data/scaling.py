@@ -12,15 +12,7 @@ import pandas as pd
 
 from train.report.data.event_tables import FAR, prediction
 from train.report.data.reader import Row
-from train.report.data.subject import (
-    OF_TESTBED,
-    WIDTH,
-    Entry,
-    Subject,
-    affecting,
-    label_part,
-    varying_of,
-)
+from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting, differing
 from train.report.data.tables import cells, frame, seconds
 
 SIZES = frozenset({"batch_size", "local_batch_size"})
@@ -105,17 +97,12 @@ def _batch(entries: list[Entry]) -> tuple[Callable[[Entry], Any], str]:
 def series(entry: Entry, entries: list[Entry], varying: list[str]) -> str:
     """The settings in which it differs from other series; after a title, from those with it."""
     if entry.title:
-        own = [one for one in entries if one.title == entry.title]
-        keys, parts = varying_of(own), [entry.title]
-    else:
-        size, text = _batch(entries)
-        several = len({repr(size(one)) for one in entries}) > 1
-        keys = [key for key in varying if key not in _grows(entries)]
-        parts = [text.format(size(entry))] if several and size(entry) is not None else []
-    keys = [key for key in keys if key not in WIDTH | ({"batch_size"} if entry.title else SIZES)]
-    return (
-        ", ".join([*parts, *filter(None, (label_part(key, entry) for key in keys))]) or entry.sync
-    )
+        return differing(entry, entries, varying, WIDTH | {"batch_size"})
+    size, text = _batch(entries)
+    several = len({repr(size(one)) for one in entries}) > 1
+    batch = text.format(size(entry)) if several and size(entry) is not None else ""
+    own = differing(entry, entries, varying, WIDTH | SIZES | _grows(entries))
+    return ", ".join(filter(None, [batch, own])) or entry.sync
 
 
 def _grows(entries: list[Entry]) -> set[str]:

@@ -4,6 +4,7 @@ What each setting changes of a run, and so which runs are alike, its field in co
 """
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -160,14 +161,8 @@ def _label(subject: Subject) -> None:
     entries = subject.entries
     subject.varying = varying_of(entries)
     for entry in entries:
-        of_name = [one for one in entries if one.title == entry.title]
-        parts = [
-            found
-            for key in (varying_of(of_name) if entry.title else subject.varying)
-            if (found := label_part(key, entry))
-        ]
-        own = [entry.title, *parts] if entry.title else parts
-        entry.label = ", ".join(own) or (entry.run.name if entry.run.is_foreign else entry.sync)
+        plain = entry.run.name if entry.run.is_foreign else entry.sync
+        entry.label = differing(entry, entries, subject.varying) or plain
     seen: Counter[str] = Counter()
     for entry in entries:
         entry.repeat = max(entry.repeat, seen[entry.label])
@@ -182,13 +177,23 @@ def _label(subject: Subject) -> None:
         entries.sort(key=lambda entry: (_order(entry, subject.varying), entry.repeat))
 
 
+def differing(
+    entry: Entry, entries: list[Entry], varying: list[str], but: Set[str] = frozenset()
+) -> str:
+    """The settings in which it differs from others; after a title, from those with that title."""
+    alike = [one for one in entries if one.title == entry.title]
+    keys = varying_of(alike) if entry.title else varying
+    parts = [label_part(key, entry) for key in keys if key not in but]
+    return ", ".join(filter(None, [entry.title, *parts]))
+
+
 def varying_of(entries: list[Entry]) -> list[str]:
     """Settings in which they differ, in the order of labels."""
     keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
     found = [
         key
         for key in keys
-        if key not in ("seed",) and len({repr(entry.settings.get(key)) for entry in entries}) > 1
+        if key != "seed" and len({repr(entry.settings.get(key)) for entry in entries}) > 1
     ]
     if "workers" in found and "nodes" in found:
         found.remove("nodes")

@@ -31,7 +31,6 @@ P = ParamSpec("P")
 INEXACT = frozenset({"local_sgd"})  # modes whose loss curve depends on the number of workers
 FIRST = 5  # losses that are shown one by one, as in the courses
 CONFIDENCE = 0.95
-INTERVAL = ("spread_s", "low_s", "high_s")
 
 
 def frame(rows: Iterable[Row]) -> pd.DataFrame:
@@ -77,27 +76,37 @@ def evaluations(run: Run) -> list[Row]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def curve(run: Run) -> dict[int, float]:
-    """The loss by step, if it is a number."""
-    return {row["step"]: row["loss"] for row in all_steps(run) if numbers([row["loss"]])}
+def curve(run: Run) -> pd.Series:
+    """The loss by step; NaN where it is not a number."""
+    rows = {row["step"]: row["loss"] for row in all_steps(run)}
+    return pd.to_numeric(pd.Series(rows, dtype=object), errors="coerce").astype(float)
+
+
+def apart(base: Entry | None, entry: Entry) -> pd.Series:
+    """How far losses are apart, by the steps at which both are numbers; empty without a base."""
+    known = curve(base.run) if base else pd.Series(dtype=float)
+    return (curve(entry.run) - known).abs().dropna()
 
 
 @as_table
 def losses(subject: Subject) -> Iterator[Row]:
-    curves = {id(entry): curve(entry.run) for entry in subject.entries}
     for entry in subject.entries:
-        other = reference(entry, subject)
-        base, name = (curves[id(other)], other.name) if other is not entry else ({}, None)
-        for step, loss in curves[id(entry)].items():
+        base = reference(entry, subject)
+        known, name = (curve(base.run), base.name) if base else ({}, None)
+        for step, loss in curve(entry.run).dropna().items():
             row: Row = {"run": entry.name, "step": step, "loss": loss, "reference": name}
-            yield row | {"difference": loss - base[step] if step in base else None}
+            yield row | {"difference": loss - known.get(step, math.nan)}
 
 
-def reference(entry: Entry, subject: Subject) -> Entry:
-    """The run whose loss curve `entry` should equal: single if there is one, else the first."""
+def reference(entry: Entry, subject: Subject) -> Entry | None:
+    """The run whose losses `entry` should have: single if there is one, else the first.
+
+    None if that is `entry` itself.
+    """
     alike = [one for one in subject.entries if _curve_key(one) == _curve_key(entry)]
     with_steps = [one for one in alike if one.run.first_rank("step")] or [entry]
-    return min(with_steps, key=lambda one: one.sync != "single")
+    found = min(with_steps, key=lambda one: one.sync != "single")
+    return None if found is entry else found
 
 
 def _curve_key(entry: Entry) -> tuple[tuple[str, str], ...]:
@@ -118,29 +127,22 @@ def _same_draw(entry: Entry, subject: Subject) -> Entry | None:
     return None if first is entry else first
 
 
-def largest_gap(entry: Entry, base: Entry) -> tuple[float, int] | None:
-    """The largest difference of their losses, and its step; None without common steps."""
-    first, second = curve(base.run), curve(entry.run)
-    apart = [(abs(first[step] - second[step]), -step) for step in first.keys() & second.keys()]
-    return (max(apart)[0], -max(apart)[1]) if apart else None
-
-
 @as_table
 def first_losses(subject: Subject) -> Iterator[Row]:
     """The first losses of each run, and its differences from its reference and a similar run."""
     for entry in subject.entries:
         base, like = reference(entry, subject), _same_draw(entry, subject)
-        own = curve(entry.run)
-        gap = largest_gap(entry, base) if base is not entry else None
+        # with dropout only losses of `like` must agree
+        gaps, of_like = apart(base, entry), apart(None if like is base else like, entry)
+        own = curve(entry.run).dropna()
         row: Row = {"run": entry.name} | {f"loss_{n}": own.get(n) for n in range(1, FIRST + 1)}
-        row["reference"] = base.name if base is not entry else None
-        row["steps_compared"] = len(own.keys() & curve(base.run).keys()) if gap else None
-        row["largest_difference"], row["at_step"] = gap or (None, None)
-        # with dropout only these must agree
-        of_like = largest_gap(entry, like) if like is not None and like is not base else None
-        row["same_workers_and_split"] = like.name if like is not None and of_like else None
-        row["difference_to_it"] = of_like[0] if of_like else None
-        if own:
+        row["reference"] = base.name if base else None
+        row["steps_compared"] = len(gaps) or None
+        row["largest_difference"] = gaps.max()
+        row["at_step"] = int(gaps.idxmax()) if len(gaps) else None
+        row["same_workers_and_split"] = like.name if like and len(of_like) else None
+        row["difference_to_it"] = of_like.max()
+        if len(own):
             yield row
 
 
@@ -171,20 +173,6 @@ def last_metric(entry: Entry, name: str) -> Any:
     return (rows[-1]["metrics"] or {}).get(name) if rows else None
 
 
-@as_table
-def evaluation_seconds(subject: Subject) -> Iterator[Row]:
-    for label, entries in cells(subject):
-        rows = [row for entry in entries for row in evaluations(entry.run)]
-        if found := estimate(row["eval_s"] for row in rows):
-            mean_s, samples = found["mean_s"], mean_of(rows, "samples")
-            count = len(numbers(row["eval_s"] for row in rows))
-            one: Row = {"run": label, "workers": entries[0].workers, "evaluations": count}
-            one |= {"samples": samples, "eval_s": mean_s}
-            one |= {name: found[name] for name in ("low_s", "high_s")}
-            one |= {name: mean_of(rows, name) for name in ("predict_s", "metric_s", "sync_s")}
-            yield one | {"samples_per_s": samples / mean_s if samples and mean_s else None}
-
-
 def cells(subject: Subject) -> list[tuple[str, list[Entry]]]:
     """Runs of the same settings together, as repeats."""
     found: dict[str, list[Entry]] = {}
@@ -201,7 +189,7 @@ def seconds(subject: Subject) -> Iterator[Row]:
         if not found:
             continue
         rows, workers = [row for one in per_run for row in one], entries[0].workers
-        mean_s = found["mean_s"] or 0.0
+        mean_s = found["mean_s"]
         row: Row = {"run": label, "sync": entries[0].sync}
         row |= {"precision": entries[0].settings.get("precision"), "workers": workers}
         row |= {"runs": len(per_run), "steps": len(rows)} | found
@@ -241,7 +229,7 @@ def own_work_s(row: Row) -> float | None:
     return sum(parts) if None not in parts else None
 
 
-def estimate(values: Iterable[Any]) -> dict[str, float | None]:
+def estimate(values: Iterable[Any]) -> dict[str, Any]:
     """Mean and interval of all numbers of seconds among `values`; empty where there are none.
 
     `spread_s` is the sample standard deviation, `low_s` and `high_s` are the ends of the interval:
@@ -251,18 +239,18 @@ def estimate(values: Iterable[Any]) -> dict[str, float | None]:
     if not known:
         return {}
     center, middle = statistics.fmean(known), statistics.median(known)
-    if len(known) == 1:
-        return {"mean_s": center, "median_s": middle, **dict.fromkeys(INTERVAL)}
-    from scipy import special
+    found = {"mean_s": center, "median_s": middle, "spread_s": None, "low_s": None, "high_s": None}
+    if len(known) > 1:
+        from scipy import special
 
-    spread = statistics.stdev(known)
-    quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * spread / math.sqrt(len(known))
-    interval = zip(INTERVAL, (spread, center - half, center + half), strict=True)
-    return {"mean_s": center, "median_s": middle, **dict(interval)}
+        spread = statistics.stdev(known)
+        quantile = float(special.stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2))
+        half = quantile * spread / math.sqrt(len(known))
+        found |= {"spread_s": spread, "low_s": center - half, "high_s": center + half}
+    return found
 
 
-def of_runs(per_run: list[list[Row]]) -> dict[str, float | None]:
+def of_runs(per_run: list[list[Row]]) -> dict[str, Any]:
     """Over the steps of one run; or over the means of several runs."""
     if len(per_run) > 1:
         return estimate(mean_of(rows, "step_s") for rows in per_run)

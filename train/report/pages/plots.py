@@ -3,7 +3,7 @@
 Another figure is another `Panel`, or another call of `bars`: what is drawn is data.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from train.records.schema import PHASES
+from train.report.data.event_tables import sent
 from train.report.data.over_workers import has_widths
 from train.report.data.scaling import DOUBTFUL
-from train.report.data.tables import add_up
 from train.report.pages import drawing
 from train.report.pages.drawing import COLOURS, DASHES, INK, LINE_IN, MARKERS, duration, text
 
@@ -25,7 +25,6 @@ EXPECTED = "#8A8F98"  # for values that were not measured; 3:1 on light and on d
 NAME_LETTERS = 24  # of a bar's name in one line
 PANEL_IN = 2.1
 MOST_BARS = 18  # in a figure: with more, its type would be below 7 pt on paper
-ALL = slice(None)
 MOST_POINTS = 30  # of a line with markers
 
 
@@ -154,67 +153,66 @@ def over_workers(table: pd.DataFrame, charts: Mapping[str, tuple[str, str]]) -> 
 
 
 def bars(
-    names: Iterable[str],
+    name: str,
     sizes: pd.DataFrame,
     unit: str,
     *,
     fills: Sequence[str] = COLOURS,
-    labels: Iterable[str] | None = None,
+    labels: Sequence[str] = (),
     ends: pd.DataFrame | None = None,
     beside: bool = False,
-    rows: slice = ALL,
     room: float = 1.35,
-) -> str:
-    """A bar for each name: its parts, the columns of `sizes`, stacked or `beside` each other.
+) -> dict[str, str]:
+    """Figures of `MOST_BARS` rows each, by their names, all on one scale.
 
-    Values are printed at the ends, or else `labels`. `ends` has the ends of intervals in two
-    columns; None if nothing was measured twice. If there are many bars, only `rows` are drawn, on
-    the scale of all. The axis is `room` times as long as the longest bar.
+    Each row of `sizes`, with its name in the index, is a bar: its parts are the columns, stacked or
+    `beside` each other. Values are printed at the ends, or else `labels`. `ends` has the ends of
+    intervals in two columns. The axis is `room` times as long as the longest bar.
     """
-    longest = max((sizes if beside else sizes.sum(axis=1)).max().max(), 0 if ends is None else
-                  ends.astype(float).max(axis=None))  # fmt: skip
-    sizes, ends = sizes[rows].reset_index(drop=True), None if ends is None else ends[rows]
-    names = [text(name, NAME_LETTERS) for name in list(names)[rows]]
-    parts, whole = (sizes.shape[1] if beside else 1), sizes.sum(axis=1)
-    heights = [max(parts, 1 + name.count("\n")) for name in names]
-    with drawing.figure_of(0.7 + LINE_IN * sum(heights) + 0.12 * len(names)) as (figure, axes):
-        axis, drawn, left = axes[0][0], [], whole * 0
-        for number, (label, part) in enumerate(sizes.fillna(0).items()):
-            at = sizes.index + (number - (parts - 1) / 2) * 0.4 * beside
-            how = {"height": 0.76 / parts, "color": fills[number % len(fills)], "label": label}
-            drawn.append(axis.barh(at, part, left=left, **how))
+    whole = sizes.sum(axis=1)
+    labels = labels or list(map(as_digits, whole))
+    ends = pd.DataFrame(index=sizes.index, columns=["low_s", "high_s"]) if ends is None else ends
+    longest = pd.concat([sizes if beside else whole, ends.astype(float)]).max(axis=None)
+    found = {}
+    for number, at in enumerate(range(0, len(sizes), MOST_BARS), start=1):
+        rows = slice(at, at + MOST_BARS)
+        names = [text(one, NAME_LETTERS) for one in sizes.index[rows]]
+        parts = sizes[rows].set_axis(names)
+        heights = [max(len(sizes.columns) * beside, 1 + one.count("\n")) for one in names]
+        with drawing.figure_of(0.7 + LINE_IN * sum(heights) + 0.12 * len(names)) as (figure, axes):
+            axis = axes[0][0]
+            look = {"width": 0.76, "color": list(fills), "legend": False}
+            parts.plot.barh(ax=axis, stacked=not beside, **look)
+            drawn, about = list(axis.containers), ""
             if beside:
-                axis.bar_label(drawn[-1], list(map(as_digits, sizes[label])), padding=4)
+                for bar, values in zip(drawn, parts.T.to_numpy(), strict=True):
+                    axis.bar_label(bar, list(map(as_digits, values)), padding=4)
             else:
-                left = left + part
-        if not beside:
-            unit += _intervals(
-                axis, whole, ends, list(labels)[rows] if labels else list(map(as_digits, whole))
-            )
-        if len(drawn) > 1:
-            drawing.legend(figure, drawn)
-        axis.set_yticks(range(len(names)), names)
-        axis.set_ylim(len(names) - 0.4, -0.6)
-        axis.set_xlim(0, room * longest or 1)  # with space for the text at the ends
-        axis.set_xlabel(text(unit, 36))
-        axis.spines["left"].set_visible(False)
-        axis.tick_params(left=False)
-        axis.grid(visible=False)
-        axis.locator_params(axis="x", nbins=4)
-        return drawing.as_svg(figure)
+                about = _intervals(axis, whole[rows], ends[rows], labels[rows])
+            if len(drawn) > 1:
+                drawing.legend(figure, drawn)
+            axis.set_ylim(len(names) - 0.4, -0.6)
+            axis.set_xlim(0, room * longest or 1)  # with space for the text at the ends
+            axis.set_xlabel(text(unit + about, 36))
+            axis.spines["left"].set_visible(False)
+            axis.tick_params(left=False)
+            axis.grid(visible=False)
+            axis.locator_params(axis="x", nbins=4)
+            found[name + (f"_{number}" if number > 1 else "")] = drawing.as_svg(figure)
+    return found
 
 
-def _intervals(axis: Any, whole: Any, ends: pd.DataFrame | None, labels: list[str]) -> str:
-    """Draw the known intervals; return the text of the axis about them."""
-    if ends is None or ends.isna().all(axis=None):
-        axis.bar_label(axis.barh(whole.index, whole, alpha=0), labels=labels, padding=4)
+def _intervals(axis: Any, whole: pd.Series, ends: pd.DataFrame, labels: Sequence[str]) -> str:
+    """Draw the known intervals and `labels`; return the text of the axis about them."""
+    if ends.isna().all(axis=None):
+        axis.bar_label(axis.containers[-1], labels, padding=4)
         return ""
     # no time is negative, whatever an interval of a few values says
     low, high = ends.astype(float).clip(lower=0).to_numpy().T
     reach = [(whole - low).fillna(0).clip(lower=0), (high - whole).fillna(0).clip(lower=0)]
     style = {"ecolor": INK, "capsize": 3, "elinewidth": 1.2}
-    ended = axis.barh(whole.index, whole, xerr=reach, alpha=0, error_kw=style)
-    axis.bar_label(ended, labels=labels, padding=4)
+    ended = axis.barh(range(len(whole)), whole, xerr=reach, alpha=0, error_kw=style)
+    axis.bar_label(ended, labels, padding=4)
     return " (mean, 95 % interval" + (" where known)" if ends.isna().any(axis=None) else ")")
 
 
@@ -225,63 +223,50 @@ def as_digits(value: float) -> str:
     return f"{value:,.0f}".replace(",", "\N{NO-BREAK SPACE}") if value >= 1000 else f"{value:.4g}"
 
 
-def in_parts(
-    name: str, draw: Callable[[pd.DataFrame, slice], str], table: pd.DataFrame
-) -> dict[str, str]:
-    """Figures of `MOST_BARS` rows of `table` each, by their names."""
-    starts = range(0, len(table), MOST_BARS)
-    return {
-        name + (f"_{number}" if number > 1 else ""): draw(table, slice(at, at + MOST_BARS))
-        for number, at in enumerate(starts, start=1)
-    }
-
-
 def phases(
-    colours: Mapping[str, str], whole: str, unit: str, table: pd.DataFrame, rows: slice = ALL
-) -> str:
+    name: str, colours: Mapping[str, str], whole: str, unit: str, table: pd.DataFrame
+) -> dict[str, str]:
     """Bars of `whole` in parts, with the interval of the mean; what no phase accounts for is
     "other", all where one is unknown.
     """
-    sizes = table.reindex(columns=[f"{name}_s" for name in colours]).astype(float)
-    sizes.columns, total = list(colours), table[whole].astype(float)
-    parts = sizes.drop(columns="other").where(~sizes.drop(columns="other").isna().any(axis=1), 0.0)
-    sizes = parts.assign(other=(total - parts.sum(axis=1)).clip(lower=0))
+    table = table.set_index("run")
+    parts = table.reindex(columns=[f"{one}_s" for one in colours if one != "other"]).astype(float)
+    parts = parts.where(~parts.isna().any(axis=1), 0.0)
+    sizes = parts.assign(other=(table[whole].astype(float) - parts.sum(axis=1)).clip(lower=0))
     return bars(
-        table["run"], sizes, unit, fills=list(colours.values()),
-        labels=map(duration, table[whole]), ends=table[["low_s", "high_s"]], rows=rows,
+        name, sizes.set_axis(list(colours), axis=1), unit, fills=list(colours.values()),
+        labels=list(map(duration, table[whole])), ends=table[["low_s", "high_s"]],
     )  # fmt: skip
 
 
-seconds = partial(phases, PHASE_COLOURS, "mean_s", "seconds per iteration")
-evaluation = partial(phases, EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
+seconds = partial(phases, "seconds", PHASE_COLOURS, "mean_s", "seconds per iteration")
+evaluation = partial(phases, "evaluation", EVALUATION_COLOURS, "eval_s", "seconds per evaluation")
 
 
-def memory(table: pd.DataFrame, rows: slice = ALL) -> str:
+def memory(table: pd.DataFrame) -> dict[str, str]:
     """The most memory of one worker, by precision; of its GPU if it has one."""
     on_gpu = table["peak_gpu_memory_bytes"].notna().any()
-    name = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
-    sizes = by_kind(table[name].astype(float) / 2**20, table["precision"].fillna(""))
+    column = "peak_gpu_memory_bytes" if on_gpu else "peak_memory_bytes"
     unit = f"MiB at most, one worker{', of its GPU' if on_gpu else ''}"
-    return bars(table["run"], sizes, unit, rows=rows)
+    sizes = by_kind(table.set_index("run"), column, "precision") / 2**20
+    return bars("memory", sizes, unit)
 
 
-def throughput(table: pd.DataFrame, rows: slice = ALL) -> str:
+def throughput(table: pd.DataFrame) -> dict[str, str]:
     """Samples per second of all workers together, by workers, in a colour for each precision."""
-    table = table.sort_values("workers", kind="stable")
-    rates = table["samples_per_s"].astype(float)
-    sizes = by_kind(rates, table["precision"].fillna(""))
-    return bars(table["run"], sizes, "samples per second, all workers", rows=rows)
+    table = table.sort_values("workers", kind="stable").set_index("run")
+    sizes = by_kind(table, "samples_per_s", "precision")
+    return bars("throughput", sizes, "samples per second, all workers")
 
 
-def by_kind(values: Any, kinds: Any) -> pd.DataFrame:
-    """A column for each kind, so that its bars have a colour of their own."""
+def by_kind(table: pd.DataFrame, column: str, kind: str) -> pd.DataFrame:
+    """The values of `column`, in a column for each `kind`, so that its bars have a colour."""
+    values, kinds = table[column].astype(float), table[kind].fillna("")
     return pd.DataFrame({str(one): values.where(kinds == one, 0.0) for one in kinds.unique()})
 
 
-def traffic(totals: pd.DataFrame, rows: slice = ALL) -> str:
+def traffic(totals: pd.DataFrame) -> dict[str, str]:
     """The expected bytes of all hosts of a run, beside the counted ones."""
-    sent = totals[totals["direction"] == "sent"].groupby("run", sort=False)
-    table = sent[["expected_bytes", "observed_bytes"]].agg(add_up).astype(float) / 1e6
-    table.columns = ["expected", "counted"]
+    table = sent(totals).set_axis(["expected", "counted"], axis=1)
     unit, fills = "MB sent, all hosts and epochs", (EXPECTED, COLOURS[0])
-    return bars(table.index, table, unit, fills=fills, beside=True, rows=rows)
+    return bars("traffic", table, unit, fills=fills, beside=True)

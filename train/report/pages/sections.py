@@ -81,11 +81,11 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     table = tables.metrics(subject)
     yield "metrics", table, {"figures": over_epochs(table)}
     table = tables.seconds(subject)
-    yield "seconds", table, {"figures": plots.in_parts("seconds", plots.seconds, table)}
+    yield "seconds", table, {"figures": plots.seconds(table) if len(table) else {}}
     # over workers where there are several numbers of them, else bars
     figures = plots.over_workers(training, charts["throughput"])
     if len(training) > 1 and not figures:
-        figures = plots.in_parts("throughput", plots.throughput, training)
+        figures = plots.throughput(training)
     columns = ["run", "precision", "workers", "samples_per_s", "samples_per_s_per_worker"]
     yield "throughput", training.reindex(columns=columns), {"figures": figures}
     table = scaling.speedup(subject)
@@ -94,12 +94,12 @@ def _parts(subject: Subject, charts: Charts) -> Iterator[tuple[str, pd.DataFrame
     yield "prediction", table.drop(columns="folders", errors="ignore"), {}
     yield "ranks", tables.per_rank(subject), {}
     table = over_workers.evaluation(subject)
-    figures = plots.in_parts("evaluation", plots.evaluation, table) if len(table) > 1 else {}
+    figures = plots.evaluation(table) if len(table) > 1 else {}
     figures |= plots.over_workers(table, charts["evaluation"])
     shown = [name for name in table if name not in ("series", "base_workers")]
     yield "evaluation", table, {"figures": figures, "shown": shown}
     table = over_workers.memory(subject)
-    figures = plots.in_parts("memory", plots.memory, table) if len(table) > 1 else {}
+    figures = plots.memory(table) if len(table) > 1 else {}
     yield "memory", table, {"figures": figures}
     table = event_tables.traffic(subject)
     yield "traffic", table, _of_traffic(table) if len(table) else {}
@@ -128,5 +128,5 @@ def _of_traffic(table: pd.DataFrame) -> dict[str, Any]:
             f"times the expected bytes (from {min(ratios):.3f} to {max(ratios):.3f})."
         )
     lines += [f"Noted while measuring: {note}." for note in table["note"].dropna().unique()]
-    figures = {"traffic": plots.traffic(totals)} if len(totals) else {}
+    figures = plots.traffic(totals) if len(totals) else {}
     return {"lines": lines, "figures": figures, "data": {"traffic_totals": totals}}

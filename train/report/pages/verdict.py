@@ -10,7 +10,7 @@ from train.report.data import event_tables, over_workers, scaling, tables
 from train.report.data.reader import Row, mean, numbers
 from train.report.data.scaling import DOUBTFUL
 from train.report.data.subject import Entry, Subject
-from train.report.data.tables import add_up, frame, records
+from train.report.data.tables import frame, records
 from train.report.pages import provenance
 from train.report.pages.drawing import duration, link_rate, with_interval
 
@@ -74,8 +74,9 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
     For repeats, numbers are means.
     """
     of_steps, of_gains = ({row["run"]: row for row in rows} for rows in (seconds, gains))
-    of_evaluation = {row["run"]: row for row in records(tables.evaluation_seconds(subject))}
+    of_evaluation = {row["run"]: row for row in records(over_workers.evaluation(subject))}
     names, traffic = tables.main_metrics(subject), event_tables.traffic(subject)
+    sent = event_tables.sent(event_tables.traffic_totals(traffic)) if len(traffic) else traffic
     rows = []
     for label, entries in tables.cells(subject):
         timed, gain = of_steps.get(label, {}), of_gains.get(label, {})
@@ -90,7 +91,8 @@ def _table(subject: Subject, seconds: list[Row], gains: list[Row]) -> pd.DataFra
             row["seconds_per_evaluation"] = _seconds(made, "eval_s")
             row["evaluated_samples_per_s"] = made.get("samples_per_s")
         row |= {name: mean(tables.last_metric(one, name) for one in entries) for name in names}
-        rows.append(row | {"losses": _equality(entries, subject)} | _traffic(entries, traffic))
+        row["losses"] = _equality(entries, subject)
+        rows.append(row | dict(sent.reindex([one.name for one in entries]).mean()))
     table = frame(rows)
     if len(table) and set(table["state"]) == {"done"}:  # the first line says that about all of them
         table = table.drop(columns="state")
@@ -129,8 +131,8 @@ def _seconds(row: Row, column: str) -> str | None:
 
 
 def _last_loss(entry: Entry) -> float | None:
-    curve = tables.curve(entry.run)
-    return curve[max(curve)] if curve else None
+    losses = tables.curve(entry.run).dropna()
+    return losses.iloc[-1] if len(losses) else None
 
 
 def _equality(entries: list[Entry], subject: Subject) -> str | None:
@@ -138,34 +140,19 @@ def _equality(entries: list[Entry], subject: Subject) -> str | None:
     gaps: list[tuple[float, str]] = []
     for entry in entries:
         base = tables.reference(entry, subject)
-        if base is entry:
+        if base is None:
             continue
-        known, own = tables.curve(base.run), tables.curve(entry.run)
-        if any(
-            row["step"] in known and row["step"] not in own for row in tables.all_steps(entry.run)
-        ):
+        known, own = tables.curve(base.run).dropna(), tables.curve(entry.run)
+        if known.index.isin(own.index[own.isna()]).any():
             return "not a number"
-        if (gap := tables.largest_gap(entry, base)) is not None:
-            gaps.append((gap[0], base.title or base.sync))
+        if len(gap := tables.apart(base, entry)):
+            gaps.append((gap.max(), base.title or base.sync))
     if not gaps:
         others = [one for one in subject.entries if one not in entries]
         is_base = any(tables.reference(one, subject) in entries for one in others)
         return "reference" if is_base else None
     furthest, of = max(gaps)
     return "equal" if furthest == 0 else f"within {furthest:.1g} of {of}"
-
-
-def _traffic(entries: list[Entry], table: pd.DataFrame) -> Row:
-    """The expected MB of all hosts of a run, and the MB that their interfaces counted."""
-    if not len(table):
-        return {}
-    sent = table[(table["direction"] == "sent") & table["epoch"].astype(bool)]
-    of_runs = [rows for entry in entries if len(rows := sent[sent["run"] == entry.name])]
-    columns = {"MB_expected": "expected_bytes", "MB_counted": "observed_bytes"}
-    return {
-        name: mean(None if (one := add_up(rows[column])) is None else one / 1e6 for rows in of_runs)
-        for name, column in columns.items()
-    }
 
 
 def _shared_cores(subject: Subject) -> Iterator[str]:
