@@ -239,20 +239,11 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def read_objects(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
-    """The objects in `count` bytes from `start` on; in all that follow if `count` is negative.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    with path.open("rb") as file:
-        file.seek(max(start, 0))
-        return json_objects(file.read(count))
-
-
 def last_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in the last `TAIL_BYTES`; none if there is no such file."""
     try:
-        return read_objects(path, path.stat().st_size - TAIL_BYTES)
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return json_objects(file.read())
     except OSError:  # put aside as we look
         return []

@@ -127,10 +127,9 @@ def _busy(hosts: Sequence[str]) -> Iterator[None]:
             program.wait()
 
 
-def _testbed(*words: str) -> str:
+def _testbed(*words: str) -> None:
     done = subprocess.run(
         [sys.executable, TESTBED, *words], capture_output=True, text=True, timeout=180, check=False
     )
     if done.returncode:
         raise MusterError(done.stderr.strip().removeprefix("error: "))
-    return done.stdout

@@ -4,7 +4,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from launch.agent.processes.die_with_parent import die_with_parent
@@ -21,7 +22,6 @@ class Work:
     log: Path  # of its output
     begin: Callable[[int], Sequence[str]]  # its words, by its place among those at a time, if any
     ended: Callable[[int, float], None]  # heeds its exit code, and its seconds
-    cwd: Path = field(default_factory=Path.cwd)
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
@@ -61,14 +61,9 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
     with work.log.open("w", encoding="utf-8") as output:
         return subprocess.Popen(
             words,
-            cwd=work.cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,  # this process passes a terminal's Ctrl-C on, once
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  # there are no threads here
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  # no threads here
         )
-
-
-def _end_with_parent() -> None:
-    die_with_parent(signal.SIGTERM)

@@ -1,6 +1,5 @@
 """Parse a sweep's command into cells, each a command line of launch/submit.py."""
 
-import itertools
 import json
 import shlex
 import sys
@@ -35,7 +34,7 @@ class Cell:
     id: str
     settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
     words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
-    parsed: CommandLine
+    parsed: CommandLine = field(init=False)  # those words, once they are checked
     # Of a study only.
     repeat: int | None = None
     name: str | None = None  # of its entry; None: named by its settings
@@ -153,7 +152,7 @@ def from_grid(
             words = [*flags, "--", *program, *values]
         else:
             words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
-        cells.append((cell_id, point, words))
+        cells.append(Cell(cell_id, point, tuple(words)))
     if name is None:
         fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
@@ -164,47 +163,39 @@ def from_grid(
 def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
     """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
-    `flags` come before the words of each.
+    `flags` come before the words of each, of which the last is the folder of a function, relative
+    to the file's.
 
     Raises:
         UsageError: no run could be like that; every problem at once.
     """
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    cells = checked(
-        [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
-    )
-    return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
+    raw = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = []
+    for one in raw:
+        *words, folder = one["words"]
+        function = str(path.absolute().parent / folder)
+        cells.append(Cell(one["id"], {}, (*flags, *words, function)))
+    return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
 
 
-def _placed(words: Sequence[Any], file: Path) -> list[str]:
-    """The words of a cell; a function's path is relative to the file's folder."""
-    before = ["", *map(str, words)]
-    return [
-        str(file.absolute().parent / word) if last == "--function" else word
-        for last, word in itertools.pairwise(before)
-    ]
-
-
-def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
+def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The cells, if launch/submit.py would accept each, as far as that is known here.
-
-    `found`: the name of each, its settings, and its words.
 
     Raises:
         UsageError: it would not; every problem at once.
     """
-    if not found:
+    if not cells:
         raise UsageError("a sweep without runs; give it at least one")
-    cells, count = [], Counter(cell_id for cell_id, *_ in found)
+    count = Counter(cell.id for cell in cells)
     problems = [
         f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
     ]
-    for cell_id, settings, words in found:
+    for cell in cells:
         try:
-            checked_name("", cell_id)
-            cells.append(Cell(cell_id, settings, tuple(words), CommandLine.of(words)))
+            checked_name("", cell.id)
+            cell.parsed = CommandLine.of(cell.words)
         except UsageError as error:
-            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
+            problems += [f"{cell.id}: {line}" for line in str(error).splitlines()]
     refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
     for one in (cell.parsed for cell in cells):
