@@ -106,10 +106,8 @@ def dashed(name: str) -> str:
 
 
 def dashed_flags(words: Sequence[str]) -> list[str]:
-    """Every flag before `--`, spelt with dashes; underscores are equal to them."""
-    own = words.index("--") if "--" in words else len(words)
-    spelt = [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words[:own]]
-    return [*spelt, *words[own:]]
+    """Every flag, spelt with dashes; underscores are equal to them."""
+    return [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words]
 
 
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:

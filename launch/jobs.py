@@ -62,6 +62,8 @@ def main() -> int:
                 "there is no jobs debug any more; jobs stacks says where each rank is, and "
                 "breakpoint() works in a program that runs alone: python train.py"
             )
+        case "fetch":  # `muster` itself takes it to the login node
+            raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
         case _:
             run = _find(root, args.run)
             run_state.cancel(run, print)
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
+    verbs.add_parser("fetch", parents=[printed], help="copy its files here from its login node")
     return parser
 
 

@@ -30,13 +30,13 @@ TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
 def main() -> int:
-    own, program = split(dashed_flags(own_arguments()))
+    own, program = split(own_arguments())
     if program:
         raise UsageError(
             f"a study runs the trainer that comes with Muster; for values of {program[0]}: "
             "muster sweep"
         )
-    args, more = _parser().parse_known_args(own)
+    args, more = _parser().parse_known_args(dashed_flags(own))
     if args.json:
         json_output.begin()
     flags = (word.partition("=")[0] for word in more)

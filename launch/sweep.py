@@ -29,8 +29,8 @@ from muster.run_files import project_of
 
 
 def main() -> int:
-    own, program = split(dashed_flags(own_arguments()))
-    args, flags = _parser().parse_known_args(own)
+    own, program = split(own_arguments())
+    args, flags = _parser().parse_known_args(dashed_flags(own))
     if args.json:
         json_output.begin()
     if args.at_once < 1:
