@@ -97,8 +97,7 @@ def cluster(name: str | None) -> list[Given]:
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    paths = {name for name, hint in OF_CLUSTER.items() if Path in (hint, *get_args(hint))}
-    return [] if name is None else clusters.settings_of(name, OF_CLUSTER, paths)
+    return [] if name is None else clusters.settings_of(name, OF_CLUSTER)
 
 
 def dashed(name: str) -> str:

@@ -169,12 +169,12 @@ def _list(runs: Sequence[Path]) -> None:
     from rich.table import Table
 
     pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
-    json_output.emit("runs", runs=[run_document.brief(*pair) for pair in pairs])
+    documents = [run_document.brief(*pair) for pair in pairs]
+    json_output.emit("runs", runs=documents)
     table = Table(box=None, pad_edge=False)
     for column in ("run", "through", "job", "state", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
-    for run, state in pairs:
-        known = run_document.brief(run, state)
+    for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
         table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)

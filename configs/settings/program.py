@@ -50,8 +50,8 @@ class RunConfig(Config):
     quiet: bool = neutral(False, "print errors only", aliases=["-q"])
 
     def _problems(self) -> Iterator[str]:
-        if self.run_id is not None and not _is_name(self.run_id):
-            yield f"--run-id {self.run_id!r}: use letters, digits, '.', '_', '-', '+' and '='"
+        if self.run_id is not None:
+            yield from name_problems("--run-id ", self.run_id)
 
     @property
     def logs_root(self) -> Path:
@@ -147,9 +147,11 @@ def _text_problems(flag: str, path: Path) -> Iterator[str]:
         yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
-def _is_name(text: str) -> bool:
-    plain = text.translate(str.maketrans("", "", "._-+="))
-    return plain.isascii() and plain.isalnum() and not text.startswith((".", "-"))
+def name_problems(flag: str, name: str) -> Iterator[str]:
+    """A line if `name` cannot be that of a run, and so of a folder."""
+    plain = name.translate(str.maketrans("", "", "._-+="))
+    if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
+        yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
 
 
 def _read(path: Path) -> dict[str, str]:

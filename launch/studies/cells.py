@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs.settings.program import RunConfig
+from configs.settings.program import name_problems
 from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
@@ -157,7 +157,8 @@ def from_grid(
         fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
-    return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
+    refuse(name_problems("--name ", name))
+    return Sweep(name, checked(cells), f"sweep {name}")
 
 
 def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
@@ -175,7 +176,8 @@ def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
         *words, folder = one["words"]
         function = str(path.absolute().parent / folder)
         cells.append(Cell(one["id"], {}, (*flags, *words, function)))
-    return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
+    refuse(name_problems("--name ", name))
+    return Sweep(name, checked(cells), f"sweep {name}")
 
 
 def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -192,7 +194,7 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     ]
     for cell in cells:
         try:
-            checked_name("", cell.id)
+            refuse(name_problems("", cell.id))
             cell.parsed = CommandLine.of(cell.words)
         except UsageError as error:
             problems += [f"{cell.id}: {line}" for line in str(error).splitlines()]
@@ -202,19 +204,6 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         if isinstance(program := one.program(Path.cwd()), UserProgram):
             program.check(launcher_of(one).assume().nodes[0].python)
     return tuple(cells)
-
-
-def checked_name(flag: str, name: str) -> str:
-    """`name`, if it can be the name of a folder, like a run id.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    try:
-        RunConfig(run_id=name)
-    except UsageError as error:
-        raise UsageError(str(error).replace("--run-id ", flag)) from None
-    return name
 
 
 def _problems(one: CommandLine) -> Iterator[str]:

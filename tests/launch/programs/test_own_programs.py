@@ -45,15 +45,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.fixture
-def project(tmp_path) -> Path:
-    root = tmp_path / "project"
-    (root / "configs").mkdir(parents=True)
-    (root / "configs" / "__init__.py").touch()
-    (root / "train.py").write_text(DDP)
-    return root
-
-
 def only_run(project: Path) -> Path:
     (run_dir,) = (project / "logs").iterdir()
     return run_dir

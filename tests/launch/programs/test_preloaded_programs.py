@@ -33,16 +33,6 @@ if WHOLE:
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
-@pytest.fixture
-def project(tmp_path) -> Path:
-    """A program, and a package of its own."""
-    root = tmp_path / "project"
-    (root / "configs").mkdir(parents=True)
-    (root / "configs" / "__init__.py").touch()
-    (root / "train.py").write_text(DDP)
-    return root
-
-
 def run(project: Path, *words: str) -> tuple[int, str, str]:
     """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
     return submit(*LOCAL, *words, cwd=project, python=sys.executable)

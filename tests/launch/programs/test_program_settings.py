@@ -10,13 +10,6 @@ from tests.launch.submit import submit
 LOCAL = ["--launcher", "local"]
 
 
-@pytest.fixture
-def project(tmp_path) -> Path:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "train.py").touch()
-    return tmp_path / "project"
-
-
 SAFE = {
     "PYTHONSAFEPATH": "1",
     "PYTHONOPTIMIZE": "2",

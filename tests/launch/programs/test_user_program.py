@@ -11,22 +11,12 @@ from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
 
 
-@pytest.mark.parametrize(
-    ("argv", "program"),
-    [
-        (["--nodes", "2"], []),
-        (["--nodes", "2", "--", "a.py", "--nodes", "3"], ["a.py", "--nodes", "3"]),
-        (["--", "a.py", "--", "b"], ["a.py", "--", "b"]),
-    ],
-)
-def test_only_the_first_separator_counts(argv, program):
-    assert split(argv)[1] == program
-
-
-@pytest.mark.parametrize("argv", [["--"], ["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]])
-def test_a_separator_without_a_program_is_refused(argv):
-    with pytest.raises(UsageError, match="no program follows after --"):
-        split(argv)
+def test_only_the_first_separator_counts_and_a_program_follows_it():
+    assert split(["--nodes", "2"]) == (["--nodes", "2"], [])
+    assert split(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
+    for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
+        with pytest.raises(UsageError, match="no program follows after --"):
+            split(argv)
 
 
 @pytest.mark.parametrize(
