@@ -34,9 +34,7 @@ def test_four_pretend_nodes_train_together(tmp_path):
     assert json.loads((run_dir / "summary.json").read_text())["world_size"] == 4
     plan = json.loads((run_dir / "launch.json").read_text())["nodes"]
     assert [node["node_rank"] for node in plan] == [0, 1, 2, 3]
-    assert sorted(path.name for path in (run_dir / "workers").glob("*.out")) == [
-        f"rank_0000{rank}.out" for rank in range(4)
-    ]
+    assert len(list((run_dir / "workers").glob("rank_0000[0-3].out"))) == 4
     assert (run_dir / "config.yaml").exists() and (run_dir / "agents" / "node_00003.log").exists()
     assert alive(tmp_path) == []
 
