@@ -69,15 +69,17 @@ def launch(
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
         TypeError: the function or its arguments cannot be pickled.
     """
-    problems = [*arguments.function("function", function)]
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        problems.append(f"kwargs is a {type(kwargs).__name__}; give a dict: kwargs={{'lr': 0.1}}")
+    kwargs = {} if kwargs is None else kwargs
+    problems = [
+        *arguments.function("function", function),
+        *arguments.kind("kwargs", kwargs, Mapping, "a dict: kwargs={'lr': 0.1}"),
+    ]
     refuse(problems, where="muster.launch: ")
     name = _name_of(function)
     run_id = _new_run_id(name)
     words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
-        write_call(Path(folder), name, function, args, kwargs or {})
+        write_call(Path(folder), name, function, args, kwargs)
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
         run_command(MUSTER, "run", *words, *where, env=env)
     return job(run_id)
@@ -109,9 +111,8 @@ def map_items(
     problems = [
         *arguments.function("function", function),
         *arguments.whole_number("at_once", at_once, 1),
+        *arguments.kind("items", items, Iterable, "a list of them"),
     ]
-    if not isinstance(items, Iterable):
-        problems.append(f"items is a {type(items).__name__}; give a list of them")
     refuse(problems, where="muster.map: ")
     name = _name_of(function)
     words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
