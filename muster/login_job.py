@@ -41,7 +41,7 @@ class LoginJob(Job):
         run_command(MUSTER, "jobs", *self._login, "fetch", self.run_id, *into)
         return code
 
-    def wait_some(self, seconds: float) -> int | None:
+    def _wait_some(self, seconds: float) -> int | None:
         """Wait there."""
         code: int | None = self._answer("wait", str(seconds))["code"]
         return code
@@ -63,7 +63,7 @@ def main() -> int:
     verb, run_dir, *seconds = sys.argv[1:]
     job, code = Job(run_dir), None
     if verb == "wait":
-        code = job.wait_some(float(seconds[0]))
+        code = job._wait_some(float(seconds[0]))
     elif verb == "cancel":
         job.cancel()
     print(json.dumps({"code": code, **asdict(job.status())}))

@@ -157,13 +157,13 @@ class Job:
         end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, end_s - time.monotonic())
-            code = self.wait_some(min(SLICE_S, left_s))
+            code = self._wait_some(min(SLICE_S, left_s))
             if code is not None:
                 return code
             if left_s <= SLICE_S:
                 raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
 
-    def wait_some(self, seconds: float) -> int | None:
+    def _wait_some(self, seconds: float) -> int | None:
         """Like `wait`, for so long at most; None if the run goes on."""
         began = asked = time.monotonic()
         while True:
