@@ -85,7 +85,6 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     assert re.search(
         r"error: rank 2 on \S+ failed first, at \d\d:\d\d:\d\d; the others stopped", err
     )
-    assert err.count("Traceback") == 1 and f"run folder: {only_run(project)}" in err
     end = json.loads((only_run(project) / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
     assert f'File "{project}/train.py", line ' in end["message"]
