@@ -6,17 +6,21 @@ code, or null, and the status.
 
 import json
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from muster import errors
+from muster import arguments, errors
 from muster.command import LOGIN
+from muster.errors import refuse
 from muster.remote_job import MUSTER, Job, Status, run_command
 from muster.run_files import project_of
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
+SLICE_S = 60.0  # of waiting: the process there ends so long after this one has gone
 
 
 class LoginJob(Job):
@@ -31,20 +35,29 @@ class LoginJob(Job):
 
     def status(self) -> Status:
         """What the run is doing now."""
-        answer = self._answer("status")
-        return Status(answer["word"], answer["is_over"], answer["detail"], tuple(answer["notes"]))
+        return _status(self._answer("status"))
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """As for any job; the function's results are then here."""
-        code = super().wait(timeout_s)
+        """Wait until it is over; return its exit code. The function's results are then here.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_s` seconds.
+        """
+        if timeout_s is not None:
+            refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
+        began = time.monotonic()
+        while True:
+            passed_s = time.monotonic() - began
+            left_s = SLICE_S if timeout_s is None else max(0.0, timeout_s - passed_s)
+            answer = self._answer("wait", str(min(SLICE_S, left_s)))
+            if answer["code"] is not None:
+                break
+            if left_s <= SLICE_S and timeout_s is not None:
+                state = _status(answer)
+                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {state}")
         into = ("--results", "--to", str(self.run_dir.parent))
         run_command(MUSTER, "jobs", *self._login, "fetch", self.run_id, *into)
-        return code
-
-    def _wait_some(self, seconds: float) -> int | None:
-        """Wait there."""
-        code: int | None = self._answer("wait", str(seconds))["code"]
-        return code
+        return int(answer["code"])
 
     def cancel(self) -> None:
         """End the run and everything it started; return when that is done."""
@@ -59,11 +72,16 @@ class LoginJob(Job):
         return [*self._login, "--logs-dir", str(Path(self.remote_dir).parent), verb, self.run_id]
 
 
+def _status(answer: Mapping[str, Any]) -> Status:
+    return Status(answer["word"], answer["is_over"], answer["detail"], tuple(answer["notes"]))
+
+
 def main() -> int:
     verb, run_dir, *seconds = sys.argv[1:]
     job, code = Job(run_dir), None
     if verb == "wait":
-        code = job._wait_some(float(seconds[0]))
+        with suppress(TimeoutError):
+            code = job.wait(float(seconds[0]))
     elif verb == "cancel":
         job.cancel()
     print(json.dumps({"code": code, **asdict(job.status())}))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import pickle
 import reprlib
@@ -42,7 +41,6 @@ from muster.writing import read_json
 CHECKOUT = Path(__file__).resolve().parent.parent
 MUSTER = "muster/command.py"
 LOOK_S = 0.1
-SLICE_S = 60.0  # of waiting: what waits on a login node ends so long after this process has gone
 ASK_S = 10.0  # between questions whether the run is still led, or the job still queued
 BEGIN_S = 30.0  # from the creation of a run's folder to its leader's record
 SEEN_S = 1.0  # at most, until a cancel file is seen
@@ -154,17 +152,6 @@ class Job:
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
-        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left_s = max(0.0, end_s - time.monotonic())
-            code = self._wait_some(min(SLICE_S, left_s))
-            if code is not None:
-                return code
-            if left_s <= SLICE_S:
-                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
-
-    def _wait_some(self, seconds: float) -> int | None:
-        """Like `wait`, for so long at most; None if the run goes on."""
         began = asked = time.monotonic()
         while True:
             end, now = read_json(run_files.EXIT.path(self.run_dir)), time.monotonic()
@@ -175,8 +162,8 @@ class Job:
                 if self.status().is_over:
                     end = read_json(run_files.EXIT.path(self.run_dir))
                     return int(end["code"]) if end is not None else LOST
-            if now - began > seconds:
-                return None
+            if timeout_s is not None and now - began > timeout_s:
+                raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
             time.sleep(LOOK_S)
 
     def results(self, timeout_s: float | None = None) -> list[Any]:
