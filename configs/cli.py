@@ -3,9 +3,9 @@
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import Field, asdict, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
@@ -27,12 +27,13 @@ NOT_REPEATED = frozenset(
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
+Known = Mapping[str, Field[Any]]
 # The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
-    name: hint
+    item.name: item.type
     for cls in (LaunchConfig, SshConfig, SlurmConfig, ProgramConfig)
-    for name, hint in get_type_hints(cls).items()
-    if name not in NOT_REPEATED
+    for item in fields(cls)
+    if item.name not in NOT_REPEATED
 } | {name: Path if name == "login_config" else str for name in LOGIN}
 
 
@@ -55,58 +56,48 @@ def parse(
         SystemExit: 0, after --help.
     """
     known = {item.name: item for cls in classes for item in fields(cls)}
-    hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
-    raw, problems = _typed_in(classes, argv, has_more=bool(first))
-    last = {one.name: one.text for one in raw}
-    shown = first if first and "help_all" not in last else known
-    values = {name: item.default for name, item in known.items()}
+    typed, wrong_words = _typed_in(classes, argv)
+    last = {one.name: one.text for one in typed}
     made = classes if made is None else made
-    path = recipe_of(last.get("task")) if TrainConfig in made else None
-    path = Path(last["config"]) if "config" in last else path
-    if path is not None:
-        from_path, file_problems = from_file(path, FILE_KEYS)
-        wanted = [one for one in from_path if one.name in known]
-        values |= _values(wanted, hints, file_problems)
-        file_problems += _one_size(values, from_path, f"{path}: ")
-        problems = file_problems + problems
-    values |= _values([one for one in _on(last) if one.name in known], hints, problems)
-    if last.keys() & {"help", "help_all"}:
-        parser_of(classes, hints, values, prog, description, shown).print_help()
+    path = Path(last["config"]) if "config" in last else None
+    if path is None and TrainConfig in made:
+        path = _recipe_of(last.get("task", TrainConfig.task))
+    of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
+    levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (typed, wrong_words)]
+    asks_help = bool(last.keys() & {"help", "help_all"})
+    values = {name: item.default for name, item in known.items()}
+    problems: list[str] = []
+    for level, wrong in levels[:-1] if asks_help else levels:
+        own = [one for one in level if one.name in known]
+        problems += wrong
+        values |= _values(own, known, problems)
+        problems += _one_size(values, own)
+    if asks_help:
+        shown = first if first and "help_all" not in last else known
+        parser_of(classes, values, prog, description, shown).print_help()
         sys.exit(0)
-    separators = {name: item.metadata.get("repeats") for name, item in known.items()}
-    raw = joined([one for one in raw if one.name in known], separators)
-    values |= _values(raw, hints, problems)
-    refuse([*problems, *_one_size(values, raw)])
+    refuse(problems)
     return _build(made, values)
 
 
-def given(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """The settings in `argv` and in the file of its --config, unchecked."""
-    raw, _ = _typed_in(classes, argv)
-    paths = [Path(one.text) for one in raw if one.name == "config"][-1:]
-    return [one for path in paths for one in from_file(path, FILE_KEYS)[0]] + raw
+def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
+    """The settings in `argv` and in the file of its --config, unchecked; a later one counts.
+
+    With `on_cluster` also those of the cluster that --on names.
+    """
+    typed, _ = _typed_in(classes, argv)
+    last = {one.name: one.text for one in typed}
+    of_file = from_file(Path(last["config"]), FILE_KEYS)[0] if "config" in last else []
+    return [*of_file, *cluster(last.get("on") if on_cluster else None), *typed]
 
 
-def sources(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """All settings from all sources; a later one overrides an earlier one."""
-    raw, _ = _typed_in(classes, argv)
-    typed = {one.name: one.text for one in raw}
-    return [*(one for one in given(classes, argv) if one.where), *_on(typed), *raw]
-
-
-def _on(last: Mapping[str, str]) -> list[Given]:
-    """The settings of the cluster that --on names."""
-    return cluster(last["on"]) if "on" in last else []
-
-
-def cluster(name: str) -> list[Given]:
+def cluster(name: str | None) -> list[Given]:
     """The settings of a cluster in muster.toml, without those of its login node.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
-    paths = {name for name, hint in OF_CLUSTER.items() if Path in (hint, *get_args(hint))}
-    return clusters.settings_of(name, OF_CLUSTER, paths)
+    return [] if name is None else clusters.settings_of(name, OF_CLUSTER)
 
 
 def dashed(name: str) -> str:
@@ -114,44 +105,28 @@ def dashed(name: str) -> str:
 
 
 def dashed_flags(words: Sequence[str]) -> list[str]:
-    """Every flag before `--`, spelt with dashes; underscores are equal to them."""
-    own = words.index("--") if "--" in words else len(words)
-    spelt = [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words[:own]]
-    return [*spelt, *words[own:]]
+    """Every flag, spelt with dashes; underscores are equal to them."""
+    return [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words]
 
 
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is not
 
 
-def joined(raw: Sequence[Given], separators: Mapping[str, str | None]) -> list[Given]:
-    """`raw` with the texts of each repeatable setting joined by its separator."""
-    texts: dict[str, list[str]] = {}
-    for one in raw:
-        texts.setdefault(one.name, []).append(one.text)
-    return [
-        *(one for one in raw if not separators[one.name]),
-        *(Given(name, end.join(texts[name])) for name in texts if (end := separators[name])),
-    ]
-
-
-def _typed_in(
-    classes: Sequence[type], argv: Sequence[str], *, has_more: bool = True
-) -> tuple[list[Given], list[str]]:
+def _typed_in(classes: Sequence[type], argv: Sequence[str]) -> tuple[list[Given], list[str]]:
     """What `argv` sets, and a line for each of its words that are wrong.
 
     Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
     errors are.
     """
-    flags = {"--help": "help", "-h": "help", "--config": "config"}
-    flags |= {"--help-all": "help_all"} if has_more else {}
+    flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
     switches = {"help", "help_all"}
-    for cls in classes:
-        switches |= {name for name, hint in get_type_hints(cls).items() if hint is bool}
-        for item in fields(cls):
-            spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
-            spellings += [f"--no-{item.name}"] if item.name in switches else []
-            flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    for item in (item for cls in classes for item in fields(cls)):
+        spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+        if item.type is bool:
+            switches.add(item.name)
+            spellings.append(f"--no-{item.name}")
+        flags |= dict.fromkeys(map(dashed, spellings), item.name)
     program = "; a program of your own follows after --: -- train.py"
     hint = program if ProgramConfig in classes else ""
     raw, problems = [], []
@@ -180,9 +155,9 @@ def _typed_in(
     return raw, problems
 
 
-def recipe_of(task: str | None) -> Path | None:
+def _recipe_of(task: str) -> Path | None:
     """The file that is read without --config: configs/TASK.yaml, if there is one."""
-    path = REPOSITORY / "configs" / f"{Path(task or TrainConfig.task).name}.yaml"
+    path = REPOSITORY / "configs" / f"{Path(task).name}.yaml"
     return path if path.exists() else None
 
 
@@ -190,14 +165,14 @@ def to_argv(config: TrainConfig) -> list[str]:
     """The flags that make `config` again, given the recipe of its task: the inverse of `parse`."""
     task = f"--task={config.task}"
     (recipe,) = parse([TrainConfig], [task], prog="", description="")
-    return [task, *_changed(config, recipe)]
+    return [task, *changed(config, recipe)]
 
 
-def _changed(config: Any, base: Any) -> list[str]:
+def changed(config: Any, base: Any) -> list[str]:
     """The flags that make `config` of `base`."""
     names = [item.name for item in fields(config) if item.name not in _void(config)]
-    changed = [name for name in names if getattr(config, name) != getattr(base, name)]
-    return [word(name, getattr(config, name)) for name in changed]
+    pairs = ((name, getattr(config, name)) for name in names)
+    return [word(name, value) for name, value in pairs if value != getattr(base, name)]
 
 
 def _void(config: Any) -> set[str]:
@@ -205,19 +180,11 @@ def _void(config: Any) -> set[str]:
     return {"batch_size"} if getattr(config, "local_batch_size", None) is not None else set()
 
 
-def program_argv(program: str, train: TrainConfig, bench: BenchConfig) -> list[str]:
-    """The flags of `program`: those that make `train` again, and its own of the bench."""
-    if program != "bench_collectives":
-        return to_argv(train)
-    of_train = for_bench(to_argv(replace(train, task=TrainConfig.task)))
-    return [*of_train, *_changed(bench, BenchConfig())]
-
-
 def for_bench(argv: Sequence[str]) -> list[str]:
     """Of the flags of a run of our trainer those that its bench of collectives heeds, too."""
     typed, _ = _typed_in(FILE_CLASSES, argv)
     without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
-    return [f"--{dashed(one.name)}={one.text}" for one in typed if one.name not in without_use]
+    return [word(one.name, one.text) for one in typed if one.name not in without_use]
 
 
 def to_yaml(*configs: Any) -> str:
@@ -231,25 +198,31 @@ def to_yaml(*configs: Any) -> str:
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
-def _values(raw: Iterable[Given], hints: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
-    values = {}
+    values: dict[str, Any] = {}
     for one in raw:
         try:
-            values[one.name] = _value(hints[one.name], one.text)
+            value = _value(known[one.name].type, one.text)
         except (ValueError, KeyError):
-            problems.append(_wrong(one, kind_of(hints[one.name])))
+            gone = GONE_VALUES.get((one.name, one.text))
+            problem = f"{one.spelt}: expected {kind_of(known[one.name].type)}, got {one.text!r}"
+            problems.append(f"{problem}; {gone}" if gone else problem)
+            continue
+        end = known[one.name].metadata.get("repeats")
+        is_repeated = end is not None and one.name in values and not one.where
+        values[one.name] = f"{values[one.name]}{end}{value}" if is_repeated else value
     return values
 
 
-def _one_size(values: dict[str, Any], level: Iterable[Given], where: str = "") -> list[str]:
+def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
     """Let the batch size that `level` sets, if any, be the one that counts; or return a problem."""
-    names = {one.name for one in level if one.text != "null"}
-    if {"batch_size", "local_batch_size"} <= names:
-        return [where + TWO_SIZES]
-    if "batch_size" in names and "local_batch_size" in values:
+    places = {one.name: one.where for one in level if one.text != "null"}
+    if {"batch_size", "local_batch_size"} <= places.keys():
+        return [places["batch_size"] + TWO_SIZES]
+    if "batch_size" in places:
         values["local_batch_size"] = None
-    elif "local_batch_size" in names:
+    elif "local_batch_size" in places:
         values["batch_size"] = TrainConfig.batch_size
     return []
 
@@ -275,11 +248,6 @@ def _value(hint: Any, text: str) -> Any:
     if int in kinds and not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
         raise ValueError(text)
     return kinds[0](text)
-
-
-def _wrong(one: Given, kind: str) -> str:
-    gone = GONE_VALUES.get((one.name, one.text))
-    return f"{one.spelt}: expected {kind}, got {one.text!r}{f'; {gone}' if gone else ''}"
 
 
 def word(name: str, value: Any) -> str:

@@ -6,8 +6,9 @@ The project's file, in the folder of the call or above it, overrides the user's.
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 from configs.raw import Given
 from muster.errors import UsageError, refuse
@@ -17,8 +18,8 @@ SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings
 Clusters = dict[str, list[Given]]
 
 
-def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> list[Given]:
-    """The settings of a cluster, in increasing priority; `paths` are settings that name files.
+def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
+    """The settings of a cluster, in increasing priority; `known`: their types.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
@@ -29,7 +30,7 @@ def settings_of(name: str, known: Collection[str], paths: Collection[str]) -> li
     paths_found = files(Path.cwd(), os.environ)
     found: Clusters = {}
     for path in paths_found:
-        for cluster, settings in read(path, known, paths).items():
+        for cluster, settings in read(path, known).items():
             found.setdefault(cluster, []).extend(settings)
     if name in found:
         return found[name]
@@ -49,7 +50,7 @@ def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
     return [path for path in (user, project) if path is not None and path.is_file()]
 
 
-def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters:
+def read(path: Path, known: Mapping[str, Any]) -> Clusters:
     """The clusters of one file; a path in it is relative to the file's folder.
 
     Raises:
@@ -75,7 +76,7 @@ def read(path: Path, known: Collection[str], paths: Collection[str]) -> Clusters
                 problems.append(f"{where}{name}: expected one value, got a list or a table")
             else:
                 written = str(value).lower() if isinstance(value, bool) else str(value)
-                if name in paths and not written.startswith("~"):
+                if Path in (known[name], *get_args(known[name])) and not written.startswith("~"):
                     written = str(path.parent / written)
                 settings.append(Given(name, written, where))
     refuse(problems)

@@ -4,6 +4,7 @@ import sys
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from configs.settings.fields import flag
@@ -20,24 +21,15 @@ class Parser(ArgumentParser):
 
 
 class _Help(HelpFormatter):
-    """Show useful defaults only, and the type once: it is in the metavar already."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
+    """Show the type of a setting with several flags once."""
 
     def _format_action_invocation(self, action: Action) -> str:
         metavar = f" {action.metavar}" if action.nargs != 0 and action.metavar else ""
         return ", ".join(action.option_strings) + metavar
 
-    def _get_help_string(self, action: Action) -> str:
-        text = action.help or ""
-        plain = action.default in (None, "") or isinstance(action.default, bool)
-        return text if plain or action.nargs == 0 else f"{text} (default: {action.default})"
-
 
 def parser_of(
     classes: Sequence[type],
-    hints: Mapping[str, Any],
     values: Mapping[str, Any],
     prog: str,
     description: str,
@@ -45,7 +37,9 @@ def parser_of(
 ) -> ArgumentParser:
     """The parser that prints --help; `values` are the defaults to show."""
     usage = f"{prog} [--config FILE] [--flag VALUE ...]"
-    parser = ArgumentParser(prog, usage, description, formatter_class=_Help)
+    parser = ArgumentParser(
+        prog, usage, description, formatter_class=partial(_Help, max_help_position=28)
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
     added, groups = set[str](), dict[str, Any]()
     for cls in classes:
@@ -59,12 +53,13 @@ def parser_of(
             aliases = item.metadata.get("aliases", ())
             options = [flag(item.name), *(one for one in aliases if one[1] != "-")]
             text = item.metadata["help"] if item.name in shown else SUPPRESS
-            if hints[item.name] is bool:
+            if item.type is bool:
                 options.append(flag(f"no_{item.name}"))
                 group.add_argument(*options, action="store_true", help=text)
             else:
-                kind, default = kind_of(hints[item.name]), values[item.name]
-                group.add_argument(*options, metavar=kind, default=default, help=text)
+                if text != SUPPRESS and values[item.name] not in (None, ""):
+                    text += f" (default: {values[item.name]})"
+                group.add_argument(*options, metavar=kind_of(item.type), help=text)
     return parser
 
 

@@ -62,6 +62,8 @@ def main() -> int:
                 "there is no jobs debug any more; jobs stacks says where each rank is, and "
                 "breakpoint() works in a program that runs alone: python train.py"
             )
+        case "fetch":  # `muster` itself takes it to the login node
+            raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
         case _:
             run = _find(root, args.run)
             run_state.cancel(run, print)
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
+    verbs.add_parser("fetch", parents=[printed], help="copy its files here from its login node")
     return parser
 
 
@@ -166,12 +169,12 @@ def _list(runs: Sequence[Path]) -> None:
     from rich.table import Table
 
     pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
-    json_output.emit("runs", runs=[run_document.brief(*pair) for pair in pairs])
+    documents = [run_document.brief(*pair) for pair in pairs]
+    json_output.emit("runs", runs=documents)
     table = Table(box=None, pad_edge=False)
     for column in ("run", "through", "job", "state", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
-    for run, state in pairs:
-        known = run_document.brief(run, state)
+    for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
         table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)

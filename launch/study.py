@@ -12,7 +12,6 @@ from muster import errors
 errors.begin()
 
 import argparse
-from collections.abc import Iterator
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser
@@ -26,20 +25,22 @@ from muster.errors import UsageError, refuse
 
 OWN = " is set by the study for each of its runs; use --output FOLDER"
 WAITS = ": a study waits for its runs; use nohup to run it in the background"
+# Flags that a study sets for each of its runs itself.
 TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
 def main() -> int:
-    own, program = split(dashed_flags(own_arguments()))
+    own, program = split(own_arguments())
     if program:
         raise UsageError(
             f"a study runs the trainer that comes with Muster; for values of {program[0]}: "
             "muster sweep"
         )
-    args, more = _parser().parse_known_args(own)
+    args, more = _parser().parse_known_args(dashed_flags(own))
     if args.json:
         json_output.begin()
-    refuse(_taken(more))
+    flags = (word.partition("=")[0] for word in more)
+    refuse(f"{name}{TAKEN[name]}" for name in flags if name in TAKEN)
     study = study_file.read(args.file, more, args.rate)
     study.folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
     if args.dry_run:
@@ -53,13 +54,6 @@ def main() -> int:
             if args.hand_in:
                 print(f"to hand in: {hand_in.pack(study, args.hand_in)}")
         return code
-
-
-def _taken(words: list[str]) -> Iterator[str]:
-    """Flags that a study sets for each of its runs itself."""
-    for name in (word.partition("=")[0] for word in words):
-        if name in TAKEN:
-            yield f"{name}{TAKEN[name]}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,7 +20,6 @@ from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
-from launch.studies.cell_process import run_all
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
 from muster.command import VALUES, own_arguments
@@ -29,8 +28,8 @@ from muster.run_files import project_of
 
 
 def main() -> int:
-    own, program = split(dashed_flags(own_arguments()))
-    args, flags = _parser().parse_known_args(own)
+    own, program = split(own_arguments())
+    args, flags = _parser().parse_known_args(dashed_flags(own))
     if args.json:
         json_output.begin()
     if args.at_once < 1:
@@ -65,7 +64,7 @@ def main() -> int:
         works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in left]
         if args.detach and not _go_on_in_background(sweep.folder):
             return 0
-        return conclude(sweep, run_all(works, args.at_once))
+        return conclude(sweep, cell_runs.run_all(works, args.at_once))
 
 
 def _go_on_in_background(folder: Path) -> bool:

@@ -57,6 +57,12 @@ def one_of(name: str, value: object, *known: str) -> Iterator[str]:
         yield f"{name} is {reprlib.repr(value)}; known: {', '.join(known)}"
 
 
+def kind(name: str, value: object, wanted: type, give: str) -> Iterator[str]:
+    """A line if `value` is not of the type that is wanted; `give`: what to give."""
+    if not isinstance(value, wanted):
+        yield f"{name} is a {type(value).__name__}; give {give}"
+
+
 def function(name: str, value: object) -> Iterator[str]:
     """A line if `value` cannot be called."""
     if not callable(value):

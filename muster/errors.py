@@ -28,6 +28,7 @@ STOPPED = 75
 NO_RETRY = 93
 # The command's time to wait has passed, as in timeout(1).
 TIME_OVER = 124
+BY_CTRL_C = 130  # which needs no message
 
 
 class MusterError(Exception):
@@ -121,7 +122,7 @@ def begin() -> None:
         ready = (root / ".venv" / "bin" / "activate").exists()
         do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
         text = f"{sys.executable} has no {missing[0]}; activate Muster's environment: {do}"
-        sys.exit(_report(UsageError(text)))
+        sys.exit(_report(text, UsageError.exit_code))
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -156,24 +157,19 @@ def _code(main: Callable[[], int]) -> int | str | None:
     except SystemExit as ended:  # after --help
         return ended.code
     except MusterError as error:
-        return _report(error)
+        return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _as_json("interrupted by Ctrl-C", 130)
-        return 130
+        return _report("interrupted by Ctrl-C", BY_CTRL_C)
 
 
-def _report(error: MusterError) -> int:
+def _report(text: str, code: int) -> int:
     """Print an error, also as a document if documents are asked for; return its exit code."""
-    for line in str(error).splitlines():
+    for line in text.splitlines() if code != BY_CTRL_C else ():
         print(f"error: {line}", file=sys.stderr)
-    _as_json(str(error), error.exit_code)
-    return error.exit_code
-
-
-def _as_json(text: str, code: int) -> None:
     if json_output.is_asked(sys.argv):
         json_output.begin()
         json_output.emit("error", exit_code=code, cause=name_of(code), message=text)
+    return code
 
 
 def _unwritable(error: OSError) -> int:

@@ -69,12 +69,17 @@ def launch(
         UsageError: a flag is wrong, or the run could not start; one line for every problem.
         TypeError: the function or its arguments cannot be pickled.
     """
-    _check("muster.launch", function, kwargs={} if kwargs is None else kwargs)
+    kwargs = {} if kwargs is None else kwargs
+    problems = [
+        *arguments.function("function", function),
+        *arguments.kind("kwargs", kwargs, Mapping, "a dict: kwargs={'lr': 0.1}"),
+    ]
+    refuse(problems, where="muster.launch: ")
     name = _name_of(function)
     run_id = _new_run_id(name)
     words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
-        write_call(Path(folder), name, function, args, kwargs or {})
+        write_call(Path(folder), name, function, args, kwargs)
         where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
         run_command(MUSTER, "run", *words, *where, env=env)
     return job(run_id)
@@ -103,7 +108,12 @@ def map_items(
         UsageError: a flag is wrong, or the runs could not start; one line for every problem.
         TypeError: the function or an item cannot be pickled.
     """
-    _check("muster.map", function, at_once=at_once, items=items)
+    problems = [
+        *arguments.function("function", function),
+        *arguments.whole_number("at_once", at_once, 1),
+        *arguments.kind("items", items, Iterable, "a list of them"),
+    ]
+    refuse(problems, where="muster.map: ")
     name = _name_of(function)
     words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
     logs = Path(flags.get("logs_dir") or project_of(Path.cwd()) / "logs").absolute()
@@ -131,25 +141,6 @@ def map_items(
             write_json(logins() / str(cell["id"]), {**known, "name": cell["id"]})
     runs = Path(json.loads(printed.splitlines()[-1])["folder"], "runs")
     return [job_in(runs / str(cell["id"])) for cell in cells]
-
-
-def _check(
-    where: str, function: object, *, at_once: object = 1, kwargs: object = None, items: object = ()
-) -> None:
-    """Refuse arguments with which no run could be started.
-
-    Raises:
-        UsageError: a line for each.
-    """
-    problems = [
-        *arguments.function("function", function),
-        *arguments.whole_number("at_once", at_once, 1),
-    ]
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        problems.append(f"kwargs is a {type(kwargs).__name__}; give a dict: kwargs={{'lr': 0.1}}")
-    if not isinstance(items, Iterable):
-        problems.append(f"items is a {type(items).__name__}; give a list of them")
-    refuse(problems, where=f"{where}: ")
 
 
 def write_call(

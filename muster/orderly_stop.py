@@ -31,7 +31,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.why = ""  # such as SIGTERM, or notice: the time limit is near
         self._owner: int | None = None  # the process that listens; not its forked children
-        self._saves: list[Callable[[], object]] = []
+        self.saves: list[Callable[[], object]] = []
 
     def listen(self) -> None:
         """Treat SIGTERM as a request from now on.
@@ -51,11 +51,6 @@ class StopRequest:
         if folder := os.environ.get(FOLDER):
             Path(folder, str(self._owner)).touch()
 
-    def on_stop(self, save: Callable[[], object]) -> None:
-        refuse(function("save", save), where="muster.on_stop: ")
-        self.listen()
-        self._saves.append(save)
-
     def _take(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:  # a forked data loader has inherited this
             signal.signal(number, signal.SIG_DFL)
@@ -64,8 +59,8 @@ class StopRequest:
         if self.why:  # agents repeat the signal
             return
         self.why = self._reason() or signal.Signals(number).name
-        if self._saves:
-            for save in self._saves:
+        if self.saves:
+            for save in self.saves:
                 save()
             sys.exit(STOPPED)
 
@@ -104,4 +99,6 @@ def on_stop(save: Callable[[], object]) -> None:
         UsageError: `save` is not a function.
         MusterError: this is not the main thread.
     """
-    request.on_stop(save)
+    refuse(function("save", save), where="muster.on_stop: ")
+    request.listen()
+    request.saves.append(save)

@@ -32,20 +32,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster import arguments
+from muster import arguments, run_files
 from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
-from muster.run_files import (
-    AGENT,
-    CANCELLED,
-    EXIT,
-    FUNCTION,
-    JOB,
-    RANK_END,
-    RESULT,
-    SWEEP,
-    SWEEP_LOCK,
-)
 from muster.worker.function_call import read_private
 from muster.writing import read_json
 
@@ -138,7 +127,7 @@ class Job:
         note = self._note()
         if note.get("state") in ("failed", "stopped"):
             return Status(note["state"], True, note["message"])
-        is_cancelled = (folder / CANCELLED / self.run_id).exists()
+        is_cancelled = (folder / run_files.CANCELLED / self.run_id).exists()
         if is_cancelled and note.get("state") != "running" and not self.run_dir.exists():
             return Status("stopped", True, "cancelled before it began")
         if not _is_locked(self._sweep_lock) and not self._has_begun():
@@ -148,11 +137,11 @@ class Job:
     @property
     def _sweep_lock(self) -> Path:
         """The lock of `muster.map`, while its runs are started; a single run has none."""
-        return self.run_dir.parent.parent / SWEEP_LOCK
+        return self.run_dir.parent.parent / run_files.SWEEP_LOCK
 
     def _note(self) -> dict[str, str]:
         """The entry for this run in the record of `muster.map`."""
-        record = read_json(self.run_dir.parent.parent / SWEEP) or {"cells": []}
+        record = read_json(self.run_dir.parent.parent / run_files.SWEEP) or {"cells": []}
         return next((one for one in record["cells"] if one["id"] == self.run_id), {})
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -165,13 +154,13 @@ class Job:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
         began = asked = time.monotonic()
         while True:
-            end, now = read_json(EXIT.path(self.run_dir)), time.monotonic()
+            end, now = read_json(run_files.EXIT.path(self.run_dir)), time.monotonic()
             if end is not None and end["code"] == 0:
                 return 0
             if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
                 asked = now
                 if self.status().is_over:
-                    end = read_json(EXIT.path(self.run_dir))
+                    end = read_json(run_files.EXIT.path(self.run_dir))
                     return int(end["code"]) if end is not None else LOST
             if timeout_s is not None and now - began > timeout_s:
                 raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
@@ -231,7 +220,7 @@ class Job:
     def cancel(self) -> None:
         """End the run and everything it started; return when that is done."""
         if not self._has_begun() and self._sweep_lock.exists():
-            sign = self.run_dir.parent.parent / CANCELLED / self.run_id
+            sign = self.run_dir.parent.parent / run_files.CANCELLED / self.run_id
             sign.parent.mkdir(exist_ok=True)
             sign.touch()
             began = time.monotonic()
@@ -247,35 +236,36 @@ class Job:
         if code:
             failure, cause = self._failure(code)
             raise failure from cause
-        if not FUNCTION.path(self.run_dir).is_dir():
+        if not run_files.FUNCTION.path(self.run_dir).is_dir():
             raise UsageError(f"{self.run_id} runs no function; its files are in its run_dir")
 
     def _has_begun(self) -> bool:
-        return JOB.path(self.run_dir).exists()
+        return run_files.JOB.path(self.run_dir).exists()
 
     def _result(self, rank: int) -> Any:
-        path = RESULT.path(self.run_dir, rank=rank)
+        path = run_files.RESULT.path(self.run_dir, rank=rank)
         deadline = time.monotonic() + ARRIVE_S
         while not path.exists() and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         return pickle.loads(read_private(path)).get("value")
 
     def _world_size(self) -> int:
-        agents = [read_json(path) or {} for path in AGENT.find(self.run_dir)]
+        agents = [read_json(path) or {} for path in run_files.AGENT.find(self.run_dir)]
         return sum(len(agent.get("ranks", ())) for agent in agents)
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
         """The failure of the run, and the exception of the rank that failed first."""
-        end = read_json(EXIT.path(self.run_dir)) or {}
+        end = read_json(run_files.EXIT.path(self.run_dir)) or {}
         rank: int | None = end.get("rank")
-        record = None if rank is None else read_json(RANK_END.path(self.run_dir, rank=rank))
+        place = None if rank is None else run_files.RANK_END.path(self.run_dir, rank=rank)
+        record = None if place is None else read_json(place)
         if rank is None or record is None:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None
         host, lines = str(record["host"]), str(record["traceback"])
         text = f"rank {rank} on {host}: {record['message']}"
         text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
-        path = RESULT.path(self.run_dir, rank=rank)
+        path = run_files.RESULT.path(self.run_dir, rank=rank)
         try:
             cause = pickle.loads(read_private(path)).get("error")
         except Exception:  # noqa: BLE001 (a class missing here, or the user's own __init__)

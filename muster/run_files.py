@@ -52,19 +52,13 @@ class RunFile:
             below = sorted(self.path(run_dir).rglob("*"))
             return [path for path in below if path.is_file() and not is_unfinished(path.name)]
         paths = sorted(run_dir.glob(re.sub(r"{\w+}", "*", self.pattern)))
-        return [path for path in paths if self._fields_of(path, run_dir) is not None]
+        names = [path.relative_to(run_dir).as_posix() for path in paths]
+        return [run_dir / name for name in names if self.match(name) is not None]
 
     def by_number(self, run_dir: Path) -> dict[int, Path]:
-        """The existing ones of each rank, node or attempt, in ascending order."""
-        found = {}
-        for path in self.find(run_dir):
-            fields = self._fields_of(path, run_dir) or {}
-            numbers = [int(word) for name, word in fields.items() if FIELDS[name] == r"\d+"]
-            found[numbers[0]] = path
-        return dict(sorted(found.items()))
-
-    def _fields_of(self, path: Path, run_dir: Path) -> dict[str, str] | None:
-        return self.match(path.relative_to(run_dir).as_posix())
+        """The existing ones of each rank or node, by the number at the end of their names."""
+        pairs = ((int(path.stem.rpartition("_")[2]), path) for path in self.find(run_dir))
+        return dict(sorted(pairs))
 
     @property
     def top(self) -> str:
@@ -239,20 +233,11 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def read_objects(path: Path, start: int = 0, count: int = -1) -> list[dict[str, Any]]:
-    """The objects in `count` bytes from `start` on; in all that follow if `count` is negative.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    with path.open("rb") as file:
-        file.seek(max(start, 0))
-        return json_objects(file.read(count))
-
-
 def last_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in the last `TAIL_BYTES`; none if there is no such file."""
     try:
-        return read_objects(path, path.stat().st_size - TAIL_BYTES)
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return json_objects(file.read())
     except OSError:  # put aside as we look
         return []

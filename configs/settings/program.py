@@ -7,6 +7,7 @@ import itertools
 import re
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -49,8 +50,8 @@ class RunConfig(Config):
     quiet: bool = neutral(False, "print errors only", aliases=["-q"])
 
     def _problems(self) -> Iterator[str]:
-        if self.run_id is not None and not _is_name(self.run_id):
-            yield f"--run-id {self.run_id!r}: use letters, digits, '.', '_', '-', '+' and '='"
+        if self.run_id is not None:
+            yield from name_problems("--run-id ", self.run_id)
 
     @property
     def logs_root(self) -> Path:
@@ -146,9 +147,11 @@ def _text_problems(flag: str, path: Path) -> Iterator[str]:
         yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
-def _is_name(text: str) -> bool:
-    plain = text.translate(str.maketrans("", "", "._-+="))
-    return plain.isascii() and plain.isalnum() and not text.startswith((".", "-"))
+def name_problems(flag: str, name: str) -> Iterator[str]:
+    """A line if `name` cannot be that of a run, and so of a folder."""
+    plain = name.translate(str.maketrans("", "", "._-+="))
+    if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
+        yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -180,15 +183,11 @@ def new_run_id(run: RunConfig, what: str, size: str, *, make: bool = False) -> s
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
     for run_id in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
         run_dir = run.logs_root / run_id
-        try:
+        with _usable(run_dir), suppress(FileExistsError):
             if make:
                 run_dir.mkdir(parents=True)
             if make or not run_dir.exists():
                 break
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise _unusable(run_dir, error) from None
     return run_id
 
 
@@ -214,20 +213,16 @@ def claim(run_dir: Path, run: RunConfig) -> None:
         UsageError: it is not empty and must not be cleared, the run would read files in it, or it
             cannot be made.
     """
-    try:
+    resumed = run.is_resumed
+    with _usable(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        if any(run_dir.iterdir()) and not run.overwrite:
-            raise _in_use(run_dir)
         refuse(
-            f"--overwrite would remove {path.absolute()}, which {flag(name)} names; use another "
-            "--run-id"
+            f"--overwrite would remove {path}, which {flag(name)} names; use another --run-id"
             for name, path in run.inputs().items()
-            if path.exists()
-            and run_files.clears(run_dir.absolute(), path.absolute(), resumed=run.is_resumed)
+            if run.overwrite and path.exists()
+            if run_files.clears(run_dir.absolute(), path, resumed=resumed)
         )
-        run_files.clear(run_dir, resumed=run.is_resumed)
-    except OSError as error:
-        raise _unusable(run_dir, error) from None
+        _clear(run_dir, overwrite=run.overwrite, resumed=resumed)
 
 
 def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
@@ -241,22 +236,25 @@ def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) 
         UsageError: files of another run are in it and must not be cleared; or it cannot be made.
     """
     mark = run_files.CLAIMED.path(run_dir, name=start)
-    try:
+    with _usable(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
-        try:
+        with suppress(FileExistsError):
             mark.touch(exist_ok=False)
-        except FileExistsError:
-            return
-        if not overwrite and any(path != mark for path in run_dir.iterdir()):
-            raise _in_use(run_dir)
-        run_files.clear(run_dir, resumed=resumed, but=mark)
+            _clear(run_dir, overwrite=overwrite, resumed=resumed, but=mark)
+
+
+def _clear(run_dir: Path, *, overwrite: bool, resumed: bool, but: Path | None = None) -> None:
+    if not overwrite and any(path != but for path in run_dir.iterdir()):
+        raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
+    run_files.clear(run_dir, resumed=resumed, but=but)
+
+
+@contextmanager
+def _usable(run_dir: Path) -> Iterator[None]:
+    """Refuse a folder that the disk refuses."""
+    try:
+        yield
     except OSError as error:
-        raise _unusable(run_dir, error) from None
-
-
-def _in_use(run_dir: Path) -> UsageError:
-    return UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
-
-
-def _unusable(run_dir: Path, error: OSError) -> UsageError:
-    return UsageError(f"run folder {run_dir}: {error.strerror}; choose another --logs-dir")
+        raise UsageError(
+            f"run folder {run_dir}: {error.strerror}; choose another --logs-dir"
+        ) from None

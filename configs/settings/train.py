@@ -182,7 +182,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
 
     def inputs(self) -> dict[str, Path]:
         named = {name: getattr(self, name) for name in INPUTS}
-        return {name: Path(value) for name, value in named.items() if value is not None}
+        return {name: Path(value).absolute() for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,9 +73,13 @@ class OwnProgram:
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:
     """A program of train/, with the flags that reproduce its settings."""
-    flags = cli.program_argv(launch.program, train, bench)
-    takes_resume = launch.program == "worker"
-    return Program.module(f"train.{launch.program}", *flags, takes_resume=takes_resume)
+    trains = launch.program == "worker"
+    if trains:
+        flags = cli.to_argv(train)
+    else:
+        of_train = cli.for_bench(cli.to_argv(replace(train, task=TrainConfig.task)))
+        flags = [*of_train, *cli.changed(bench, BenchConfig())]
+    return Program.module(f"train.{launch.program}", *flags, takes_resume=trains)
 
 
 def _absolute_if_path(name: str) -> str:

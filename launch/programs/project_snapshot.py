@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -29,20 +28,10 @@ LEFT_OUT = frozenset((".git", "__pycache__", ".venv", "venv", "node_modules", ".
 PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What was copied, and from which project."""
-
-    root: Path
-    files: int
-    total_bytes: int
-
-    def __str__(self) -> str:
-        return f"snapshot: {self.files} files, {decimal(self.total_bytes)}"
-
-
-def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot:
+def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
     """Copy `project` into the run folder, and record its commit and its changes.
+
+    Returns a line about what was copied.
 
     Raises:
         UsageError: runs are stored in the project's own folder; too much of the project is not
@@ -82,7 +71,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> Snapshot
     commit = _git(project, "rev-parse", "HEAD").decode().strip()
     record = {"project": str(project), "commit": commit, "files": list(copied)}
     write_json(run_files.SNAPSHOT_RECORD.path(run_dir), record)
-    return Snapshot(root, len(copied), sum(copied.values()))
+    return f"snapshot: {len(copied)} files, {decimal(sum(copied.values()))}"
 
 
 def files_of(project: Path) -> list[Path]:

@@ -16,7 +16,7 @@ def main() -> int:
     if made[0].json:
         json_output.begin()
     values = {name: value for one in made for name, value in vars(one).items()}
-    given = {one.name: one for one in cli.sources(CLASSES, flags)}
+    given = {one.name: one for one in cli.given(CLASSES, flags, on_cluster=True)}
     values |= {name: given[name].text for name in LOGIN if name in given}
     sources = {name: one.where.rstrip(": ") or "the command line" for name, one in given.items()}
     shown = {

@@ -10,8 +10,7 @@ from pathlib import Path
 from configs import cli
 from configs.plugins import REPOSITORY
 from launch.spec import RUN_MODULE
-from launch.studies.cell_process import Work, run_all
-from launch.studies.cell_runs import STOPS, SUBMIT, last_line, text_of, work_of
+from launch.studies.cell_runs import STOPS, SUBMIT, Work, last_line, run_all, text_of, work_of
 from launch.studies.cells import Sweep
 from launch.virtual_cluster import lifecycle, ssh_daemons
 from muster.errors import MusterError
@@ -127,10 +126,9 @@ def _busy(hosts: Sequence[str]) -> Iterator[None]:
             program.wait()
 
 
-def _testbed(*words: str) -> str:
+def _testbed(*words: str) -> None:
     done = subprocess.run(
         [sys.executable, TESTBED, *words], capture_output=True, text=True, timeout=180, check=False
     )
     if done.returncode:
         raise MusterError(done.stderr.strip().removeprefix("error: "))
-    return done.stdout

@@ -86,15 +86,10 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"
     submission.mkdir(parents=True)
-    lines = {
-        index: CommandLine.of(command_of(sweep, cell)[2:])
-        for index, cell in enumerate(sweep.cells)
-        if cell in wanted
-    }
-    specs = {
-        index: new_run(line, launcher, facts, make=True, shared=submission)[1]
-        for index, line in lines.items()
-    }
+    specs = {}
+    for cell in wanted:
+        line, index = CommandLine.of(command_of(sweep, cell)[2:]), sweep.cells.index(cell)
+        _, specs[index] = new_run(line, launcher, facts, make=True, shared=submission)
     try:
         array, cluster = launcher.submit_array(specs, facts, submission, at_once)
     except MusterError as error:

@@ -1,6 +1,5 @@
 """Parse a sweep's command into cells, each a command line of launch/submit.py."""
 
-import itertools
 import json
 import shlex
 import sys
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs.settings.program import RunConfig
+from configs.settings.program import name_problems
 from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
@@ -35,7 +34,7 @@ class Cell:
     id: str
     settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
     words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
-    parsed: CommandLine
+    parsed: CommandLine = field(init=False)  # those words, once they are checked
     # Of a study only.
     repeat: int | None = None
     name: str | None = None  # of its entry; None: named by its settings
@@ -153,77 +152,58 @@ def from_grid(
             words = [*flags, "--", *program, *values]
         else:
             words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
-        cells.append((cell_id, point, words))
+        cells.append(Cell(cell_id, point, tuple(words)))
     if name is None:
         fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
-    return Sweep(checked_name("--name ", name), checked(cells), f"sweep {name}")
+    refuse(name_problems("--name ", name))
+    return Sweep(name, checked(cells), f"sweep {name}")
 
 
 def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
     """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
-    `flags` come before the words of each.
+    `flags` come before the words of each, of which the last is the folder of a function, relative
+    to the file's.
 
     Raises:
         UsageError: no run could be like that; every problem at once.
     """
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    cells = checked(
-        [(one["id"], {}, [*flags, *_placed(one["words"], path)]) for one in raw["cells"]]
-    )
-    return Sweep(checked_name("--name ", name), cells, f"sweep {name}")
+    raw = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = []
+    for one in raw:
+        *words, folder = one["words"]
+        function = str(path.absolute().parent / folder)
+        cells.append(Cell(one["id"], {}, (*flags, *words, function)))
+    refuse(name_problems("--name ", name))
+    return Sweep(name, checked(cells), f"sweep {name}")
 
 
-def _placed(words: Sequence[Any], file: Path) -> list[str]:
-    """The words of a cell; a function's path is relative to the file's folder."""
-    before = ["", *map(str, words)]
-    return [
-        str(file.absolute().parent / word) if last == "--function" else word
-        for last, word in itertools.pairwise(before)
-    ]
-
-
-def checked(found: Sequence[tuple[str, Mapping[str, Any], Sequence[str]]]) -> tuple[Cell, ...]:
+def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The cells, if launch/submit.py would accept each, as far as that is known here.
-
-    `found`: the name of each, its settings, and its words.
 
     Raises:
         UsageError: it would not; every problem at once.
     """
-    if not found:
+    if not cells:
         raise UsageError("a sweep without runs; give it at least one")
-    cells, count = [], Counter(cell_id for cell_id, *_ in found)
+    count = Counter(cell.id for cell in cells)
     problems = [
         f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
     ]
-    for cell_id, settings, words in found:
+    for cell in cells:
         try:
-            checked_name("", cell_id)
-            cells.append(Cell(cell_id, settings, tuple(words), CommandLine.of(words)))
+            refuse(name_problems("", cell.id))
+            cell.parsed = CommandLine.of(cell.words)
         except UsageError as error:
-            problems += [f"{cell_id}: {line}" for line in str(error).splitlines()]
+            problems += [f"{cell.id}: {line}" for line in str(error).splitlines()]
     refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
     for one in (cell.parsed for cell in cells):
         if isinstance(program := one.program(Path.cwd()), UserProgram):
             program.check(launcher_of(one).assume().nodes[0].python)
     return tuple(cells)
-
-
-def checked_name(flag: str, name: str) -> str:
-    """`name`, if it can be the name of a folder, like a run id.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    try:
-        RunConfig(run_id=name)
-    except UsageError as error:
-        raise UsageError(str(error).replace("--run-id ", flag)) from None
-    return name
 
 
 def _problems(one: CommandLine) -> Iterator[str]:

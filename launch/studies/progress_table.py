@@ -45,22 +45,20 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
 def table(sweep: Sweep) -> RenderableType:
     """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
-    values = _differing(sweep) or ["run"]
-    found = [name for name in columns(sweep) if _is_shown(sweep, name)][:MOST_RESULTS]
-    has_place = any(one.place for one in sweep.cells)
-    for name in (*values, "state", "seconds", *(["place"] if has_place else []), *found, ""):
+    values = _differing(sweep)
+    # texts are in the CSV file
+    found = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
+    place = ["place"] if any(one.place for one in sweep.cells) else []
+    for name in (*(values or ["run"]), "state", "seconds", *place, *found, ""):
         drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
     for one in sweep.cells:
-        own = [str(one.settings.get(name, "")) for name in values]
-        own = own if values != ["run"] else [one.id]
-        place = [one.place or ""] if has_place else []
-        left = [_short((one.results or {}).get(name)) for name in found]
+        own = [str(one.settings.get(name, "")) for name in values] or [one.id]
         drawn.add_row(
             *map(escape, own),
             f"[{STATES.get(one.state, 'yellow')}]{one.state}[/]",
-            f"{one.seconds:.1f}" if one.seconds else "",
-            *place,
-            *left,
+            _seconds(one),
+            *(one.place or "" for _ in place),
+            *(_short((one.results or {}).get(name)) for name in found),
             escape(one.message),
         )
     # a title inside the table would be cut to its width
@@ -79,10 +77,9 @@ def write_csv(sweep: Sweep) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", *values, "state", "seconds", "place", *columns(sweep), "message"])
     for one in sweep.cells:
-        took = f"{one.seconds:.1f}" if one.seconds else ""
-        found = [(one.results or {}).get(name, "") for name in columns(sweep)]
+        found = [(one.results or {}).get(name) for name in columns(sweep)]
         own = [one.settings.get(name, "") for name in values]
-        writer.writerow([one.id, *own, one.state, took, one.place or "", *found, one.message])
+        writer.writerow([one.id, *own, one.state, _seconds(one), one.place, *found, one.message])
     write_text(sweep.folder / "results.csv", text.getvalue())
 
 
@@ -92,9 +89,12 @@ def _differing(sweep: Sweep) -> list[str]:
     return [name for name in names if len({str(one.settings.get(name)) for one in sweep.cells}) > 1]
 
 
-def _is_shown(sweep: Sweep, name: str) -> bool:
-    """Whether the table shows a result: numbers, since texts are in the CSV file."""
+def _is_number(sweep: Sweep, name: str) -> bool:
     return any(isinstance((one.results or {}).get(name), int | float) for one in sweep.cells)
+
+
+def _seconds(cell: Cell) -> str:
+    return f"{cell.seconds:.1f}" if cell.seconds else ""
 
 
 def _short(value: object) -> str:

@@ -10,7 +10,7 @@ from configs import cli
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
-from launch.studies.cells import Sweep, checked
+from launch.studies.cells import Cell, Sweep, checked
 from muster.errors import UsageError, refuse
 
 # The user's texts, which stand beside the measured tables.
@@ -47,29 +47,25 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
     base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
-    points = list(_points(base, blocks, repeats))
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
-    problems = [line for _, _, settings, _ in points for line in _busy_problems(settings)]
+    found = list(_cells(base, blocks, repeats, more))
+    problems = [line for cell in found for line in _busy_problems(cell.settings)]
     refuse(dict.fromkeys(problems), where=f"{path}: ")
-    found = [(one, settings, [*_flags(settings), *more]) for one, _, settings, _ in points]
     try:
         cells = checked(found)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    for cell, (_, name, settings, repeat) in zip(cells, points, strict=True):
-        cell.name, cell.repeat, cell.busy = name, repeat, settings.get(BUSY, 0)
-        cell.rate = None if settings.get(RATE) is None else str(settings[RATE])
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
 
 
-def _points(
-    base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int
-) -> Iterator[tuple[str, str | None, Mapping[str, Any], int]]:
-    """For each run: its name, that of its entry, its settings, and the number of its repeat.
+def _cells(
+    base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int, more: Sequence[str]
+) -> Iterator[Cell]:
+    """All runs, unchecked.
 
     Repeats come last, so that a study that is stopped early has seen every cell.
     """
@@ -81,14 +77,13 @@ def _points(
     for repeat in range(repeats):
         for name, point in points:
             settings = {**base, **point}
-            if repeats > 1 and "seed" not in settings:
-                settings["seed"] = TrainConfig().seed + repeat
-            yield f"{grid.name_of(point)}_{repeat}", name, settings, repeat
-
-
-def _flags(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The settings as flags of launch/submit.py."""
-    return (cli.word(name, one) for name, one in settings.items() if name not in OF_TESTBED)
+            if repeats > 1:
+                settings.setdefault("seed", TrainConfig.seed + repeat)
+            flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
+            cell = Cell(f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more), repeat, name)
+            cell.busy, rate = settings.get(BUSY, 0), settings.get(RATE)
+            cell.rate = None if rate is None else str(rate)
+            yield cell
 
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:

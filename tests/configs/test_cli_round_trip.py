@@ -24,37 +24,31 @@ def text_like(alphabet: str = string.printable) -> st.SearchStrategy[str]:
     return words.filter(lambda word: word != "null" and word.isprintable())
 
 
-def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
+def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]:
     """Right values of one field of TrainConfig."""
+    shares = st.floats(0, 1, exclude_max=True)
     special = {
-        "task": st.sampled_from(plugins.names("train.tasks")),
-        "sync": st.sampled_from(plugins.names("train.sync.modes")),
         "compress": st.just("none"),
         "compress_share": st.floats(0, 1, exclude_min=True),
-        "outer_momentum": st.floats(0, 1, exclude_max=True),
         "precision": st.sampled_from(["fp32", "bf16", "fp64"]),
         "split": st.sampled_from(["even", "auto", "3,1,0,4", "1", "0.25,1e-3"]),
         "run_id": st.none() | st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", fullmatch=True),
-        "dropout": st.none() | st.floats(0, 1, exclude_max=True),
         "checkpoint_every": st.sampled_from(["never", "epoch", "7", "2.5min"]),
         **dict.fromkeys(("reset_optimizer", "reset_lr_scheduler", "reset_data"), st.just(False)),
         "lr": st.floats(1, exclude_min=True, allow_infinity=False),
         "end_lr": st.floats(0, 5e-5),
-        **dict.fromkeys(
-            ("adam_beta1", "adam_beta2", "adadelta_rho", "mask_probability"),
-            st.floats(0, 1, exclude_max=True),
-        ),
         "warmup_steps": st.integers(0, 10),
         "schedule_steps": st.none() | st.integers(10),
         "device": st.sampled_from(["auto", "cuda"]),
         "seed": st.integers(0, 2**63 - 1),
     }
-    if name in special:
-        return special[name]
-    if typing.get_origin(hint) is typing.Literal:
-        return st.sampled_from(typing.get_args(hint))
-    optional = type(None) in typing.get_args(hint)
-    kind = next(iter(typing.get_args(hint)), hint)
+    if item.name in special:
+        return special[item.name]
+    if "files" in item.metadata:
+        return st.sampled_from(plugins.names(item.metadata["files"]))
+    if typing.get_origin(item.type) is typing.Literal:
+        return st.sampled_from(typing.get_args(item.type))
+    kind = next(iter(typing.get_args(item.type)), item.type)
     plain = {
         bool: st.booleans(),
         int: st.integers(1),
@@ -62,7 +56,8 @@ def values(name: str, hint: typing.Any) -> st.SearchStrategy[typing.Any]:
         str: text_like(),
         Path: text_like().filter(lambda word: not word.startswith("~")).map(Path),
     }[kind]
-    return st.none() | plain if optional else plain
+    plain = shares if "share" in item.metadata else plain
+    return st.none() | plain if type(None) in typing.get_args(item.type) else plain
 
 
 def made(chosen: dict[str, typing.Any]) -> TrainConfig | None:
@@ -74,11 +69,9 @@ def made(chosen: dict[str, typing.Any]) -> TrainConfig | None:
         return None
 
 
-HINTS = typing.get_type_hints(TrainConfig)
+VALUES = {item.name: values(item) for item in dataclasses.fields(TrainConfig)}
 CONFIGS = (
-    st.fixed_dictionaries({}, optional={name: values(name, hint) for name, hint in HINTS.items()})
-    .map(made)
-    .filter(lambda config: config is not None)
+    st.fixed_dictionaries({}, optional=VALUES).map(made).filter(lambda config: config is not None)
 )
 
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -54,9 +55,13 @@ def test_each_state_is_one_word(tmp_path):
     assert word("g", leader(), {"code": 143, "message": "stopped by SIGTERM"}) == "stopped"
     assert word("h", leader(launcher="nice")) == "running"  # which another checkout has
     code, out, _ = jobs(tmp_path, "list")
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["run", *"hgfedcba"]
-    assert "exit code 1: boom" in out
+    head, *lines = out.splitlines()
+    assert code == 0 and head.split() == ["run", "through", "job", "state", "what", "it", "does"]
+    assert [line.split()[0] for line in lines] == [*"hgfedcba"]
+    assert lines[2].split()[1:4] == ["local", str(os.getpid()), "failed"]
+    assert lines[2].rstrip().endswith("exit code 1: boom")
+    assert "none of them has started workers yet" in lines[6]
+    assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
 
 
 def test_a_clock_that_is_set_ends_no_run(tmp_path):
@@ -86,12 +91,14 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
     assert code == 2 and "'2026' fits several runs: 20260102-two, 20260101-one" in err
     code, _, err = jobs(tmp_path, "status", "nope")
     assert code == 2 and "'nope' fits no run" in err
+    code, _, err = jobs(tmp_path, "top", "--once")
+    assert code == 2 and "use: watch -n 2 muster jobs list" in err
     code, _, err = jobs(tmp_path, "debug", "20260101", "--rank", "2")
     assert code == 2 and "there is no jobs debug any more; jobs stacks says where" in err
     code, _, err = jobs(tmp_path, "stacks", "20260101", "--native")
     assert code == 2 and "there is no --native any more; --full names each rank's process" in err
-    code, _, err = jobs(tmp_path / "none", "list")
-    assert code == 0
+    assert jobs(tmp_path / "none", "list")[0] == 0
+    assert re.search(r"^ +fetch +copy its files here", jobs(tmp_path, "--help")[1], re.MULTILINE)
     code, _, err = jobs(tmp_path / "none", "status")
     assert code == 2 and "no runs in" in err
 
@@ -140,19 +147,3 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     done = call(sys.executable, "-c", every, tmp_path, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("run folder: ") == len(names)
-
-
-def test_a_line_for_each_run_newest_first(tmp_path):
-    run_folder(tmp_path, "20260101-one", leader(job_id="77"), {"code": 1, "message": "boom"})
-    run_folder(tmp_path, "20260102-two", leader(job_id="78"))
-    code, out, err = jobs(tmp_path, "list")
-    assert code == 0 and err == ""
-    head, first, second = out.splitlines()
-    assert head.split() == ["run", "through", "job", "state", "what", "it", "does"]
-    assert first.split()[:4] == ["20260102-two", "local", "78", "running"]
-    assert "none of them has started workers yet" in first
-    assert second.split()[:4] == ["20260101-one", "local", "77", "failed"]
-    assert second.rstrip().endswith("exit code 1: boom")
-    assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
-    code, out, err = jobs(tmp_path, "top", "--once")
-    assert code == 2 and "use: watch -n 2 muster jobs list" in err

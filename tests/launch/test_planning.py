@@ -1,7 +1,6 @@
 """The plan of a launcher, as a value."""
 
 import json
-import shlex
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -105,14 +104,6 @@ def test_what_the_program_is_given_stays(style, port):
         command = planned.decided(23456)
         assert command.argv[-2:] == program.argv
         assert str(port or 23456) in (*command.argv, *command.env.values())
-
-
-def test_a_line_is_one_command_for_a_shell():
-    (first, _) = local().plan(SPEC, FACTS)
-    words = shlex.split(first.line())
-    assert words[:3] == ["cd", "/repo dir", "&&"]
-    assert words[3] == "env" and "MUSTER_TTY=80" in words
-    assert tuple(words[-len(first.argv) :]) == first.argv
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():

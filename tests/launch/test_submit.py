@@ -1,7 +1,6 @@
 """The one command: what it would run, what it refuses, and how it ends whatever happens."""
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -35,9 +34,7 @@ def test_four_pretend_nodes_train_together(tmp_path):
     assert json.loads((run_dir / "summary.json").read_text())["world_size"] == 4
     plan = json.loads((run_dir / "launch.json").read_text())["nodes"]
     assert [node["node_rank"] for node in plan] == [0, 1, 2, 3]
-    assert sorted(path.name for path in (run_dir / "workers").glob("*.out")) == [
-        f"rank_0000{rank}.out" for rank in range(4)
-    ]
+    assert len(list((run_dir / "workers").glob("rank_0000[0-3].out"))) == 4
     assert (run_dir / "config.yaml").exists() and (run_dir / "agents" / "node_00003.log").exists()
     assert alive(tmp_path) == []
 
@@ -86,15 +83,6 @@ def test_what_is_wrong_is_reported_before_anything_starts(flags, message, tmp_pa
     assert out == "" and list(tmp_path.iterdir()) == []
 
 
-def test_the_world_is_checked_when_gpus_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    flags = ["--nproc-per-node", "gpu", "--logs-dir", str(tmp_path), "--dry-run"]
-    code, out, err = submit(*QUICK, *flags, "--sync", "single")
-    assert code == 2 and out == "" and "world_size is 2" in err
-    code, out, _ = submit(*QUICK, *flags)
-    assert code == 0 and re.search(r"--run-id=\d{8}-\d{6}-synthetic-ddp-1x2( |$)", out)
-
-
 def test_a_run_folder_in_use_or_a_busy_port_is_refused(tmp_path):
     import socket
 
@@ -110,7 +98,7 @@ def test_a_run_folder_in_use_or_a_busy_port_is_refused(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
 
 
-def test_the_failing_rank_is_what_one_sees_last(tmp_path):
+def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     """A crash on rank 1 alone: its own traceback, and not those of its neighbours."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
@@ -119,12 +107,9 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path):
         "    def broken(self, epoch, rank): raise ZeroDivisionError('rank 1 is ill')\n"
         "    train.batches.plan.BatchPlan.epoch = broken\n"
     )
-    os.environ["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{REPOSITORY}"
-    try:
-        flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
-        code, _, err = submit(*flags)
-    finally:
-        del os.environ["PYTHONPATH"]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
+    code, _, err = submit(*flags)
     assert code == 1
     assert err.splitlines()[-1] == "ZeroDivisionError: rank 1 is ill"
     assert "error: rank 1 on" in err and "failed first" in err
@@ -145,25 +130,6 @@ def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
     assert "import of train.distributed.exit_guard halted" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("number", "moment"),
-    [(signal.SIGINT, "starting"), (signal.SIGKILL, "training")],
-    ids=["ctrl-c", "kill-9"],
-)
-def test_nothing_outlives_the_launcher(number, moment, tmp_path):
-    run_id = f"orphans-{number.name}-{moment}"
-    process = start("--nodes", "2", *ENDLESS, "--logs-dir", str(tmp_path), "--run-id", run_id)
-    if moment == "starting":
-        assert wait_until(lambda: worker(process, 0) or worker(process, 1))
-    else:
-        assert wait_until(lambda: trains(tmp_path / run_id))
-    process.send_signal(number)
-    _, err = process.communicate(timeout=300)
-    assert wait_until(lambda: alive(tmp_path) == [])
-    if number == signal.SIGINT:
-        assert process.returncode == 130 and err.endswith("error: stopped by SIGINT\n")
-
-
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])
@@ -182,9 +148,10 @@ def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     assert alive(tmp_path) == []
 
 
-def test_a_run_that_nobody_watches_any_more_ends(tmp_path):
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     """`python launch/submit.py ... | head -1`"""
-    process = start(*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen")
+    process = start(*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "unseen", *more)
     process.stdout.readline()
     process.stdout.close()
     err = process.stderr.read()
@@ -227,13 +194,23 @@ def test_what_a_job_prints_in_the_checkout_is_no_change_of_it():
     assert call("git", "check-ignore", *names, cwd=REPOSITORY).stdout.split() == names
 
 
-@pytest.mark.parametrize("flags", [["--help"], ["--nodes", "4", "--dry-run"]])
-def test_help_and_dry_run_need_no_torch(flags):
-    probe = (
-        "import os, runpy, sys\n"
-        "sys.argv.pop(0)\n"
-        "sys.path.insert(0, '')\n"
-        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "finally: os._exit(42 if 'torch' in sys.modules else 0)\n"
-    )
-    assert call(sys.executable, "-c", probe, SUBMIT, *flags).returncode == 0
+PROBE = """
+import os, runpy, sys
+sys.argv.pop(0)
+sys.path.insert(0, "")
+try: runpy.run_path(sys.argv[0], run_name="__main__")
+finally: os._exit(42 if {"torch", "transformers"} & sys.modules.keys() else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [SUBMIT, "--help"],
+        [SUBMIT, "--nodes", "4", "--dry-run"],
+        ["train/worker.py", "--help"],
+        ["train/run_glue.py", "--help"],
+    ],
+)
+def test_help_and_dry_run_need_no_torch(words):
+    assert call(sys.executable, "-c", PROBE, *words, cwd=REPOSITORY).returncode == 0

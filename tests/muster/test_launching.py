@@ -2,12 +2,11 @@
 
 import json
 import os
-import signal
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,18 +33,16 @@ def project(tmp_path, monkeypatch) -> Path:
     return tmp_path / "project"
 
 
-def run(project: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """A script of the user's, whose last line is JSON."""
+def run(project: Path, text: str) -> Any:
+    """What a script of the user's prints, as JSON."""
     (project / "script.py").write_text(text)
     done = call(sys.executable, "script.py", cwd=project)
     assert done.returncode == 0, done.stderr
-    return done
+    return json.loads(done.stdout)
 
 
 def test_results_of_every_rank(project):
-    done = run(
-        project,
-        f"""
+    text = f"""
 import json, os, helper, muster
 
 def work(number, more=0):
@@ -66,9 +63,8 @@ if __name__ == "__main__":
         fifth += "; " + str(error)
     state = job.status().word
     print(json.dumps([str(job.run_dir), job.results(), again.rank(2), fifth, lines, state]))
-""",
-    )
-    folder, results, third, fifth, lines, state = json.loads(done.stdout)
+"""
+    folder, results, third, fifth, lines, state = run(project, text)
     rank, logs = fifth.split("; logs: ")
     assert rank.startswith("rank: number is 4; ") and rank.endswith(" has 0 to 3")
     assert logs.startswith(Path(folder).name) and "exit code 2" in logs
@@ -91,9 +87,7 @@ if __name__ == "__main__":
 
 
 def test_one_exception_from_the_first_that_failed(project):
-    done = run(
-        project,
-        f"""
+    text = f"""
 import json, os, time, muster
 
 class Odd(Exception):
@@ -119,39 +113,17 @@ def failure(kind):
 
 if __name__ == "__main__":
     print(json.dumps([failure(kind) for kind in ("key", "odd", "lock")]))
-""",
-    )
-    key, odd, lock = json.loads(done.stdout)
+"""
+    key, odd, lock = run(project, text)
     assert [one[0] for one in (key, odd, lock)] == [2, 2, 2]
-    assert {one[1] for one in (key, odd, lock)} == {os.uname().nodename}
-    assert key[2].startswith(
-        f"rank 2 on {os.uname().nodename}: KeyError: 'nothing'\n\nIn the worker:"
-    )
+    host = os.uname().nodename
+    assert {one[1] for one in (key, odd, lock)} == {host}
+    assert key[2].startswith(f"rank 2 on {host}: KeyError: 'nothing'\n\nIn the worker:")
     assert 'script.py", line 15, in work' in key[3] and "muster" not in key[3]
     assert key[4] == "KeyError('nothing')"
-    assert (
-        "Odd: this and that" in odd[2] and odd[4] == "None"
-    )  # it does not come back from a pickle
+    assert "Odd: this and that" in odd[2]
+    assert odd[4] == "None"  # it does not come back from a pickle
     assert "returned a lock that cannot be pickled" in lock[2]
-
-
-def test_the_run_outlives_the_process_that_started_it(project):
-    text = f"""
-import os, signal, time, muster
-
-def work():
-    time.sleep(3)
-    return os.getpid()
-
-if __name__ == "__main__":
-    job = muster.launch(work, {FOUR})
-    open("run_id", "w").write(job.run_id)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    (project / "script.py").write_text(text)
-    assert call(sys.executable, "script.py", cwd=project).returncode == -signal.SIGKILL
-    job = muster.job((project / "run_id").read_text())
-    assert len(set(job.results(timeout_s=300))) == 4
 
 
 def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
@@ -180,9 +152,7 @@ def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
 
 
 def test_each_item_has_a_run_of_its_own(project):
-    done = run(
-        project,
-        """
+    text = """
 import json, os, time, muster
 
 def square(number):
@@ -209,9 +179,8 @@ if __name__ == "__main__":
     words = [job.status().word for job in jobs]
     again, none = muster.job(jobs[1].run_id).rank(0), muster.map(square, [])
     print(json.dumps([found, words, again, len(none)]))
-""",
-    )
-    found, words, again, none = json.loads(done.stdout)
+"""
+    found, words, again, none = run(project, text)
     assert found[:2] == [[[4, 2]] * 2, [[9, 2]] * 2] and again == [9, 2] and none == 0
     assert found[2][1] == "ValueError('five')" and found[2][0] in (0, 1)
     assert "stopped by SIGTERM" in found[3][2]

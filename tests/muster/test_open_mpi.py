@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from muster.open_mpi import host_of_rank_0, names_of
+from muster.rank_variables import host_of_rank_0, names_of
 
 ADDRESSES = {"node0": "10.10.1.1", "node1": "10.10.1.2", "node2": "10.10.1.3", "box": "10.10.1.254"}
 

@@ -33,11 +33,12 @@ def full(monkeypatch):
 
 
 @pytest.mark.parametrize("forced", [True, False])
-def test_a_file_is_replaced_whole(forced, tmp_path):
+def test_a_file_is_replaced_whole_and_a_secret_is_never_readable_by_others(forced, tmp_path):
     path = tmp_path / "new" / "summary.json"
     write_json(path, {"steps": 1}, forced=forced)
     before = path.stat().st_ino
-    write_json(path, {"steps": 2}, forced=forced)
+    write_json(path, {"steps": 2}, forced=forced, mode=0o600)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text()) == {"steps": 2} and path.stat().st_ino != before
     assert names(path.parent) == ["summary.json"]
 
@@ -50,11 +51,6 @@ def test_what_is_not_a_whole_object_reads_as_nothing(content, tmp_path):
     elif content is not None:
         path.write_bytes(content)
     assert read_json(path) is None
-
-
-def test_a_secret_is_never_readable_by_others(tmp_path):
-    write_text(tmp_path / "token", "secret", mode=0o600)
-    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
 
 
 def test_what_was_there_stays_where_the_disk_is_full(tmp_path, full):

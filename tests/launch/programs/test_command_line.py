@@ -23,16 +23,8 @@ def refusal(*argv: str) -> list[str]:
 # Each has the default of our trainer: it is not that of another program.
 @pytest.mark.parametrize(
     "words",
-    [
-        ["--lr", "1e-3"],
-        ["--sync", "ddp"],
-        ["--sync=ddp"],
-        ["--epochs", "3"],
-        ["--task", "quickstart"],
-        ["--length_balance"],
-        ["--no-length-balance"],
-        ["--operations", "all"],
-    ],
+    [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
+    + [["--operations", "all"]],
 )
 def test_a_setting_of_the_trainer_is_refused_beside_another_program(words):
     (line,) = refusal(*OWN, *words, *PROGRAM)
@@ -64,16 +56,7 @@ def test_there_are_not_two_programs():
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["--env", "X=1"],
-        ["--env-file", __file__],
-        ["--prologue", __file__],
-        ["--python", "python3"],
-        ["--wrap", "nice"],
-        ["--snapshot"],
-        ["--include", "*.pt"],
-    ],
+    "words", [["--env", "X=1"], ["--prologue", __file__], ["--wrap", "nice"], ["--snapshot"]]
 )
 def test_a_setting_of_another_program_is_refused_without_one(words):
     (line,) = refusal(*OWN, *words)
@@ -114,16 +97,12 @@ def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
     ("launcher", "words"),
     [
         ("local", ["--partition", "gpu"]),
-        ("local", ["--time", "30"]),
         ("local", ["--slurm", "mail-type=END"]),
         ("local", ["--ssh-config", "none"]),
-        ("local", ["--remote-dir", "/x"]),
         ("local", ["--network", "10.0.0.0/8"]),
         ("local", ["--include", "*.pt"]),
         ("ssh", ["-p", "gpu"]),
-        ("ssh", ["--gpus-per-node", "4"]),
         ("slurm", ["--user", "me"]),
-        ("slurm", ["--remote-dir", "/x"]),
     ],
 )
 def test_what_the_launcher_has_no_use_for_is_refused(launcher, words):
@@ -148,9 +127,8 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
-        (["--prologue", __file__, "--env", "X=1", "--wrap", "nice"], "--wrap is for a program of"),
         (["--"], "no program follows after --"),
+        (["--", "none.py"], "none.py: No such file or directory"),
         (["train.py"], "a program of your own follows after --: -- train.py"),
         (["--nodse", "2"], "did you mean --nodes?"),
         (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),

@@ -1,5 +1,6 @@
 """`--workers preload`: workers from one import start, fail and end as torchrun's do."""
 
+import itertools
 import json
 import os
 import re
@@ -20,24 +21,16 @@ SHAPES = {"4x1": ["--nodes", "4"], "1x4": ["--nproc-per-node", "4"]}
 WHOLE = "WHOLE_MATRIX" in os.environ
 FEW = SHAPES if WHOLE else {"4x1": SHAPES["4x1"]}
 VICTIMS = ["worker", "starter", "agent"] if WHOLE else ["worker", "agent"]
+MOMENTS = ("training", "starting")
 ENDS = [
-    pytest.param(signal.SIGINT, "training", id="ctrl-c-training"),
-    pytest.param(signal.SIGKILL, "importing", id="kill-9-importing"),
+    ("preload", signal.SIGINT, "training"),
+    ("preload", signal.SIGKILL, "starting"),
+    ("torchrun", signal.SIGINT, "starting"),
+    ("torchrun", signal.SIGKILL, "training"),
 ]
 if WHOLE:
-    ENDS.append(pytest.param(signal.SIGINT, "importing", id="ctrl-c-importing"))
-    ENDS.append(pytest.param(signal.SIGKILL, "training", id="kill-9-training"))
+    ENDS = [*itertools.product(("preload", "torchrun"), (signal.SIGINT, signal.SIGKILL), MOMENTS)]
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
-
-
-@pytest.fixture
-def project(tmp_path) -> Path:
-    """A program, and a package of its own."""
-    root = tmp_path / "project"
-    (root / "configs").mkdir(parents=True)
-    (root / "configs" / "__init__.py").touch()
-    (root / "train.py").write_text(DDP)
-    return root
 
 
 def run(project: Path, *words: str) -> tuple[int, str, str]:
@@ -98,14 +91,16 @@ def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
         assert "ended without a message" in last or "preload.py on" in last, err
 
 
-@pytest.mark.parametrize(("number", "moment"), ENDS)
-def test_nothing_outlives_the_launcher(project, number, moment):
+@pytest.mark.parametrize(("workers", "number", "moment"), ENDS)
+def test_nothing_outlives_the_launcher(project, workers, number, moment):
+    flags = ["--launcher", "local", "--workers", workers, *SHAPES["4x1"], *ENDLESS]
+    process = start(*flags, cwd=project)
     if moment == "training":
-        process = begun(project, *SHAPES["4x1"])
+        assert wait_until(lambda: len(ready_workers(project)) == 4)
     else:
-        flags = [*LOCAL, *SHAPES["4x1"], "--preload", "torch", *ENDLESS]
-        process = start(*flags, cwd=project)
-        assert wait_until(lambda: any(_imports(one) for one in commands(process)))
+        assert wait_until(
+            lambda: any(map(_has_begun, psutil.Process(process.pid).children(recursive=True)))
+        )
     process.send_signal(number)
     _, err = process.communicate(timeout=300)
     assert wait_until(lambda: alive(project) == [])
@@ -113,18 +108,13 @@ def test_nothing_outlives_the_launcher(project, number, moment):
         assert process.returncode == 130 and err.endswith("error: stopped by SIGINT\n")
 
 
-def _imports(words: list[str]) -> bool:
-    return any(one.endswith("muster/worker/preload.py") for one in words)
-
-
-def commands(process) -> list[list[str]]:
-    found = []
-    for one in psutil.Process(process.pid).children(recursive=True):
-        try:
-            found.append(one.cmdline())
-        except psutil.Error:
-            continue
-    return found
+def _has_begun(process: psutil.Process) -> bool:
+    """Whether it is a worker, or imports for all workers of a node."""
+    try:
+        line = " ".join(process.cmdline())
+        return "muster/worker/" in line and "torch.distributed.run" not in line
+    except psutil.Error:
+        return False
 
 
 STOPS = """

@@ -44,16 +44,16 @@ def project(tmp_path) -> Path:
     return root
 
 
-def run_dir(project: Path, name: str) -> Path:
-    folder = project / "logs" / name
-    folder.mkdir(parents=True)
-    return folder
+def snapshot(project: Path, *patterns: str, name: str = "run") -> Path:
+    """The snapshot of a new run."""
+    run_dir = project / "logs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    project_snapshot.take(project, run_dir, patterns)
+    return run_dir / "snapshot"
 
 
-def test_it_has_what_git_would_track_as_it_is_now(project):
-    run = run_dir(project, "run")
-    taken = project_snapshot.take(project, run)
-    root = taken.root
+def test_it_has_what_git_would_track_as_it_is_now_and_files_of_its_own(project):
+    root = snapshot(project)
     assert (root / "train.py").read_text() == "changed"
     assert (root / "src" / "new.py").read_text() == "untracked"
     assert (root / "link.py").is_symlink() and (root / "link.py").read_text() == "changed"
@@ -61,22 +61,18 @@ def test_it_has_what_git_would_track_as_it_is_now(project):
     assert (root / "data").readlink() == project / "data"
     assert (root / "last.ckpt").readlink() == project / "last.ckpt"
     assert not (root / "logs").exists() and not (root / ".git").exists()
-    record = json.loads((run / "snapshot.json").read_text())
+    record = json.loads((root.parent / "snapshot.json").read_text())
     assert len(record["commit"]) == 40
-    assert "+changed" in (run / "snapshot.diff").read_text()
     (project / "train.py").write_text("edited while the job waits")
     assert (root / "train.py").read_text() == "changed"
-
-
-def test_each_run_has_files_of_its_own(project):
-    first = project_snapshot.take(project, run_dir(project, "first"))
-    second = project_snapshot.take(project, run_dir(project, "second"))
-    with (second.root / "src" / "model.py").open("a") as file:
+    with (root / "src" / "model.py").open("a") as file:
         file.write(", and what a program adds")
-    assert (first.root / "src" / "model.py").read_text() == "model"
     assert (project / "src" / "model.py").read_text() == "model"
-    third = project_snapshot.take(project, run_dir(project, "third"))
-    assert (third.root / "src" / "model.py").read_text() == "model"
+    assert (snapshot(project, name="next") / "src" / "model.py").read_text() == "model"
+
+
+def copied(root: Path) -> list[str]:
+    return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
 def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
@@ -96,7 +92,7 @@ def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
         (project / folder / "new.py").write_text("untracked")
         (project / folder / "data").mkdir()
         (project / folder / "data" / "set.bin").write_text("much")
-    root = project_snapshot.take(project, run_dir(project, "run")).root
+    root = snapshot(project)
     for folder in ("sub", "sub/deeper", "clone"):
         assert (root / folder / "layer.py").read_text() == "layer"
         assert (root / folder / "new.py").read_text() == "untracked"
@@ -107,7 +103,7 @@ def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
 def test_a_link_leads_to_the_same_thing_in_the_copy_or_else_to_the_original(tmp_path, has_git):
     project, outside = tmp_path / "project", tmp_path / "datasets"
-    for folder in (project / "src", project / "logs" / "run", outside):
+    for folder in (project / "src", outside):
         folder.mkdir(parents=True)
     (project / "src" / "model.py").write_text("model")
     (outside / "set.bin").write_text("much")
@@ -117,7 +113,7 @@ def test_a_link_leads_to_the_same_thing_in_the_copy_or_else_to_the_original(tmp_
         (project / name).symlink_to(target)
     if has_git:
         git(project, "init", "-q")
-    root = project_snapshot.take(project, project / "logs" / "run").root
+    root = snapshot(project)
     assert (root / "data" / "set.bin").samefile(outside / "set.bin")
     assert (root / "again").samefile(outside / "set.bin")
     assert (root / "code" / "model.py").samefile(root / "src" / "model.py")
@@ -135,7 +131,7 @@ def test_a_socket_and_a_fifo_are_no_part_of_it(tmp_path, monkeypatch, has_git):
         one.bind("socket")
         if has_git:
             git(tmp_path, "init", "-q")
-        root = project_snapshot.take(tmp_path, run_dir(tmp_path, "run")).root
+        root = snapshot(tmp_path)
     assert [path.name for path in root.iterdir()] == ["train.py"]
 
 
@@ -149,10 +145,9 @@ def test_the_changes_can_be_applied_again_to_the_commit(project, tmp_path):
     (project / "train.py").write_text("its last line has no end")
     git(project, "config", "diff.noprefix", "true")
     git(project, "config", "color.ui", "always")
-    run = run_dir(project, "run")
-    project_snapshot.take(project, run)
+    root = snapshot(project)
     git(tmp_path, "clone", "-q", str(project), "copy")
-    git(tmp_path / "copy", "apply", str(run / "snapshot.diff"))
+    git(tmp_path / "copy", "apply", str(root.parent / "snapshot.diff"))
     for name in ("words.txt", "weights.bin", "train.py"):
         assert (tmp_path / "copy" / name).read_bytes() == (project / name).read_bytes()
 
@@ -166,39 +161,31 @@ def test_a_file_that_vanishes_while_others_are_copied_is_no_part_of_it(project, 
         copy(source, target)
 
     monkeypatch.setattr(shutil, "copy2", removing)
-    root = project_snapshot.take(project, run_dir(project, "run")).root
+    root = snapshot(project)
     assert (root / "src" / "model.py").exists() and not (root / "src" / "zz.tmp").exists()
 
 
 def test_a_file_that_cannot_be_read_is_named(project):
-    run = run_dir(project, "run")
     (project / "secret.key").touch(mode=0o000)
     take = "import sys; from pathlib import Path; from launch.programs import project_snapshot\n"
     take += "project_snapshot.take(*map(Path, sys.argv[1:]))"
-    command = [*AS_ANY_USER, sys.executable, "-c", take, str(project), str(run)]
+    command = [
+        *AS_ANY_USER,
+        sys.executable,
+        "-c",
+        take,
+        str(project),
+        str(project / "logs" / "run"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert f"UsageError: {project / 'secret.key'} cannot be read" in done.stderr
 
 
-def test_files_that_were_made_there_are_named(project):
-    run = run_dir(project, "run")
-    root = project_snapshot.take(project, run).root
-    assert project_snapshot.new_files(run) == []
-    (root / "outputs").mkdir()
-    (root / "outputs" / "model.pt").touch()
-    assert project_snapshot.new_files(run) == [f"made in {root}: outputs/model.pt"]
-
-
-def test_ignored_files_that_were_asked_for_are_copied(project):
-    root = project_snapshot.take(project, run_dir(project, "run"), ["*.ckpt"]).root
-    assert not (root / "last.ckpt").is_symlink()
-    assert (root / "last.ckpt").read_text() == "ignored"
-
-
-def test_what_lies_beside_an_ignored_file_that_was_copied_is_linked(project):
+def test_ignored_files_that_were_asked_for_are_copied_and_those_beside_them_linked(project):
     (project / "data" / "best.ckpt").write_text("ignored")
-    root = project_snapshot.take(project, run_dir(project, "run"), ["data/*.ckpt"]).root
-    assert not (root / "data" / "best.ckpt").is_symlink()
+    root = snapshot(project, "*.ckpt", "data/*.ckpt")
+    for copied in (root / "last.ckpt", root / "data" / "best.ckpt"):
+        assert not copied.is_symlink() and copied.read_text() == "ignored"
     assert (root / "data" / "set.bin").readlink() == project / "data" / "set.bin"
 
 
@@ -212,11 +199,10 @@ def test_what_git_does_not_track_is_copied_up_to_a_size(tmp_path, monkeypatch, h
         git(project, "init", "-q")
         (project / "tracked.py").write_text("x" * 100)
         git(project, "add", "tracked.py")
-    taken = project_snapshot.take(project, run_dir(project, "run"))
-    assert taken.files == 1 + has_git and (taken.root / "train.py").read_text() == "x"
+    assert copied(snapshot(project)) == ["tracked.py", "train.py"][not has_git :]
     (project / "data.bin").write_text("x" * 100)
     with pytest.raises(UsageError, match=r"has more than 10 bytes.*data\.bin.*--no-snapshot"):
-        project_snapshot.take(project, run_dir(project, "second"))
+        snapshot(project, name="second")
 
 
 @settings(max_examples=20)
@@ -228,13 +214,13 @@ def test_any_name_of_a_file_is_one(tmp_path_factory, names):
     for name in names:
         (project / name).write_bytes(os.fsencode(name))
     git(project, "init", "-q")
-    run = run_dir(project, "run")
-    root = project_snapshot.take(project, run).root
-    copied = {path.name: os.fsdecode(path.read_bytes()) for path in root.iterdir()}
-    assert copied == {one: one for one in names}
-    (root / "made \udce9").touch()
-    (line,) = project_snapshot.new_files(run)
-    assert line.encode().endswith("made \ufffd".encode())
+    root = snapshot(project)
+    found = {path.name: os.fsdecode(path.read_bytes()) for path in root.iterdir()}
+    assert found == {one: one for one in names}
+    assert project_snapshot.new_files(root.parent) == []
+    (root / "made \udce9").mkdir()
+    (root / "made \udce9" / "model.pt").touch()
+    assert project_snapshot.new_files(root.parent) == [f"made in {root}: made \ufffd/model.pt"]
 
 
 def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
@@ -246,12 +232,13 @@ def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
         (one / "summary.json").touch()
     (project / "train.py").touch()
     (folder.parents[1] / "sweep.json").touch()
-    assert project_snapshot.take(project, folder).files == 1
-    assert project_snapshot.take(project, other).files == 1
+    for one in (folder, other):
+        project_snapshot.take(project, one)
+        assert copied(one / "snapshot") == ["train.py"]
 
 
 def test_runs_may_be_kept_around_the_project_but_not_in_its_own_folder(project):
     around = project.parent / "run"
-    assert project_snapshot.take(project, around).files == 4
+    assert project_snapshot.take(project, around).startswith("snapshot: 4 files, ")
     with pytest.raises(UsageError, match=r"--logs-dir .*/project is the project itself.*/logs, or"):
         project_snapshot.take(project, project / "run")

@@ -9,25 +9,14 @@ from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
-from tests.launch.submit import submit
 
 
-@pytest.mark.parametrize(
-    ("argv", "program"),
-    [
-        (["--nodes", "2"], []),
-        (["--nodes", "2", "--", "a.py", "--nodes", "3"], ["a.py", "--nodes", "3"]),
-        (["--", "a.py", "--", "b"], ["a.py", "--", "b"]),
-    ],
-)
-def test_only_the_first_separator_counts(argv, program):
-    assert split(argv)[1] == program
-
-
-@pytest.mark.parametrize("argv", [["--"], ["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]])
-def test_a_separator_without_a_program_is_refused(argv):
-    with pytest.raises(UsageError, match="no program follows after --"):
-        split(argv)
+def test_only_the_first_separator_counts_and_a_program_follows_it():
+    assert split(["--nodes", "2"]) == (["--nodes", "2"], [])
+    assert split(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
+    for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
+        with pytest.raises(UsageError, match="no program follows after --"):
+            split(argv)
 
 
 @pytest.mark.parametrize(
@@ -55,20 +44,19 @@ def refusal(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
-def test_what_cannot_start_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.py"], "none.py: No such file or directory; looked in "),
+        (["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
+        (["-m", "none.module"], "-m none.module: no such module"),
+        (["-m"], "-m needs the name of a module: -- -m package.module"),
+        (["nothing"], "nothing: no such program"),
+    ],
+)
+def test_what_cannot_start_is_refused(tmp_path, words, message):
     (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
-    (tmp_path / "package").mkdir()
-    assert (
-        refusal(tmp_path, "--", "none.py")
-        == f"none.py: No such file or directory; looked in {tmp_path}"
-    )
-    assert (
-        refusal(tmp_path, "--", "wrong.py")
-        == "wrong.py:2: '(' was never closed: it does not compile"
-    )
-    assert "-m none.module: no such module" in refusal(tmp_path, "--", "-m", "none.module")
-    assert refusal(tmp_path, "--", "-m") == "-m needs the name of a module: -- -m package.module"
-    assert "nothing: no such program" in refusal(tmp_path, "--", "nothing")
+    assert refusal(tmp_path, "--", *words).startswith(message)
 
 
 def test_what_can_start_is_not(tmp_path):
@@ -77,14 +65,8 @@ def test_what_can_start_is_not(tmp_path):
     (tmp_path / "package" / "module.py").write_text("import nowhere")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "run.sh").chmod(0o755)
-    for words in (
-        ["train.py"],
-        ["-m", "package.module"],
-        ["-m", "json.tool"],
-        ["./run.sh"],
-        ["env"],
-    ):
-        check(tmp_path, "--", *words)
+    for line in ("train.py", "-m package.module", "-m json.tool", "./run.sh", "env"):
+        check(tmp_path, "--", *line.split())
 
 
 def python_that_takes_all(folder: Path) -> str:
@@ -103,13 +85,6 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
     assert refusal(tmp_path, *flags, "--python", sys.executable, *words) == line
     check(tmp_path, *flags, "--python", python_that_takes_all(tmp_path), *words)
     check(tmp_path, *flags, "--python", "/of/the/nodes/python", *words)
-
-
-def test_nothing_is_made_where_a_program_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = submit("--launcher", "local", "--", "none.py", cwd=tmp_path)
-    assert code == 2 and err.startswith("error: none.py: No such file or directory")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):

@@ -2,75 +2,71 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from configs.plugins import REPOSITORY
 from launch.studies import cell_runs, study_file
+from launch.studies.cells import Sweep
 from muster.errors import UsageError
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
 
 
-def written(folder: Path, text: str) -> Path:
-    path = folder / "mine.yaml"
-    path.write_text(text)
-    return path
+@pytest.fixture
+def read(tmp_path):
+    def read(text: str, *flags: str, rate: str | None = None) -> Sweep:
+        (tmp_path / "mine.yaml").write_text(text)
+        return study_file.read(tmp_path / "mine.yaml", flags, rate)
+
+    return read
 
 
-def test_each_block_is_a_product_and_blocks_follow_each_other(tmp_path):
-    text = """
+def test_each_block_is_a_product_and_blocks_follow_each_other(read):
+    study = read("""
     title: Mine
     base: {task: synthetic, evaluate: never}
     grid:
       - {sync: single}
       - {sync: [ddp, all_reduce], nodes: [2, 4]}
-    """
-    study = study_file.read(written(tmp_path, text))
+    """)
     assert (study.name, study.title, len(study.cells)) == ("mine", "Mine", 5)
     assert study.cells[4].id == "sync-all_reduce_nodes-4_0" and study.cells[4].nodes == 4
-    assert study.cells[4].words == (
-        "--task=synthetic",
-        "--evaluate=never",
-        "--sync=all_reduce",
-        "--nodes=4",
-    )
+    words = "--task=synthetic --evaluate=never --sync=all_reduce --nodes=4"
+    assert study.cells[4].words == tuple(words.split())
 
 
-def test_repeats_come_last_each_with_a_seed_of_its_own(tmp_path):
-    text = "{base: {task: synthetic}, grid: [{sync: [ddp, all_reduce]}], repeats: 2}"
-    cells = study_file.read(written(tmp_path, text)).cells
-    assert [(cell.settings["sync"], cell.settings["seed"]) for cell in cells] == [
-        ("ddp", 42),
-        ("all_reduce", 42),
-        ("ddp", 43),
-        ("all_reduce", 43),
-    ]
+def test_repeats_come_last_each_with_a_seed_of_its_own(read):
+    cells = read("{base: {task: synthetic}, grid: [{sync: [ddp, all_reduce]}], repeats: 2}").cells
+    found = [(cell.settings["sync"], cell.settings["seed"], cell.repeat) for cell in cells]
+    assert found[:2] == [("ddp", 42, 0), ("all_reduce", 42, 0)]
+    assert found[2:] == [("ddp", 43, 1), ("all_reduce", 43, 1)]
 
 
-def test_an_entry_can_have_a_name_which_is_no_setting(tmp_path):
+def test_an_entry_can_have_a_name_which_is_no_setting(read):
     text = "{base: {task: synthetic}, grid: [{name: 'Task 3: DDP', sync: ddp, nodes: [2, 4]}]}"
-    cells = study_file.read(written(tmp_path, text)).cells
+    cells = read(text).cells
     assert [cell.name for cell in cells] == ["Task 3: DDP"] * 2
     assert [cell.id for cell in cells] == ["sync-ddp_nodes-2_0", "sync-ddp_nodes-4_0"]
     assert "name" not in cells[0].settings
 
 
-def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
+def test_what_is_of_the_testbed_is_no_flag_and_a_rate_can_be_given_for_all(read):
     text = "{grid: [{task: synthetic, rate: [1gbit], nodes: '2:4', save_model: false}]}"
-    (cell,) = study_file.read(written(tmp_path, text)).cells
+    (cell,) = read(text).cells
     assert cell.rate == "1gbit" and cell.nodes == 4
     assert cell.words == ("--task=synthetic", "--nodes=2:4", "--no-save-model")
+    text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
+    study = read(text, "--threads=1", rate="10gbit")
+    assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
+    assert study.cells[1].words == ("--task=synthetic", "--nodes=2", "--threads=1")
+    assert study.collectives == ("all_reduce",)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "{grd: []}",
-            "unknown key 'grd'; known: title, about, question, implementation, discus",
-        ),
+        ("{grd: []}", "unknown key 'grd'; known: title, about, question, implementation, discu"),
         ("[]", "not a study"),
         ("{repeats: 0}", "repeats must be a number of at least 1"),
         ("{grid: {sync: ddp}}", "grid must be a list of settings"),
@@ -82,15 +78,12 @@ def test_the_link_rate_is_the_beds_and_switches_are_switches(tmp_path):
         ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is a number of the 2 nodes (got 3)"),
         ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of the 1 nodes (got 'many')"),
         ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
-        (
-            "{grid: [{sync: ddp}], collectives: [gossip]}",
-            "collectives must be a list of sendrecv, ",
-        ),
+        ("{grid: [{sync: ddp}], collectives: [gossip]}", "must be a list of sendrecv, "),
     ],
 )
-def test_what_no_run_could_be_is_refused_before_the_first(tmp_path, text, message):
+def test_what_no_run_could_be_is_refused_before_the_first(read, text, message):
     with pytest.raises(UsageError) as error:
-        study_file.read(written(tmp_path, text))
+        read(text)
     assert message in str(error.value)
 
 
@@ -100,15 +93,6 @@ def test_what_is_shipped_can_be_run(path):
     assert study.about and len(study.cells) >= 3
     # flags may change any number: the report says those of the runs
     assert not re.search(r"(?<![-\w])\d", study.about)
-
-
-def test_what_is_of_the_bed_is_no_flag_and_a_rate_can_be_given_for_all(tmp_path):
-    text = "{grid: [{task: synthetic, nodes: 2, busy: [0, 1]}], collectives: [all_reduce]}"
-    study = study_file.read(written(tmp_path, text), ["--threads=1"], rate="10gbit")
-    assert [(cell.rate, cell.busy) for cell in study.cells] == [("10gbit", 0), ("10gbit", 1)]
-    words = ("--task=synthetic", "--nodes=2", "--threads=1")
-    assert all(cell.words == words for cell in study.cells)
-    assert study.collectives == ("all_reduce",)
 
 
 def test_bscs_own_grid_is_whole():
@@ -129,9 +113,8 @@ def test_bscs_own_grid_is_whole():
     assert seen["Evaluation"] == {(n, size, "fp16") for n in devices for size in sizes}
 
 
-def test_texts_of_ones_own_are_kept_for_the_report(tmp_path):
-    text = "{question: 'Why?', discussion: 'Because.', grid: [{task: synthetic}]}"
-    study = study_file.read(written(tmp_path, text))
+def test_texts_of_ones_own_are_kept_for_the_report(tmp_path, read):
+    study = read("{question: 'Why?', discussion: 'Because.', grid: [{task: synthetic}]}")
     assert study.texts == {"question": "Why?", "discussion": "Because."}
     study.folder = tmp_path
     cell_runs.begin(study)
