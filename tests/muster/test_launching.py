@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import sys
 import threading
@@ -124,6 +125,25 @@ if __name__ == "__main__":
     assert "Odd: this and that" in odd[2]
     assert odd[4] == "None"  # it does not come back from a pickle
     assert "returned a lock that cannot be pickled" in lock[2]
+
+
+def test_the_run_outlives_the_process_that_started_it(project):
+    text = f"""
+import os, signal, time, muster
+
+def work():
+    time.sleep(3)
+    return os.getpid()
+
+if __name__ == "__main__":
+    job = muster.launch(work, {FOUR})
+    open("run_id", "w").write(job.run_id)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    (project / "script.py").write_text(text)
+    assert call(sys.executable, "script.py", cwd=project).returncode == -signal.SIGKILL
+    job = muster.job((project / "run_id").read_text())
+    assert len(set(job.results(timeout_s=300))) == 4
 
 
 def test_a_thread_starts_one_and_another_cancels_it(project, monkeypatch):
