@@ -31,13 +31,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    Ended,
-    oom_kills,
-    stopped_cleanly,
-    write_exit,
-    write_here,
-)
+from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.coordinator import Peers
@@ -128,15 +122,9 @@ class Agent:
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
-        peers = self._peers = Peers(assignment)
-        if peers.door is not None:
-            self._say(listening=peers.door.port)
-        announced: str | None = None
+        peers = self._peers = Peers(assignment, self._say)
         while peers.master_port is None:
             self._tick()
-            if peers.waiting != announced:
-                announced = peers.waiting
-                self._say(waiting=announced)
         workload = self._workload = self._start(peers, peers.master_port)
         self._inspection.has_begun = True
         while workload.runs:

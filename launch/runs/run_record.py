@@ -20,14 +20,7 @@ from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
 from muster.errors import MusterError, explained, name_of
-from muster.writing import (
-    CannotWrite,
-    read_json,
-    reserve,
-    write_json,
-    write_last,
-    write_text,
-)
+from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
 
 NOT_YET = ""  # the job id of a run that is about to get one
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -54,27 +47,25 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     A job is identified by its number and its cluster's name, since one home may serve several
     clusters.
     """
-    job = {
-        "launcher": launcher,
-        "job_id": job_id,
-        "cluster": cluster,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        **process_start(os.getpid()),
-    }
+    job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
     reserve(run_files.EXIT.path(spec.run_dir))
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
 def end(run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = "") -> None:
-    """Record that the run is over; if that cannot be written, print it on stderr.
+    """Record that the run is over.
 
     `rank`: the one that failed first. `cause`: of `failure.RULES`, or the exit code's word.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
+    write_end(run_files.EXIT.path(run_dir), record)
+
+
+def write_end(path: Path, record: Mapping[str, Any]) -> None:
+    """Write how a run, or a part of it, ended; if that is not possible, print why on stderr."""
     try:
-        write_last(run_files.EXIT.path(run_dir), record)
+        write_last(path, record)
     except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
         print(f"error: {error}", file=sys.stderr)
 
@@ -168,6 +159,11 @@ def leave_terminal(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
+
+
+def this_process() -> dict[str, Any]:
+    """What identifies this process, as JSON: its host, its pid and its start."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), **process_start(os.getpid())}
 
 
 def process_start(pid: int) -> dict[str, Any]:

@@ -34,14 +34,19 @@ def assignment(
     return Assignment(**{**plain, **more})
 
 
+def silent(**message) -> None:
+    """To a leader."""
+
+
 @pytest.fixture
 def meet():
     made = []
 
     def make(count: int, **more) -> list:
-        coordinator = Peers(assignment(0, count, **more))
+        coordinator = Peers(assignment(0, count, **more), silent)
         clients = [
-            Peers(assignment(index, count, coordinator.door.port)) for index in range(1, count)
+            Peers(assignment(index, count, coordinator.door.port), silent)
+            for index in range(1, count)
         ]
         made.extend([coordinator, *clients])
         return [coordinator, *clients]
@@ -131,7 +136,7 @@ def test_what_a_member_says_to_a_listener_opens_no_door(meet):
     """Who listens at a port that may be the coordinator's cannot be it, nor come in instead."""
     coordinator = meet(2)[0]
     with socket.create_server(("127.0.0.1", 0)) as trap:
-        client = Peers(assignment(1, 2, trap.getsockname()[1]))
+        client = Peers(assignment(1, 2, trap.getsockname()[1]), silent)
         knock = threading.Thread(target=client.tick)
         knock.start()
         caught, _ = trap.accept()
@@ -209,7 +214,7 @@ def test_a_port_of_somebody_else_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with pytest.raises(MusterError, match=r"node0 cannot listen at 127\.0\.0\.1"):
-            Peers(assignment(0, 2, taken))
+            Peers(assignment(0, 2, taken), silent)
 
 
 @pytest.mark.parametrize("start", range(21))  # wherever in the range the search begins
@@ -219,10 +224,10 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(start, monkeypatch):
         first = other.getsockname()[1]
         ports = (first, first + 20)
         coordinator = Peers(
-            assignment(0, 2, coordinator_ports=tuple(range(first, first + 21)), ports=ports)
+            assignment(0, 2, coordinator_ports=tuple(range(first, first + 21)), ports=ports), silent
         )
         assert first < coordinator.door.port <= first + 20
-        client = Peers(assignment(1, 2, coordinator.door.port))
+        client = Peers(assignment(1, 2, coordinator.door.port), silent)
         assert tick([coordinator, client], lambda: client.master_port)
         assert (
             first < client.master_port <= first + 20 and client.master_port != coordinator.door.port
@@ -233,4 +238,4 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(start, monkeypatch):
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(MusterError, match=r"cannot listen at 192\.0\.2\.1.*is that its address"):
-        Peers(assignment(0, 2, coordinator_address="192.0.2.1"))
+        Peers(assignment(0, 2, coordinator_address="192.0.2.1"), silent)

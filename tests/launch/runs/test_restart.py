@@ -14,7 +14,6 @@ from configs import cli
 from configs.settings.launch import LaunchConfig, Nodes
 from configs.settings.train import TrainConfig
 from launch.runs import restart
-from launch.runs.restart import Outcome
 from launch.spec import LaunchSpec, Program
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED
@@ -115,11 +114,11 @@ def test_a_crash_loop_ends_by_itself(tmp_path):
     assert len(list((tmp_path / "loop" / "attempts").iterdir())) == 3
 
 
-def test_wrong_flags_and_a_stop_are_no_reason_to_start_again():
+def test_wrong_flags_and_a_stop_are_no_reason_to_start_again(tmp_path):
+    spec = LaunchSpec("run", tmp_path, Program(()), max_restarts=1)
     for code in (0, 2, STOPPED, NO_RETRY, 130, 143, 129):
-        assert not Outcome(code).is_worth_another
-    assert Outcome(1).is_worth_another and Outcome(137).is_worth_another
-    assert not Outcome(137, by_signal=True).is_worth_another
+        assert not restart.is_due(spec, code)
+    assert restart.is_due(spec, 1) and restart.is_due(spec, 137)
 
 
 def test_the_last_step_of_any_rank_counts(tmp_path):
