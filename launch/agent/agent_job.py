@@ -37,12 +37,12 @@ from typing import Any
 
 from launch.agent import log_sync
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.door import sealed
+from launch.agent.membership.door import loss_of, sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
-from launch.runs.log_tail import Follower, RequestFile
+from launch.runs.log_tail import Follower
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
@@ -85,15 +85,10 @@ class _AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None:
             return None
-        if self.channel.ended:
-            either = "its agent was killed, or the node went down, or the connection to it was cut"
-            return f"{self.place} is gone: {either}"
         patience_s = SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
-        if self.channel.silent_s > patience_s:
-            return f"heard nothing from {self.place} for {patience_s:.0f} s: is its link down?"
-        return None
+        return loss_of(self.channel, self.place, patience_s)
 
 
 @dataclass(frozen=True)
@@ -155,9 +150,8 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        self._requests = RequestFile(run_dir)
-        count, send, say = len(self._agents), self._send_all, self._say
-        self._inspection = RunInspection(spec, count, self._requests, send, say)
+        names = [one.name for one in assignments]
+        self._inspection = RunInspection(spec, names, self._send_all, self._say)
 
     @property
     def shown(self) -> bytes:
@@ -206,8 +200,6 @@ class AgentJob:
         if self._recovery is not None and (line := self._recovery.look()):
             self._recovery = None
             self._say(line)
-        for request in self._requests.new():
-            self._inspection.begin(request)
         self._inspection.tick()
         self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
@@ -244,7 +236,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspection.take(message["inspected"])
+            self._inspection.take(agent.assignment.index, message["inspected"])
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:

@@ -26,12 +26,13 @@ SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    A worker that can stop cleanly has a file in a folder of `scratch`, named by its pid, for the
-    reason. `say` tells a launcher that it must be patient.
+    A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason. `say`
+    tells a launcher that it must be patient.
     """
 
-    def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
-        self.folder = Path(scratch, STOPPABLE)
+    def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
+        folder.mkdir()
+        self._folder = folder
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None
@@ -51,7 +52,7 @@ class Stoppable:
 
         Not torchrun, which would end its workers. They agree among themselves on the step.
         """
-        workers = [path for path in self.folder.iterdir() if path.name.isdigit()]
+        workers = [path for path in self._folder.iterdir() if path.name.isdigit()]
         if self.is_asked or not workers:
             return
         for path in workers:

@@ -27,7 +27,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,8 @@ class Agent:
             prefix="muster-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
         ) as scratch:
             self._scratch, assignment = scratch, self._assignment
-            Path(scratch, STOPPABLE).mkdir()
+            grace_s = assignment.spec.stop_grace_s
+            self._workers = Stoppable(Path(scratch, STOPPABLE), grace_s, self._say)
             self._inspection = NodeInspection(Path(scratch, INSPECTION), assignment, self._launcher)
             try:
                 return self._end(self._take_part())
@@ -184,10 +184,6 @@ class Agent:
 
     def _ask_to_stop(self, ended: Ended) -> None:
         self._stop_request = self._stop_request or ended
-
-    @cached_property
-    def _workers(self) -> Stoppable:
-        return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
         """The job's time is nearly over: ask workers that can stop cleanly; others later."""

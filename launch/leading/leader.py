@@ -131,15 +131,11 @@ def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
-    least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
+    deadline = time.monotonic() + spec.join_s
     while True:
         try:
-            facts = launcher.probe()
-            if len(facts.nodes) >= least:
-                return facts
-            error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
-        except MusterError as failed:
-            error = failed
-        if time.monotonic() > deadline or not launcher.waits_for_nodes:
-            raise error
+            return launcher.probe()
+        except MusterError:
+            if time.monotonic() > deadline or not launcher.waits_for_nodes:
+                raise
         time.sleep(ASK_AGAIN_S)

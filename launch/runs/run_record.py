@@ -23,6 +23,7 @@ from muster.errors import MusterError, explained, name_of
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
 
 NOT_YET = ""  # the job id of a run that is about to get one
+LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -199,25 +200,22 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
     return abs(float(found["started_unix_s"]) - float(record["started_unix_s"])) < 0.1
 
 
-def remember(run_dir: Path, env: Mapping[str, str] = os.environ) -> None:
+def remember(run_dir: Path) -> None:
     """Remember a run folder; if that cannot be written, the run is found only by its folder."""
     digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
     with suppress(OSError, RuntimeError):
-        _links(env).mkdir(parents=True, exist_ok=True)
-        (_links(env) / f"{run_dir.name}-{digest}").symlink_to(run_dir)
+        links = run_files.state_folder(os.environ) / LINKS
+        links.mkdir(parents=True, exist_ok=True)
+        (links / f"{run_dir.name}-{digest}").symlink_to(run_dir)
 
 
-def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
+def run_folders() -> list[Path]:
     """The existing run folders.
 
     A link to a missing one stays: its disk may not be mounted, or may be another machine's.
     """
     with suppress(OSError, RuntimeError):
-        links = [link for link in _links(env).iterdir() if link.is_symlink()]
+        folder = run_files.state_folder(os.environ) / LINKS
+        links = [link for link in folder.iterdir() if link.is_symlink()]
         return [link.readlink() for link in links if os.path.isdir(link)]  # noqa: PTH112 (is_dir raises where it may not look)
     return []
-
-
-def _links(env: Mapping[str, str]) -> Path:
-    """Raises RuntimeError if the user has no home, as in some containers."""
-    return run_files.state_folder(env) / "runs"

@@ -192,10 +192,8 @@ def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective
     for group in dict.fromkeys(one.group for one in waits.values()):
         number = min(one.number for one in waits.values() if one.group == group)
         kinds: dict[str, list[int]] = {}
-        for rank in _members(views, group):
-            view = views.get(rank)
-            collectives = view.collectives if view else ()
-            for one in collectives:
+        for rank in sorted(views.keys() & {*_members(views, group)}):
+            for one in views[rank].collectives:
                 if (one.group, one.number) == (group, number):
                     kinds.setdefault(_kind(one), []).append(rank)
         if len(kinds) > 1:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from launch.agent.membership.door import Door, Link, Who, enter, listen
+from launch.agent.membership.door import Door, Link, Who, enter, listen, loss_of
 from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
@@ -52,7 +52,7 @@ class Peers:
             for message in link.channel.receive():
                 if "start" in message:
                     self.master_port = int(message["start"])
-            if self.trouble is None and (why := link.loss()):
+            if self.trouble is None and (why := loss_of(link.channel, link.place)):
                 self.trouble, self.lost = why, index
 
     def close(self) -> None:

@@ -54,13 +54,15 @@ class Link:
         """Called when the other side has proved that it knows the token."""
         self.channel.allowance_bytes = None
 
-    def loss(self) -> str | None:
-        """Why nothing more can come through this link; None while it works."""
-        if self.channel.ended:
-            return f"{self.place} is gone: its agent was killed, or the node went down"
-        if self.channel.silent_s > SILENT_S:
-            return f"heard nothing from {self.place} for {SILENT_S:.0f} s: is its link down?"
-        return None
+
+def loss_of(channel: Channel, place: str, patience_s: float = SILENT_S) -> str | None:
+    """Why nothing more can come from the agent at `place`; None while it lives."""
+    if channel.ended:
+        either = "its agent was killed, or the node went down, or the connection to it was cut"
+        return f"{place} is gone: {either}"
+    if channel.silent_s > patience_s:
+        return f"heard nothing from {place} for {patience_s:.0f} s: is its link down?"
+    return None
 
 
 @dataclass(frozen=True)

@@ -117,12 +117,6 @@ def test_stopped_held_and_ended_ranks_are_said_to_be_so():
     )
 
 
-def test_a_rank_that_timed_out_gave_up():
-    gone = [replace(waiting(rank), timed_out=True) for rank in (0, 1, 3)]
-    (sentence,) = diagnosed(*gone, view(2, place=LINE))
-    assert sentence.endswith("and sleeps; ranks 0, 1, 3 gave up after 30 min")
-
-
 def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
     gone = [replace(waiting(rank), timed_out=True) for rank in (1, 3)]
     ended = replace(view(0), groups={}, collectives=(), ended="exit code 1 at 12:00:03")
