@@ -274,8 +274,7 @@ class AgentJob:
             agent.channel.send(**message)
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
-        for agent in self._agents:
-            agent.channel.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+        self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
     def _end_agents(self) -> None:
         if self._is_local:

@@ -181,8 +181,4 @@ class Inspector:
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found[::-1]
+    return [one for one, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []

@@ -55,7 +55,8 @@ def test_a_step_of_the_trainer(run_dir):
         "attempt 2: step 41 again after 7.2 s: noticed 1.0, stopped 1.5, agents 1.0, imports 2.6, "
         "rendezvous 0.8, checkpoint 0.1, step 0.2"
     )
-    assert json.loads((run_dir / "recovery.json").read_text())["fault_unix_s"] == 11.0
+    record = json.loads((run_dir / "recovery.json").read_text())
+    assert (record["attempt"], record["fault_unix_s"], record["total_s"]) == (2, 11.0, 7.2)
 
 
 @pytest.mark.parametrize(("recorded_s", "fault_s"), [(-50.0, 11.4 - SILENT_S), (11.9, 11.4)])

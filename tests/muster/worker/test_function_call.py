@@ -11,11 +11,13 @@ import pytest
 
 from muster.launching import write_call
 from muster.worker.function_call import read_private, write_private
+from tests import commands
 from tests.muster.worker import shims
 
 
 def call(folder: Path, run_dir: Path) -> subprocess.CompletedProcess[str]:
-    return shims.run(folder, "--function", str(folder), MUSTER_RUN_DIR=str(run_dir), RANK="1")
+    env = {"MUSTER_RUN_DIR": str(run_dir), "RANK": "1"}
+    return commands.call(sys.executable, shims.WORKER_MAIN, "--function", folder, env=env)
 
 
 def record(run_dir: Path) -> dict:
