@@ -82,19 +82,15 @@ class Stoppable:
         if left_s is None or left_s > self._grace_s + SPARE_S:
             return False
         if self._heeds is None:
-            self._heeds = not self.is_asked and _catches_sigterm()
+            self._heeds = not self.is_asked and any(map(_catches, process_tree.descendants()))
         return self._heeds
 
 
-def _catches_sigterm() -> bool:
-    """Whether a worker below this process has its own reaction to SIGTERM.
+def _catches(process: psutil.Process) -> bool:
+    """Whether it is a worker with its own reaction to SIGTERM.
 
     `worker_main.py --exec` does not count: it only passes signals on.
     """
-    return any(_catches(process) for process in process_tree.descendants())
-
-
-def _catches(process: psutil.Process) -> bool:
     try:
         is_worker = process_tree.rank_text(process) and "--exec" not in process.cmdline()[:5]
     except psutil.Error:

@@ -125,11 +125,8 @@ def changed_at_ns(place: Path) -> int:
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have recorded it."""
-    found = {}
-    for path in run_files.AGENT.find(run_dir):
-        record = read_json(path) or {}
-        found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
-    return found
+    records = [read_json(path, "node", "ranks") for path in run_files.AGENT.find(run_dir)]
+    return {rank: one["node"] for one in records if one is not None for rank in one["ranks"]}
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:

@@ -108,8 +108,7 @@ class Inspector:
             return
 
     def _run(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):  # signals are for the program
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's
         while True:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:

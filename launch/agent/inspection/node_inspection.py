@@ -55,7 +55,7 @@ class NodeInspection:
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
         self._samples = hang_after_s != 0
-        self._sampler: threading.Thread | None = None
+        self._sampler = threading.Thread()  # the last one; this one never started
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
     def sees_workers(self) -> bool:
@@ -82,8 +82,8 @@ class NodeInspection:
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._leader.send(inspected={"id": "timeout", "look": True})
-        is_sampling = self._sampler is not None and self._sampler.is_alive()
-        if self._samples and not is_sampling and now - self._sampled > self._every_s:
+        is_due = self._samples and now - self._sampled > self._every_s
+        if is_due and not self._sampler.is_alive():
             self._sampled = now
             self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()

@@ -91,11 +91,9 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
 def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned):
     """A user who presses Ctrl-C as the agents start: all of it waits in the pipe."""
     sleeps = NodeCommand("node0", 0, ("sleep", "300", str(tmp_path)), {}, str(tmp_path))
-    messages = [{"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}]
-    messages = [
-        *(messages if is_assigned else ()),
-        {"stop": 128 + signal.SIGINT, "signal": "SIGINT"},
-    ]
+    assigned = {"assignment": replace(assignment(tmp_path), commands=(sleeps,)).to_json()}
+    stop = {"stop": 128 + signal.SIGINT, "signal": "SIGINT"}
+    messages = [assigned, stop] if is_assigned else [stop]
     reads, writes = os.pipe()
     os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
     with os.fdopen(writes, "wb"), os.fdopen(reads, "rb") as stdin:  # open until the agent has ended

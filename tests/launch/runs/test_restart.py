@@ -1,9 +1,7 @@
 """A run that loses a worker goes on from its checkpoint; one that gets nowhere is given up."""
 
 import json
-import os
 import re
-import signal
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -174,17 +172,3 @@ def test_our_own_trainer_starts_again_without_torchrun(tmp_path, ours, workers, 
 def test_what_cannot_be_elastic_is_refused(tmp_path, flags, message):
     code, _, err = submit("--launcher", "local", *flags, "--logs-dir", str(tmp_path))
     assert code == 2 and message in err
-
-
-def test_a_second_interrupt_ends_at_once(tmp_path):
-    flags = [*FLAGS, "--epochs", "100000", "--evaluate", "never", "--logs-dir", str(tmp_path)]
-    process = start(*flags, "--max-restarts", "3", "--run-id", "run")
-    records = tmp_path / "run" / "metrics" / "rank_00001.jsonl"
-    assert wait_until(lambda: records.exists() and records.stat().st_size > 2000)
-    os.kill(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == STOPPED
-    assert "stopping at the end of this step, with a checkpoint; Ctrl-C again" in out
-    assert not (tmp_path / "run" / "attempts").exists()
-    message = json.loads((tmp_path / "run" / "stopped.json").read_text())
-    assert message["why"] == "SIGINT" and (tmp_path / "run" / "checkpoints").is_dir()

@@ -50,18 +50,13 @@ def package(project: Path, name: str, text: str) -> None:
     (project.parent / "packages" / f"{name}.py").write_text(text)
 
 
-def command(*words: str, nproc: int = 2, modules: str = "json") -> list[str]:
-    flags = {"--nproc": nproc, "--first-rank": 0, "--modules": modules}
-    named = [str(word) for pair in flags.items() for word in pair]
-    return [sys.executable, str(PRELOAD), *named, "--", *words]
-
-
 def run(project: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str):
     node = NodeFacts(NodeSpec("localhost", nproc), "node0", sys.executable, "", nproc)
     spec = LaunchSpec("run", project, Program(("train.py",)))
     own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0) | {"PYTHONUNBUFFERED": "1"}
-    words = command(*words, nproc=nproc, modules=modules)
-    return call(*words, cwd=project, env={**own, **env})
+    flags = ["--nproc", nproc, "--first-rank", 0, "--modules", modules]
+    argv = [sys.executable, PRELOAD, *flags, "--", *words]
+    return call(*argv, cwd=project, env={**own, **env})
 
 
 def printed(done: subprocess.CompletedProcess) -> list[dict]:
