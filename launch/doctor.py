@@ -111,9 +111,8 @@ def _measure(
     run_record.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
     run_record.begin(spec, name, job.job_id, cluster=job.cluster)
-    outcome = conclude(job, facts.world_size, spec)
-    if outcome.code:
-        return outcome.code, None
+    if code := conclude(job, facts.world_size, spec):
+        return code, None
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))

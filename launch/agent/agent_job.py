@@ -35,13 +35,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launch.agent import log_sync, recovery
+from launch.agent import log_sync
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.membership.door import sealed
+from launch.agent.membership.door import loss_of, sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
+from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
-from launch.runs.log_tail import Follower, RequestFile
+from launch.runs.log_tail import Follower
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
@@ -84,15 +85,10 @@ class _AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None:
             return None
-        if self.channel.ended:
-            either = "its agent was killed, or the node went down, or the connection to it was cut"
-            return f"{self.place} is gone: {either}"
         patience_s = SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
-        if self.channel.silent_s > patience_s:
-            return f"heard nothing from {self.place} for {patience_s:.0f} s: is its link down?"
-        return None
+        return loss_of(self.channel, self.place, patience_s)
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class AgentJob:
         self._fed = 0.0  # when a node last sent a part of its files
         self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(run_dir, prefixes=prefixes)
-        self._recovery = recovery.of_last_attempt(run_dir) if spec.attempt else None
+        self._recovery = Recovery(run_dir, spec.attempt + 1) if spec.attempt else None
         on_stop(lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
         self._others = process_tree.children() if is_local else frozenset()
@@ -154,8 +150,8 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        self._requests = RequestFile(run_dir)
-        self._inspection: RunInspection | None = None  # created at the first question or event
+        names = [one.name for one in assignments]
+        self._inspection = RunInspection(spec, names, self._send_all, self._say)
 
     @property
     def shown(self) -> bytes:
@@ -178,8 +174,7 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
-            if self._inspection is not None:
-                self._inspection.finish()
+            self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # this ends agents that did not get the message
@@ -205,23 +200,14 @@ class AgentJob:
         if self._recovery is not None and (line := self._recovery.look()):
             self._recovery = None
             self._say(line)
-        for request in self._requests.new():
-            self._inspect().begin(request)
-        if self._inspection is not None:
-            self._inspection.tick()
-            self.trouble = self.trouble or self._inspection.hang
+        self._inspection.tick()
+        self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             if why := agent.loss():
                 self._fail(why, agent)
         if not self._let_go and all(agent.is_done or agent.is_over for agent in self._agents):
             self._let_go = True
             self._send_all(go=True)
-
-    def _inspect(self) -> RunInspection:
-        if self._inspection is None:
-            count, say = len(self._agents), self._say
-            self._inspection = RunInspection(self._spec, count, self._requests, self._send_all, say)
-        return self._inspection
 
     def _fail(self, why: str, lost: _AgentConnection | None) -> None:
         """Have all agents end for the first failure, whoever has noticed it."""
@@ -250,7 +236,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspect().take(message["inspected"])
+            self._inspection.take(agent.assignment.index, message["inspected"])
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:
@@ -288,8 +274,7 @@ class AgentJob:
             agent.channel.send(**message)
 
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
-        for agent in self._agents:
-            agent.channel.send(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+        self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
     def _end_agents(self) -> None:
         if self._is_local:

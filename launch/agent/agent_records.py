@@ -1,8 +1,7 @@
 """The files of each agent in `agents/` of the run folder: who it was, and how its part ended."""
 
-import os
+import re
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.agent.processes.process_tree import Victim
-from launch.runs.run_record import process_start
+from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, RANK_END, RunFile
-from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, writing
+from muster.writing import read_json, reserve, write_json, writing
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -46,13 +45,11 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
     record = {
         "index": assignment.index,
         "node": assignment.name,
-        "host": socket.gethostname(),
         "address": address,
         "interface": interface,
         "ranks": list(assignment.ranks),
         "time_unix_s": time.time(),
-        "pid": os.getpid(),
-        **process_start(os.getpid()),
+        **this_process(),
     }
     reserve(_path(AGENT_END, assignment))
     write_json(_path(AGENT, assignment), record)
@@ -92,7 +89,7 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
         "message": f"exit code {code}" if code else "",
         "traceback": "",
     }
-    _write_last(path, record)
+    write_end(path, record)
 
 
 def write_exit(
@@ -124,15 +121,8 @@ def write_exit(
         "workers": _records_of(assignment),
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
     }
-    _write_last(_path(AGENT_END, assignment), record)
+    write_end(_path(AGENT_END, assignment), record)
     return record
-
-
-def _write_last(path: Path, record: dict[str, Any]) -> None:
-    try:
-        write_last(path, record)
-    except CannotWrite as error:
-        print(f"error: {error}", file=sys.stderr)
 
 
 def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
@@ -150,21 +140,18 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
     """
-    for line in _lines(own):
+    counted = ""
+    for line in _text(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            file = root / path.lstrip("/") / "memory.events"
+            counted += _text(root / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
-            file = root / "memory" / path.lstrip("/") / "memory.oom_control"
-        else:
-            continue
-        pairs = [pair.split() for pair in _lines(file)]
-        if found := [int(pair[1]) for pair in pairs if pair[:1] == ["oom_kill"]]:
-            return found[0]
-    return 0
+            counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
+    found = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
-def _lines(path: Path) -> list[str]:
+def _text(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="utf-8").splitlines()
-    return []
+        return path.read_text(encoding="utf-8")
+    return ""

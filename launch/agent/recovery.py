@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from launch.nodes.channel import SILENT_S
@@ -20,11 +21,15 @@ from muster.writing import CannotWrite, read_json, write_json
 
 @dataclass(frozen=True)
 class Recovery:
-    """The recovery of the present attempt, after the one whose files are in `before`."""
+    """The recovery of the present attempt of a run that was restarted."""
 
     run_dir: Path
-    before: Path
     attempt: int  # 2 is the one after the first
+
+    @property
+    def before(self) -> Path:
+        """The files of the earlier attempt."""
+        return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
 
     def look(self) -> str | None:
         """The line to print when the attempt is back at work; it is also recorded."""
@@ -34,15 +39,15 @@ class Recovery:
         what, marks = back
         if not (times := list(self._of_fault())):
             return None
-        fault, *ends = _made_to_rise([*times, float(agent["time_unix_s"]), *marks.values()])
+        times = [*times, float(agent["time_unix_s"]), *marks.values()]
+        times = [*accumulate(times, max)]  # two machines' clocks may differ by more than a part
         names = ["noticed", "stopped", "agents", *marks]
-        begins = [fault, *ends[:-1]]
         parts = {
             name: round(end - begin, 3)
-            for name, begin, end in zip(names, begins, ends, strict=True)
+            for name, (begin, end) in zip(names, pairwise(times), strict=True)
         }
-        total = round(ends[-1] - fault, 3)
-        record = {"attempt": self.attempt, "fault_unix_s": fault, "total_s": total}
+        total = round(times[-1] - times[0], 3)
+        record = {"attempt": self.attempt, "fault_unix_s": times[0], "total_s": total}
         with suppress(CannotWrite):  # not a reason to end the run
             write_json(run_files.RECOVERY.path(self.run_dir), {**record, "parts_s": parts})
         shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
@@ -83,23 +88,7 @@ class Recovery:
             return f"step {start['step']} again", named
         if run_files.START.path(self.before).exists():
             return None
-        outputs = [
-            path
-            for file in (run_files.OUTPUT, run_files.ERRORS)
-            for path in file.find(self.run_dir)
-        ]
+        outputs = chain(*(file.find(self.run_dir) for file in (run_files.OUTPUT, run_files.ERRORS)))
         if any(path.stat().st_size for path in outputs):
             return "first output", {"program": time.time()}
         return None
-
-
-def of_last_attempt(run_dir: Path) -> Recovery | None:
-    """The recovery of a run that was restarted; None in its first attempt."""
-    folders = run_files.attempt_folders(run_dir)
-    number = max(folders, default=None)
-    return None if number is None else Recovery(run_dir, folders[number], number + 2)
-
-
-def _made_to_rise(times: list[float]) -> list[float]:
-    """Make `times` ascending, since two machines' clocks may differ by more than a part took."""
-    return [max(times[: count + 1]) for count in range(len(times))]

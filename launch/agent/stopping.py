@@ -26,12 +26,13 @@ SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    A worker that can stop cleanly has a file in a folder of `scratch`, named by its pid, for the
-    reason. `say` tells a launcher that it must be patient.
+    A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason. `say`
+    tells a launcher that it must be patient.
     """
 
-    def __init__(self, scratch: str, grace_s: float, say: Callable[..., None]) -> None:
-        self.folder = Path(scratch, STOPPABLE)
+    def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
+        folder.mkdir()
+        self._folder = folder
         self._grace_s = grace_s
         self._say = say
         self._until: float | None = None
@@ -51,7 +52,7 @@ class Stoppable:
 
         Not torchrun, which would end its workers. They agree among themselves on the step.
         """
-        workers = [path for path in self.folder.iterdir() if path.name.isdigit()]
+        workers = [path for path in self._folder.iterdir() if path.name.isdigit()]
         if self.is_asked or not workers:
             return
         for path in workers:
@@ -81,19 +82,15 @@ class Stoppable:
         if left_s is None or left_s > self._grace_s + SPARE_S:
             return False
         if self._heeds is None:
-            self._heeds = not self.is_asked and _catches_sigterm()
+            self._heeds = not self.is_asked and any(map(_catches, process_tree.descendants()))
         return self._heeds
 
 
-def _catches_sigterm() -> bool:
-    """Whether a worker below this process has its own reaction to SIGTERM.
+def _catches(process: psutil.Process) -> bool:
+    """Whether it is a worker with its own reaction to SIGTERM.
 
     `worker_main.py --exec` does not count: it only passes signals on.
     """
-    return any(_catches(process) for process in process_tree.descendants())
-
-
-def _catches(process: psutil.Process) -> bool:
     try:
         is_worker = process_tree.rank_text(process) and "--exec" not in process.cmdline()[:5]
     except psutil.Error:

@@ -27,17 +27,10 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    Ended,
-    oom_kills,
-    stopped_cleanly,
-    write_exit,
-    write_here,
-)
+from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.coordinator import Peers
@@ -109,7 +102,8 @@ class Agent:
             prefix="muster-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
         ) as scratch:
             self._scratch, assignment = scratch, self._assignment
-            Path(scratch, STOPPABLE).mkdir()
+            grace_s = assignment.spec.stop_grace_s
+            self._workers = Stoppable(Path(scratch, STOPPABLE), grace_s, self._say)
             self._inspection = NodeInspection(Path(scratch, INSPECTION), assignment, self._launcher)
             try:
                 return self._end(self._take_part())
@@ -128,15 +122,9 @@ class Agent:
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
-        peers = self._peers = Peers(assignment)
-        if peers.door is not None:
-            self._say(listening=peers.door.port)
-        announced: str | None = None
+        peers = self._peers = Peers(assignment, self._say)
         while peers.master_port is None:
             self._tick()
-            if peers.waiting != announced:
-                announced = peers.waiting
-                self._say(waiting=announced)
         workload = self._workload = self._start(peers, peers.master_port)
         self._inspection.has_begun = True
         while workload.runs:
@@ -196,10 +184,6 @@ class Agent:
 
     def _ask_to_stop(self, ended: Ended) -> None:
         self._stop_request = self._stop_request or ended
-
-    @cached_property
-    def _workers(self) -> Stoppable:
-        return Stoppable(self._scratch, self._assignment.spec.stop_grace_s, self._say)
 
     def _heed_notice(self) -> None:
         """The job's time is nearly over: ask workers that can stop cleanly; others later."""

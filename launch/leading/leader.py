@@ -14,7 +14,7 @@ from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
-from launch.runs.restart import BY_SIGNAL, Outcome
+from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
@@ -74,11 +74,11 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
         nodes = facts.nodes if job.is_led_here and cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
-        outcome = conclude(job, facts.world_size, spec)
-        if nodes and outcome.code:
+        code = conclude(job, facts.world_size, spec)
+        if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not outcome.code or not job.is_led_here or not restart.is_due(spec, outcome):
-            return outcome.code
+        if not job.is_led_here or not restart.is_due(spec, code):
+            return code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
             facts = _ask_again(launcher, spec)
@@ -86,14 +86,14 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
             job = launcher.launch(spec, facts, launcher.plan(spec, facts))
 
 
-def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
-    """Wait for the end of an attempt; if it failed, print the cause last."""
+def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
+    """Wait for the end of an attempt, and return its exit code; a cause is printed last."""
     code = job.wait()
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
             print(line, file=sys.stderr)
     if code in BY_SIGNAL:
-        return Outcome(_stopped(spec, code), by_signal=True)
+        return _stopped(spec, code)
     failure = None
     if code or not run_record.all_done(spec.run_dir, world_size):
         failure = in_own_words(
@@ -101,12 +101,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> Outcome:
         )
     if failure is None:
         run_record.end(spec.run_dir, 0, "")
-        return Outcome(0)
+        return 0
     run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
-    return Outcome(failure.code)
+    return failure.code
 
 
 def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
@@ -131,15 +131,11 @@ def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
-    least, deadline = spec.least_nodes, time.monotonic() + spec.join_s
+    deadline = time.monotonic() + spec.join_s
     while True:
         try:
-            facts = launcher.probe()
-            if len(facts.nodes) >= least:
-                return facts
-            error = MusterError(f"{len(facts.nodes)} nodes answer, of at least {least}")
-        except MusterError as failed:
-            error = failed
-        if time.monotonic() > deadline or not launcher.waits_for_nodes:
-            raise error
+            return launcher.probe()
+        except MusterError:
+            if time.monotonic() > deadline or not launcher.waits_for_nodes:
+                raise
         time.sleep(ASK_AGAIN_S)

@@ -127,7 +127,7 @@ def agent_refused(facts: Facts) -> Failure | None:
 
 
 def node_gone(facts: Facts) -> Failure | None:
-    return _node_lost(facts.gone, facts.silent) if facts.by_signal else None
+    return _node_lost(facts.gone, facts.silent) if facts.gone else None
 
 
 def command_killed(facts: Facts) -> Failure | None:
@@ -137,10 +137,9 @@ def command_killed(facts: Facts) -> Failure | None:
     agent = killed[0]
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
     context = [*_because_of_it(facts.exits)]
-    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
-    number = signal.Signals[name] if name in signal.Signals.__members__ else signal.SIGKILL
+    number = signal.Signals[re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]]
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
-        if crash := last_output.crash_of(_text(ERRORS.path(facts.run_dir, rank=rank))):
+        if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
@@ -148,22 +147,18 @@ def command_killed(facts: Facts) -> Failure | None:
 
 
 def node_lost(facts: Facts) -> Failure | None:
-    if not facts.lost or any(one["cause"] == "command" for one in facts.agents):
-        return None
-    return _node_lost(facts.lost[0], facts.silent)
-
-
-def node_signalled(facts: Facts) -> Failure | None:
-    if not facts.begun or not facts.begun.keys() <= facts.signalled.keys():
-        return None
-    return _node_lost(facts.signalled[min(facts.begun)]["message"], facts.silent)
+    if facts.lost and not any(one["cause"] == "command" for one in facts.agents):
+        return _node_lost(facts.lost[0], facts.silent)
+    if facts.begun and facts.begun.keys() <= facts.signalled.keys():  # ended with their agent
+        return _node_lost(facts.signalled[min(facts.begun)]["message"], facts.silent)
+    return None
 
 
 def aborted_at_exit(facts: Facts) -> Failure | None:
     aborted = {
         rank: path
         for rank in facts.done
-        if last_output.crash_of(_text(path := ERRORS.path(facts.run_dir, rank=rank)))
+        if last_output.crash_of(path := ERRORS.path(facts.run_dir, rank=rank))
     }
     return _killed(facts, aborted, set(facts.exits) - set(facts.done))
 
@@ -253,7 +248,6 @@ RULES: dict[Callable[[Facts], Failure | None], str] = {
     node_gone: "node_lost",  # a scheduler ends all others before they can notice
     command_killed: "killed",  # its agent has seen it; other agents only lost that one
     node_lost: "node_lost",  # no agent saw a command end: the cause is the node that all lost
-    node_signalled: "node_lost",  # workers without a record were ended with their agent
     aborted_at_exit: "killed",  # when Python ended, after they had recorded that they are done
     ended_without_a_word: "killed",  # a rank that died, before one that was only late
     waited_for_in_vain: "timeout",  # ended by its agent, so it lived: it hung if others timed out
@@ -284,10 +278,6 @@ def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
 def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     context = (f"{_ranks(silent)} ended without a message",) if silent else ()
     return Failure(1, _lines(message), context)
@@ -298,7 +288,7 @@ def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) 
         return None
     also, node = _because_of_it(echoes), facts.node
     for rank, path in outputs.items():
-        if crash := last_output.crash_of(_text(path)):  # for example an uncaught exception in C++
+        if crash := last_output.crash_of(path):  # for example an uncaught exception in C++
             on = f" on {node[rank]}" if rank in node else ""
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)

@@ -30,8 +30,9 @@ class Crash:
     dump: tuple[str, ...]  # the stacks, innermost line first
 
 
-def crash_of(text: str) -> Crash | None:
+def crash_of(errors: Path) -> Crash | None:
     """How a worker died, from its stderr; None if faulthandler has printed nothing in it."""
+    text = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else ""
     if FATAL not in text:
         return None
     dump = text[text.index(FATAL) :].rstrip()

@@ -12,7 +12,6 @@ import re
 import select
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,7 +74,8 @@ class Follower:
         self._files: dict[tuple[bool, int], _File] = {}  # of each rank, of stderr the last
         self._changed_ns = 0  # when the folder last changed
         self._listed = 0.0
-        self._waiting: deque[tuple[BinaryIO, memoryview]] = deque()  # for a slow reader
+        self._waiting = memoryview(b"")  # for a slow reader
+        self._stream: BinaryIO  # for which it waits
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of the output shown, without prefixes
 
@@ -111,7 +111,7 @@ class Follower:
         stream = getattr(sys, file.stream).buffer
         while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             self.tail = (self.tail + new)[-TAIL_BYTES:]
-            self._waiting.append((stream, memoryview(self._to_show(file, new))))
+            self._stream, self._waiting = stream, memoryview(self._to_show(file, new))
             self._write_waiting(wait=last)
             if not last:
                 break
@@ -120,15 +120,10 @@ class Follower:
 
     def _write_waiting(self, *, wait: bool) -> bool:
         """Write as much as readers accept, or all with `wait`; return whether that was all."""
-        while self._waiting:
-            stream, text = self._waiting[0]
-            if not wait and not _is_ready(stream):
-                return False
-            _write(stream, text[:PIPE_BYTES])
-            self._waiting.popleft()
-            if rest := text[PIPE_BYTES:]:
-                self._waiting.appendleft((stream, rest))
-        return True
+        while self._waiting and (wait or _is_ready(self._stream)):
+            _write(self._stream, self._waiting[:PIPE_BYTES])
+            self._waiting = self._waiting[PIPE_BYTES:]
+        return not self._waiting
 
     def _to_show(self, file: _File, new: bytes) -> bytes:
         if self._prefixes:

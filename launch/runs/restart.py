@@ -8,7 +8,7 @@ restarts use a store with old addresses.
 
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launch.spec import LaunchSpec
@@ -20,12 +20,10 @@ from muster.writing import read_json
 MOST_IDLE = 3
 # Of a flag that is given twice the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
-# Done, refused, stopped cleanly, given up, or ended on request.
-FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY) + tuple(
-    128 + number for number in STOP_SIGNALS
-)
 # Of a job that somebody ended; 137 is that of a job which lost a worker.
 BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+# Done, refused, stopped cleanly, given up, or ended on request: it does not restart.
+FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *BY_SIGNAL)
 
 
 class GivenUp(MusterError):
@@ -34,25 +32,13 @@ class GivenUp(MusterError):
     exit_code = NO_RETRY
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How one attempt ended."""
-
-    code: int
-    by_signal: bool = False  # the launcher received it: somebody wants the run to end
-
-    @property
-    def is_worth_another(self) -> bool:
-        return not self.by_signal and self.code not in FINAL
-
-
-def is_due(spec: LaunchSpec, outcome: Outcome) -> bool:
-    """Whether the run restarts after the attempt of `spec` that ended so.
+def is_due(spec: LaunchSpec, code: int) -> bool:
+    """Whether the run restarts after the attempt of `spec` that ended with this exit code.
 
     Raises:
         GivenUp: it would restart, but makes no progress any more.
     """
-    if spec.attempt >= spec.max_restarts or not outcome.is_worth_another:
+    if spec.attempt >= spec.max_restarts or code in FINAL:
         return False
     folders = [*run_files.attempt_folders(spec.run_dir).values(), spec.run_dir]
     if not any(run_files.METRICS.find(folder) for folder in folders):

@@ -20,16 +20,10 @@ from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
 from muster.errors import MusterError, explained, name_of
-from muster.writing import (
-    CannotWrite,
-    read_json,
-    reserve,
-    write_json,
-    write_last,
-    write_text,
-)
+from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
 
 NOT_YET = ""  # the job id of a run that is about to get one
+LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,27 +48,25 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     A job is identified by its number and its cluster's name, since one home may serve several
     clusters.
     """
-    job = {
-        "launcher": launcher,
-        "job_id": job_id,
-        "cluster": cluster,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        **process_start(os.getpid()),
-    }
+    job = {"launcher": launcher, "job_id": job_id, "cluster": cluster, **this_process()}
     reserve(run_files.EXIT.path(spec.run_dir))
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
 def end(run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = "") -> None:
-    """Record that the run is over; if that cannot be written, print it on stderr.
+    """Record that the run is over.
 
     `rank`: the one that failed first. `cause`: of `failure.RULES`, or the exit code's word.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
+    write_end(run_files.EXIT.path(run_dir), record)
+
+
+def write_end(path: Path, record: Mapping[str, Any]) -> None:
+    """Write how a run, or a part of it, ended; if that is not possible, print why on stderr."""
     try:
-        write_last(run_files.EXIT.path(run_dir), record)
+        write_last(path, record)
     except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
         print(f"error: {error}", file=sys.stderr)
 
@@ -133,11 +125,8 @@ def changed_at_ns(place: Path) -> int:
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have recorded it."""
-    found = {}
-    for path in run_files.AGENT.find(run_dir):
-        record = read_json(path) or {}
-        found.update(dict.fromkeys(record.get("ranks", ()), record.get("node", "")))
-    return found
+    records = [read_json(path, "node", "ranks") for path in run_files.AGENT.find(run_dir)]
+    return {rank: one["node"] for one in records if one is not None for rank in one["ranks"]}
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:
@@ -168,6 +157,11 @@ def leave_terminal(log: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, output), (2, output)):
         os.dup2(source, target)
+
+
+def this_process() -> dict[str, Any]:
+    """What identifies this process, as JSON: its host, its pid and its start."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), **process_start(os.getpid())}
 
 
 def process_start(pid: int) -> dict[str, Any]:
@@ -203,25 +197,22 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
     return abs(float(found["started_unix_s"]) - float(record["started_unix_s"])) < 0.1
 
 
-def remember(run_dir: Path, env: Mapping[str, str] = os.environ) -> None:
+def remember(run_dir: Path) -> None:
     """Remember a run folder; if that cannot be written, the run is found only by its folder."""
     digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
     with suppress(OSError, RuntimeError):
-        _links(env).mkdir(parents=True, exist_ok=True)
-        (_links(env) / f"{run_dir.name}-{digest}").symlink_to(run_dir)
+        links = run_files.state_folder(os.environ) / LINKS
+        links.mkdir(parents=True, exist_ok=True)
+        (links / f"{run_dir.name}-{digest}").symlink_to(run_dir)
 
 
-def run_folders(env: Mapping[str, str] = os.environ) -> list[Path]:
+def run_folders() -> list[Path]:
     """The existing run folders.
 
     A link to a missing one stays: its disk may not be mounted, or may be another machine's.
     """
     with suppress(OSError, RuntimeError):
-        links = [link for link in _links(env).iterdir() if link.is_symlink()]
+        folder = run_files.state_folder(os.environ) / LINKS
+        links = [link for link in folder.iterdir() if link.is_symlink()]
         return [link.readlink() for link in links if os.path.isdir(link)]  # noqa: PTH112 (is_dir raises where it may not look)
     return []
-
-
-def _links(env: Mapping[str, str]) -> Path:
-    """Raises RuntimeError if the user has no home, as in some containers."""
-    return run_files.state_folder(env) / "runs"

@@ -160,7 +160,7 @@ class JobNodes:
         try:
             came = _gather(hosts, spec, door, lambda: _failure(srun, log))
             first = replace(came[0][1], address=came[0][1].address or _met_at(came))
-            agents = [AgentProcess(link.keep(), srun, token) for link, _ in came]
+            agents = [AgentProcess(link.channel, srun, token) for link, _ in came]
             return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_S)

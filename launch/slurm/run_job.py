@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 from launch.runs import node_history, restart, run_record
-from launch.runs.restart import Outcome
 from launch.slurm import node_health
 from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, last_line, patiently
 from launch.spec import LaunchSpec
@@ -163,7 +162,7 @@ def where_due(
     """
     if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", allocation, job)
-    elif code and Outcome(code).is_worth_another:
+    elif code not in restart.FINAL:
         answer = node_health.answers(hosts, os.environ)
         if gone := [name for name, is_here in answer.items() if not is_here]:
             _requeue(f"no answer from {', '.join(gone)}", allocation, job)

@@ -35,7 +35,7 @@ def main() -> int:
     own = Who(rank, host, workers, address)
     token = str(meeting["token"])
     link = enter((leader, int(meeting["port"])), token, own, wait_s=ENTER_S)
-    return serve(link.keep(), lambda message: unsealed(message, token, rank))
+    return serve(link.channel, lambda message: unsealed(message, token, rank))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

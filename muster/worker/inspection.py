@@ -37,7 +37,6 @@ from typing import Any
 
 from . import flight_recorder
 
-FOLDER = "MUSTER_INSPECTION"  # the folder of sockets and files
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
 THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
@@ -50,14 +49,11 @@ DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN")
 inspector: Inspector | None = None  # of this process
 
 
-def start(rank: int) -> Inspector | None:
-    """Begin to answer, if an agent has made a folder for it."""
+def start(folder: str, rank: int) -> None:
+    """Begin to answer in the folder that an agent has made for it."""
     global inspector
-    folder = os.environ.get(FOLDER)
-    if folder is not None:
-        with contextlib.suppress(OSError):  # as in a container without the folder
-            inspector = Inspector(Path(folder), rank)
-    return inspector
+    with contextlib.suppress(OSError):  # as in a container without the folder
+        inspector = Inspector(Path(folder), rank)
 
 
 class Inspector:
@@ -71,7 +67,8 @@ class Inspector:
         self.rank = rank
         self._owner = os.getpid()
         self._main = threading.main_thread().ident
-        self._noted: list[tuple[int, str, float]] = []  # main thread: frame, function, start
+        # since when the main thread has been in a frame: its position, id and function
+        self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
@@ -111,8 +108,7 @@ class Inspector:
             return
 
     def _run(self) -> None:
-        if hasattr(signal, "pthread_sigmask"):  # signals are for the program
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's
         while True:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
@@ -146,14 +142,9 @@ class Inspector:
 
     def _note(self) -> None:
         """Note where the main thread is; an unchanged frame keeps its time."""
-        frame = sys._current_frames().get(self._main or 0)
-        now, noted = time.monotonic(), []
-        for position, one in enumerate(_outermost_first(frame)):
-            mark, function = id(one), one.f_code.co_name
-            before = self._noted[position] if position < len(self._noted) else None
-            same = before is not None and before[:2] == (mark, function)
-            noted.append((mark, function, before[2] if same and before is not None else now))
-        self._noted = noted
+        frames, now = _outermost_first(sys._current_frames().get(self._main or 0)), time.monotonic()
+        marks = [(at, id(one), one.f_code.co_name) for at, one in enumerate(frames)]
+        self._noted = {mark: self._noted.get(mark, now) for mark in marks}
 
     def _places(self) -> list[int]:
         """Positions at which the main thread is seen within 0.1 to 0.2 s, each as a number."""
@@ -171,7 +162,7 @@ class Inspector:
             if ident == threading.get_ident():
                 continue
             is_main = ident == self._main
-            rows = []
+            since, rows = [*self._noted.values()] if is_main else [], []
             for position, one in enumerate(_outermost_first(frame)):
                 code, line = one.f_code, one.f_lineno
                 row: dict[str, Any] = {
@@ -180,8 +171,8 @@ class Inspector:
                     "function": getattr(code, "co_qualname", code.co_name),
                     "text": linecache.getline(code.co_filename, line or 0).strip()[:200],
                 }
-                if is_main and position < len(self._noted):
-                    row["for_s"] = round(time.monotonic() - self._noted[position][2], 1)
+                if position < len(since):
+                    row["for_s"] = round(time.monotonic() - since[position], 1)
                 rows.append(row)
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
@@ -189,8 +180,4 @@ class Inspector:
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found[::-1]
+    return [one for one, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []

@@ -71,7 +71,7 @@ def main() -> None:
     sys.path.append(str(FACE / "on_path"))
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
-        load_beside("inspection").start(RANK)
+        load_beside("inspection").start(os.environ["MUSTER_INSPECTION"], RANK)
     atexit.register(wait_for_gloo)  # called after the program's functions
     os._exit = sudden_exit
     os.register_at_fork(after_in_child=leave_rank)

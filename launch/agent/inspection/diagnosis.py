@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from launch.agent.inspection.rank_view import Collective, RankView
+from launch.agent.inspection.rank_view import Collective, Group, RankView
 from launch.runs.watching.durations import duration
 
 # Collectives whose shape is the same on every rank.
@@ -108,11 +108,9 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
     """For each waiting rank, the members of its group that have not begun its collective."""
     found = {}
     for rank, collective in _waiting(views).items():
+        members = _members(views, collective.group)
         missing = [
-            other
-            for other in _members(views, collective.group)
-            if other != rank and not _is_echo(views, other)
-            if _begun(views, other, collective.group) < collective.number
+            one for one in members if one != rank and _is_missing(views.get(one), collective)
         ]
         if missing:
             found[rank] = missing
@@ -129,15 +127,11 @@ def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
     return next((ranks for ranks in known if ranks), tuple(views))
 
 
-def _is_echo(views: Mapping[int, RankView], rank: int) -> bool:
-    """Whether it has ended only because another rank was gone; for example it gave up."""
-    view = views.get(rank)
-    return view is not None and view.lost_peer
-
-
-def _begun(views: Mapping[int, RankView], rank: int, group: str) -> int:
-    view = views.get(rank)
-    return view.groups[group].begun if view is not None and group in view.groups else -1
+def _is_missing(view: RankView | None, one: Collective) -> bool:
+    """Whether a rank has not begun this collective, and did not end because another was gone."""
+    if view is None:
+        return True
+    return not view.lost_peer and view.groups.get(one.group, Group()).begun < one.number
 
 
 def _not_come(
@@ -192,10 +186,8 @@ def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective
     for group in dict.fromkeys(one.group for one in waits.values()):
         number = min(one.number for one in waits.values() if one.group == group)
         kinds: dict[str, list[int]] = {}
-        for rank in _members(views, group):
-            view = views.get(rank)
-            collectives = view.collectives if view else ()
-            for one in collectives:
+        for rank in sorted(views.keys() & {*_members(views, group)}):
+            for one in views[rank].collectives:
                 if (one.group, one.number) == (group, number):
                     kinds.setdefault(_kind(one), []).append(rank)
         if len(kinds) > 1:

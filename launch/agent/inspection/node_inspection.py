@@ -15,8 +15,8 @@ questions, which has a lock.
 
 Messages, to and from the leader:
 
-    {"ask": "stacks", "id": "7"}   ->  {"id": "7", "node": "node1", "report": {...}}, one a worker,
-                                       then {"id": "7", "node": "node1", "complete": true}
+    {"ask": "stacks", "id": "7"}   ->  {"id": "7", "report": {...}}, one a worker,
+                                       then {"id": "7", "complete": true}
     {"ask": "resume"}              ->  nothing; workers that waited after a timeout continue
     without a question             ->  {"id": "still", "still": {"s": 31.5, "pause_s": 4.0}}
                                        {"id": "timeout", "look": true}: a collective timed out
@@ -48,19 +48,19 @@ class NodeInspection:
 
     def __init__(self, folder: Path, assignment: Assignment, leader: Channel) -> None:
         folder.mkdir()
-        self._folder, self._assignment, self._leader = folder, assignment, leader
+        self._folder, self._ranks, self._leader = folder, assignment.ranks, leader
         self.has_begun = False  # to work: the workers are started
         hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._activity, self._sampled = Activity(), time.monotonic()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
         self._samples = hang_after_s != 0
-        self._sampler: threading.Thread | None = None
+        self._sampler = threading.Thread()  # the last one; this one never started
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
     def sees_workers(self) -> bool:
         """Whether any worker has not ended yet."""
-        return bool(local_workers.pids_of(self._folder, self._assignment.ranks))
+        return bool(local_workers.pids_of(self._folder, self._ranks))
 
     def hear(self, request: Mapping[str, Any]) -> None:
         """Begin to answer a request; the answer is sent by a later tick."""
@@ -81,9 +81,9 @@ class NodeInspection:
             self._looked = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
-                self._leader.send(inspected=self._message("timeout", look=True))
-        is_sampling = self._sampler is not None and self._sampler.is_alive()
-        if self._samples and not is_sampling and now - self._sampled > self._every_s:
+                self._leader.send(inspected={"id": "timeout", "look": True})
+        is_due = self._samples and now - self._sampled > self._every_s
+        if is_due and not self._sampler.is_alive():
             self._sampled = now
             self._sampler = threading.Thread(target=self._sample, daemon=True)
             self._sampler.start()
@@ -102,23 +102,20 @@ class NodeInspection:
             reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
             report["clock_offset_s"] = self._leader.clock_offset_s
-            self._answers.put(self._message(str(request["id"]), report=report))
-        self._answers.put(self._message(str(request["id"]), complete=True))
+            self._answers.put({"id": request["id"], "report": report})
+        self._answers.put({"id": request["id"], "complete": True})
 
     def _sample(self) -> None:
         """Report since when no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(CLOSELY_S, ask="progress", closely=closely)
-        pids = local_workers.pids_of(self._folder, self._assignment.ranks)
+        pids = local_workers.pids_of(self._folder, self._ranks)
         self._activity.look(pids, progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
-        self._answers.put(self._message("still", still=still))
+        self._answers.put({"id": "still", "still": still})
 
     def _ask_workers(self, patience_s: float, **request: Any) -> dict[int, dict[str, Any]]:
-        return local_workers.ask(self._folder, self._assignment.ranks, patience_s, **request)
-
-    def _message(self, name: str, **more: Any) -> dict[str, Any]:
-        return {"id": name, "index": self._assignment.index, "node": self._assignment.name, **more}
+        return local_workers.ask(self._folder, self._ranks, patience_s, **request)
 
 
 @dataclass
@@ -132,6 +129,7 @@ class _Seen:
     page_faults: int
     number: int  # of collectives that it has begun
     active_at: float = field(default_factory=time.monotonic)
+    places: set[int] = field(default_factory=set)  # of its main thread since then
 
     @classmethod
     def of(cls, pid: int, number: int) -> "_Seen":
@@ -152,7 +150,6 @@ class Activity:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._began: float | None = None  # when a worker was first seen, or the last end of one
-        self._places: dict[int, set[int]] = {}  # by rank, since it was last active
         # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
         self._questions = 0  # questions that workers are answering now
@@ -193,13 +190,11 @@ class Activity:
             known = old.number if old is not None else -1  # without an answer it begins nothing
             new = _Seen.of(pid, begun.get("begun", known))
             if old is not None:
-                places = self._places.setdefault(rank, set())
-                places.update(begun.get("places", ()))
+                places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
                 counts = new.number != old.number  # a question does not change it
-                counts = counts or (not is_disturbed and _is_active(old, new, len(places)))
-                new.active_at = now if counts else old.active_at
-                places.clear() if counts else None
+                if not counts and (is_disturbed or not _is_active(old, new, len(places))):
+                    new.active_at, new.places = old.active_at, places
             self._seen[rank] = new
             self._began = self._began or now
         for rank in set(self._seen) - set(pids):  # ended, which is also progress

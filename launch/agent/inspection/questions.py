@@ -68,7 +68,12 @@ def stacks(run_dir: Path, *, full: bool) -> None:
             f"held up, or sees another folder than this one: {run_dir}"
         )
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
-    _show(findings, full=full)
+    for sentence in findings["sentences"]:
+        print(sentence)
+    for view in views_of(findings).values():
+        print(f"rank {view.rank} on {view.node}: {condition(view)}")
+    for report in findings["reports"] if full else ():
+        _show_threads(report)
 
 
 def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
@@ -83,23 +88,12 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
     raise MusterError(f"{run_dir.name} is over, and no hang was recorded")
 
 
-def _show(findings: Mapping[str, Any], *, full: bool) -> None:
-    """Print the findings: the sentences, then each rank, then, if asked for, all threads."""
-    for sentence in findings["sentences"]:
-        print(sentence)
-    for view in views_of(findings).values():
-        print(f"rank {view.rank} on {view.node}: {condition(view)}")
-    for report in findings["reports"] if full else ():
-        print("\n".join(_threads(report)))
-
-
-def _threads(report: Mapping[str, Any]) -> list[str]:
-    """Every thread of a rank, its innermost line last."""
-    lines = [f"\nrank {report['rank']} (process {report.get('pid')})"]
+def _show_threads(report: Mapping[str, Any]) -> None:
+    """Print every thread of a rank, its innermost line last."""
+    print(f"\nrank {report['rank']} (process {report.get('pid')})")
     for thread in report.get("threads", ()):
-        lines.append(f"  thread {thread['name']}")
+        print(f"  thread {thread['name']}")
         for frame in thread["frames"]:
-            lines.append(f"    {frame['file']}:{frame['line']} in {frame['function']}")
+            print(f"    {frame['file']}:{frame['line']} in {frame['function']}")
             if frame.get("text"):
-                lines.append(f"      {frame['text']}")
-    return lines
+                print(f"      {frame['text']}")

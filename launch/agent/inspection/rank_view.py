@@ -9,11 +9,7 @@ from launch.agent.processes.process_state import HELD
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
-OURS = (
-    "muster/worker/worker_main.py",
-    "muster/worker/preload.py",
-    "muster/worker/inspection.py",
-)
+OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "inspection"))
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ def view_of(
     process = report.get("process", {})
     threads = report.get("threads", [])
     main: list[dict[str, Any]] = next((one["frames"] for one in threads if one.get("main")), [])
-    gave_up = report.get("gave_up") or {}
+    gave_up, end = report.get("gave_up") or {}, exit_record or {}
     main = gave_up.get("frames") or main
     return RankView(
         rank=int(report["rank"]),
@@ -131,9 +127,9 @@ def view_of(
         groups={name: Group(**one) for name, one in report.get("groups", {}).items()},
         collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
-        ended=str((exit_record or {}).get("text", "")),
-        timed_out=bool(gave_up) or bool((exit_record or {}).get("timed_out")),
-        lost_peer=bool((exit_record or {}).get("lost_peer")),
+        ended=str(end.get("text", "")),
+        timed_out=bool(gave_up or end.get("timed_out")),
+        lost_peer=bool(end.get("lost_peer")),
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
     )

@@ -3,12 +3,12 @@
 The messages, in JSON through the channels between leader and agents:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
-    agent -> leader     inspected: {"id", "index", "node", "report"}, one of each rank, then one
-                        with "complete"
+    agent -> leader     inspected: {"id", "report"}, one of each rank, then one with "complete"
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,9 @@ from launch.runs.end_facts import read_exits
 from launch.runs.log_tail import RequestFile
 from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
-from muster.run_files import AGENT, STACKS
+from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
-from muster.writing import CannotWrite, read_json, write_json
+from muster.writing import CannotWrite, write_json
 
 OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a request
 LEAST_S, PAUSES = 60.0, 10  # a pause is too long at this length and this many usual pauses
@@ -37,27 +37,19 @@ class Gathering:
     node_of: dict[int, str] = field(default_factory=dict)
     complete: set[int] = field(default_factory=set)
 
-    def take(self, message: Mapping[str, Any]) -> None:
-        if "report" in message:
-            rank = int(message["report"]["rank"])
-            self.reports[rank], self.node_of[rank] = message["report"], str(message["node"])
-        if message.get("complete"):
-            self.complete.add(int(message["index"]))
-
 
 class RunInspection:
-    """The inspection of a run with `count` agents; `send` reaches all of them."""
+    """The inspection of a run with agents on these nodes; `send` reaches all of them."""
 
     def __init__(
         self,
         spec: LaunchSpec,  # has the limit for a hang, and what to do then
-        count: int,
-        requests: RequestFile,  # each request in it is for `begin`
+        nodes: Sequence[str],
         send: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        self._spec, self._run_dir, self._count = spec, spec.run_dir, count
-        self._requests, self._send, self._say = requests, send, say
+        self._spec, self._run_dir, self._nodes = spec, spec.run_dir, nodes
+        self._requests, self._send, self._say = RequestFile(spec.run_dir), send, say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
         self.hang: str | None = None  # why the run must end because of a hang
@@ -66,36 +58,46 @@ class RunInspection:
         self._is_still = False
 
     def tick(self) -> None:
-        """Conclude a question that all have answered, or whose time is over."""
+        """Pass requests on; conclude a question that all have answered, or whose time is over."""
+        for request in self._requests.new():
+            if request.get("ask") == "stacks":
+                self._ask(str(request["id"]))
         self._look_for_hang()
         for name, one in list(self._gatherings.items()):
             late = time.monotonic() - one.began > GATHER_S
-            if name != "end" and (late or len(one.complete) == self._count):
+            if name != "end" and (late or len(one.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
-    def take(self, message: Mapping[str, Any]) -> None:
+    def take(self, index: int, message: Mapping[str, Any]) -> None:
         """Take an agent's answer."""
         name = str(message["id"])
         if "still" in message:
-            self._still[int(message["index"])] = {**message["still"], "at": time.monotonic()}
+            self._still[index] = {**message["still"], "at": time.monotonic()}
         if name == "end":
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
             self._look(name)
-        elif name in self._gatherings:
-            self._gatherings[name].take(message)
+        elif (one := self._gatherings.get(name)) is not None:
+            if "report" in message:
+                rank = int(message["report"]["rank"])
+                one.reports[rank], one.node_of[rank] = message["report"], self._nodes[index]
+            if message.get("complete"):
+                one.complete.add(index)
 
     def _look(self, why: str) -> None:
         """Ask all agents once for a reason of the run itself, then let waiting workers continue."""
         if why in self.found:
             self._send(inspect={"id": why, "ask": "resume"})
         elif why not in self._gatherings:
-            self._gatherings[why] = Gathering(why)
-            self._send(inspect={"id": why, "ask": "stacks"})
+            self._ask(why)
+
+    def _ask(self, name: str) -> None:
+        self._gatherings[name] = Gathering(name)
+        self._send(inspect={"id": name, "ask": "stacks"})
 
     def _look_for_hang(self) -> None:
         """Ask all agents where their workers are, once in each pause that is too long."""
-        if len(self._still) < self._count or self._spec.hang_after_s == 0:
+        if len(self._still) < len(self._nodes) or self._spec.hang_after_s == 0:
             return
         if self.hang is not None:  # the run is being ended for a hang, which changes its workers
             return
@@ -131,13 +133,6 @@ class RunInspection:
         for name in self._gatherings:
             self._requests.answer(name, sentences=[])
 
-    def begin(self, request: Mapping[str, Any]) -> None:
-        """Pass a request on to the agents."""
-        if request.get("ask") == "stacks":
-            name = str(request["id"])
-            self._gatherings[name] = Gathering(name)
-            self._send(inspect=dict(request))
-
     def _conclude(self, one: Gathering) -> None:
         findings = self._findings(one)
         if one.name not in OWN_REASONS:
@@ -153,10 +148,10 @@ class RunInspection:
 
     def _findings(self, one: Gathering) -> dict[str, Any]:
         """The findings from the answers, together with the answers, so that one file has all."""
-        missing = set(range(self._count)) - one.complete if one.name != "end" else set()
         lost = {
-            self._name_of(index): f"nothing from its agent for {GATHER_S:.1f} s; is its link down?"
-            for index in sorted(missing)
+            node: f"nothing from its agent for {GATHER_S:.1f} s; is its link down?"
+            for index, node in enumerate(self._nodes)
+            if index not in one.complete and one.name != "end"
         }
         findings = {
             "time_unix_s": time.time(),
@@ -172,10 +167,6 @@ class RunInspection:
             sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
         findings["sentences"] = sentences
         return findings
-
-    def _name_of(self, index: int) -> str:
-        record = read_json(AGENT.path(self._run_dir, node=index)) or {}
-        return str(record.get("node", f"node {index}"))
 
     def _ends(self) -> dict[str, dict[str, Any]]:
         """How the ranks ended that have ended."""
@@ -196,10 +187,8 @@ class RunInspection:
         return found
 
     def _write(self, name: str, findings: dict[str, Any]) -> None:
-        try:
+        with suppress(CannotWrite):  # the run ends in any case
             write_json(STACKS.path(self._run_dir, name=name), findings)
-        except CannotWrite:
-            return  # the run ends in any case
 
 
 def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:

@@ -7,9 +7,10 @@ each says every second that it lives; a closed connection means at once, and sil
 """
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
-from launch.agent.membership.door import Door, Link, Who, enter, listen
+from launch.agent.membership.door import Door, Link, Who, enter, listen, loss_of
 from launch.nodes.channel import Heartbeat
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
@@ -23,20 +24,23 @@ class Peers:
     """The other agents, as one sees them: that of node 0 sees all, each of the others that one.
 
     `master_port` is known once all have met. `trouble` says why it cannot go on, and `lost` which
-    agent is gone, if it is for that.
+    agent is gone, if it is for that. `say` tells the leader where node 0 listens, and for which
+    nodes it waits, once that has taken a while.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        self.assignment = assignment
+    def __init__(self, assignment: Assignment, say: Callable[..., None]) -> None:
+        self.assignment, self._say = assignment, say
         self.master_port: int | None = None
         self.trouble: str | None = None
         self.lost: int | None = None
         self.own_address = assignment.coordinator_address
-        self.waiting: str | None = None  # for which nodes, once that has taken a while
+        self._announced: str | None = None
         self.door = _door(assignment) if assignment.index == 0 else None
+        if self.door is not None:
+            say(listening=self.door.port)
         self._heartbeat, self._began = Heartbeat(), time.monotonic()
         self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
@@ -48,7 +52,7 @@ class Peers:
             for message in link.channel.receive():
                 if "start" in message:
                     self.master_port = int(message["start"])
-            if self.trouble is None and (why := link.loss()):
+            if self.trouble is None and (why := loss_of(link.channel, link.place)):
                 self.trouble, self.lost = why, index
 
     def close(self) -> None:
@@ -56,7 +60,7 @@ class Peers:
         if self.door is not None:
             self.door.close()
         for link in self._links.values():
-            link.drop()
+            link.channel.close()
 
     def _join(self) -> None:
         """Connect to node 0, and wait until it has all start."""
@@ -89,7 +93,9 @@ class Peers:
                     f"{self.assignment.count}; can it reach "
                     f"{self.assignment.coordinator_address}, and is no firewall between?"
                 )
-            self.waiting = f"waiting for {names}" if self._waited_s() > TELL_S else None
+            if self._waited_s() > TELL_S and names != self._announced:
+                self._announced = names
+                self._say(waiting=f"waiting for {names}")
             return
         try:
             self.master_port = _master_port(self.assignment)

@@ -38,9 +38,9 @@ class Link:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer_address: str = connection.getpeername()[0]
         self.own_address: str = connection.getsockname()[0]
-        self._socket = connection
-        self._began = time.monotonic()
-        self.channel = Channel(connection.fileno(), connection.fileno())
+        self.began = time.monotonic()
+        descriptor = connection.detach()
+        self.channel = Channel(descriptor, descriptor)
         self.channel.allowance_bytes = HELLO_BYTES
         self.own_nonce = secrets.token_hex(16)
         self.peer_nonce: str | None = None  # once it was received
@@ -50,30 +50,19 @@ class Link:
     def place(self) -> str:
         return f"{self.name} ({self.peer_address})"
 
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self._began
-
     def trust(self) -> None:
         """Called when the other side has proved that it knows the token."""
         self.channel.allowance_bytes = None
 
-    def keep(self) -> Channel:
-        """Return the channel, which owns the connection from now on."""
-        self._socket.detach()
-        return self.channel
 
-    def drop(self) -> None:
-        """Close the connection at once; unsent and unread data is lost."""
-        self.keep().close()
-
-    def loss(self) -> str | None:
-        """Why nothing more can come through this link; None while it works."""
-        if self.channel.ended:
-            return f"{self.place} is gone: its agent was killed, or the node went down"
-        if self.channel.silent_s > SILENT_S:
-            return f"heard nothing from {self.place} for {SILENT_S:.0f} s: is its link down?"
-        return None
+def loss_of(channel: Channel, place: str, patience_s: float = SILENT_S) -> str | None:
+    """Why nothing more can come from the agent at `place`; None while it lives."""
+    if channel.ended:
+        either = "its agent was killed, or the node went down, or the connection to it was cut"
+        return f"{place} is gone: {either}"
+    if channel.silent_s > patience_s:
+        return f"heard nothing from {place} for {patience_s:.0f} s: is its link down?"
+    return None
 
 
 @dataclass(frozen=True)
@@ -125,8 +114,8 @@ class Door:
 
     def close(self) -> None:
         self._server.close()
-        for link in list(self.strangers):
-            self._send_away(link)
+        for link in self.strangers:
+            link.channel.close()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS):
@@ -138,10 +127,6 @@ class Door:
                 self.strangers.append(Link(connection))
             except OSError:  # it has closed already
                 connection.close()
-
-    def _send_away(self, link: Link) -> None:
-        self.strangers.remove(link)
-        link.drop()
 
     def _introduce(self, link: Link) -> Who | None:
         """Read the messages of a connection that has not proved itself yet, for a limited time."""
@@ -158,15 +143,16 @@ class Door:
             facts = self.port, link.peer_nonce, link.own_nonce
             # if this process was blocked, an agent may have given up and connected again
             if not shows(message, self._token, "client", *facts, description) or link.channel.ended:
-                link.drop()
+                link.channel.close()
                 return None
             link.trust()
             who = Who(**json.loads(description))
             link.name = who.name
             link.channel.send(welcome=True)
             return who
-        if link.channel.ended or link.age_s > HELLO_S:
-            self._send_away(link)
+        if link.channel.ended or time.monotonic() - link.began > HELLO_S:
+            self.strangers.remove(link)
+            link.channel.close()
         return None
 
 
@@ -189,7 +175,7 @@ def enter(
     answer = channel.first("nonce", patience_s=wait_s) or {}
     facts = where[1], link.own_nonce, str(answer.get("nonce", ""))
     if not shows(answer, token, "coordinator", *facts):
-        link.drop()
+        channel.close()
         raise MusterError(
             f"{place}: another program listens there; start the run again, or choose --port-range"
         )
@@ -197,7 +183,7 @@ def enter(
     description = json.dumps(asdict(who))
     channel.send(who=description, shown=proof(token, "client", *facts, description))
     if channel.first("welcome") is None:
-        link.drop()
+        channel.close()
         raise MusterError(f"{place}: the leader closed the connection; see the leader's output")
     return link
 

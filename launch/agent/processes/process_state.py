@@ -1,5 +1,6 @@
 """The kernel's facts about a process: whether it computes, sleeps, is stopped or has ended."""
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,11 +75,8 @@ def tree_of(pid: int) -> list[int]:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for this signal, which would otherwise end it."""
-    for line in _read(PROC / str(pid) / "status").splitlines():
-        name, _, mask = line.partition(":")
-        if name == "SigCgt":
-            return bool(int(mask, 16) >> (number - 1) & 1)
-    return False
+    mask = re.search(r"^SigCgt:\s*(\w+)$", _read(PROC / str(pid) / "status"), re.MULTILINE)
+    return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
 
 
 def _read(path: Path) -> str:

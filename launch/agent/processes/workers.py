@@ -23,7 +23,7 @@ from muster.run_files import CHECKPOINTS
 
 # A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
 # would wait half a minute for it.
-LOOK_S, FAILED_S = 0.5, 1.5
+LOOK_S, FAILED_S = 0.2, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
 SHUTDOWN_S = 5
 LINES = 5  # of the output of a prologue that failed
@@ -36,19 +36,13 @@ class Workload:
         MusterError: on creation; there is no such program.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        master_port: int,
-        env: Mapping[str, str],
-    ) -> None:
+    def __init__(self, assignment: Assignment, master_port: int, env: Mapping[str, str]) -> None:
         self._assignment = assignment
-        self._looked, self._read_bytes = 0.0, 0
+        self._looked = 0.0
         self._failed_at: float | None = None  # when a failure of a worker was first seen
-        self._children: list[subprocess.Popen[bytes]] = []
         self._log = open_log(assignment)
-        for command in assignment.commands:
-            self._children.append(spawn(command.decided(master_port), env, self._log))
+        commands = [command.decided(master_port) for command in assignment.commands]
+        self._children = [spawn(command, env, self._log) for command in commands]
 
     @property
     def pids(self) -> list[int]:
@@ -68,7 +62,7 @@ class Workload:
             self._write_ends({int(command.env["RANK"]): code} if own else self._logged())
             if not stopped_cleanly(self._assignment):
                 return how_it_ended(child.returncode, command, self._assignment.name)
-        return self._failed() or self._hung()
+        return self._failed()
 
     def kill_starter(self) -> None:
         """End torchrun at once, but no program around one worker: a profiler may still save."""
@@ -77,15 +71,26 @@ class Workload:
                 child.kill()
 
     def _failed(self) -> str | None:
-        """The failure of a worker, which torchrun logs at once."""
-        size = os.fstat(self._log.fileno()).st_size
-        if size == self._read_bytes or not self.runs:
+        """The failure of workers while their starter goes on.
+
+        torchrun logs it at once. A worker that has recorded it itself ends the others beside it,
+        unless one of them resists.
+        """
+        now = time.monotonic()
+        if now - self._looked < LOOK_S or not self.runs:
             return None
-        self._read_bytes = size
+        self._looked = now
         ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
         self._write_ends(ends)
-        ranks = ", ".join(map(str, ends))
-        return f"rank {ranks} on {self._assignment.name} failed" if ends else None
+        gone = ends or failed(self._assignment)
+        if not gone:
+            return None
+        self._failed_at = self._failed_at or now
+        if not ends and now - self._failed_at < FAILED_S:
+            return None
+        names = ", ".join(map(str, gone))
+        went_on = "" if ends else ", and others there went on"
+        return f"rank {names} on {self._assignment.name} failed{went_on}"
 
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
@@ -98,21 +103,6 @@ class Workload:
         for rank, code in ends.items():
             if code > 0:
                 write_end_of(self._assignment, rank, code)
-
-    def _hung(self) -> str | None:
-        """The failure if workers failed, but others beside them do not end."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_S or not self.runs:
-            return None
-        self._looked = now
-        gone = failed(self._assignment)
-        if not gone:
-            return None
-        self._failed_at = self._failed_at or now
-        if now - self._failed_at < FAILED_S:
-            return None
-        names = ", ".join(map(str, gone))
-        return f"rank {names} on {self._assignment.name} failed, and others there went on"
 
 
 def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess.Popen[bytes]":
@@ -129,13 +119,7 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
-    held = (
-        sys.executable,
-        "-ISs",
-        str(Path(die_with_parent.__file__)),
-        str(os.getpid()),
-        *command.argv,
-    )
+    held = (sys.executable, "-ISs", die_with_parent.__file__, str(os.getpid()), *command.argv)
     try:
         return subprocess.Popen(
             held,

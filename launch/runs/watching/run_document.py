@@ -24,8 +24,11 @@ OF_NODE = ("node", "host", "address", "interface", "ranks")
 def brief(run_dir: Path, state: State) -> dict[str, Any]:
     """The fields of a run in a list of runs."""
     job = run_record.read_job(run_dir) or {}
-    through = {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
-    return {"run_id": run_dir.name, "run_dir": str(run_dir), **through, **asdict(state)}
+    return {"run_id": run_dir.name, "run_dir": str(run_dir), **_through(job), **asdict(state)}
+
+
+def _through(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
 
 
 def whole(run_dir: Path, state: State) -> dict[str, Any]:
@@ -84,8 +87,7 @@ class Happenings:
         job = run_record.read_job(run_dir)
         if job is not None and not self._is_submitted and (last or job["job_id"]):
             self._is_submitted = True
-            through = {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
-            yield "submitted", {"run_dir": str(run_dir), **through}
+            yield "submitted", {"run_dir": str(run_dir), **_through(job)}
         for number, folder in run_files.attempt_folders(run_dir).items():
             if number >= self._attempt:
                 self._attempt = number + 1

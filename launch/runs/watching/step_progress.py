@@ -1,6 +1,5 @@
 """Measure a run's progress from the ends of a few files, however long those are."""
 
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -52,11 +51,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
 def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The run's last checkpoint, where its folder is seen from here, and whether one is wanted."""
     folder = Path(settings.get("checkpoint_dir") or run_files.CHECKPOINTS.path(run_dir))
-    steps = {
-        int(path.name[5:]): path
-        for path in folder.glob("step_*")
-        if re.fullmatch(r"step_\d+", path.name)
-    }
+    steps = {int(path.name[5:]): path for path in folder.glob("step_*") if path.name[5:].isdigit()}
     last, age_s = max(steps, default=None), 0.0
     if last is not None:
         with suppress(OSError):  # removed, since another one is newer

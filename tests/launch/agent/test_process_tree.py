@@ -78,24 +78,17 @@ def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
     assert [one.rank for one in victims] == [None, 5]
 
 
-def test_one_that_cannot_be_ended_holds_nobody_up(start, monkeypatch):
-    """As a worker in an endless wait for a disk does."""
-    monkeypatch.setattr(process_tree, "KILL_S", 0.5)
-    monkeypatch.setattr(process_tree, "_signal", lambda process, number: None)
-    process = start(SLEEP, RANK="0")
-    (victim,) = process_tree.end_descendants(0.2, spared=start.others)
-    assert victim.survives and victim.pid == process.pid
+def test_one_that_cannot_be_ended_and_is_not_ours_to_signal_holds_nobody_up(start, monkeypatch):
+    """As another user's, or a worker in an endless wait for a disk."""
 
-
-def test_one_that_is_not_ours_to_signal_does_not_end_us(start, monkeypatch):
     def refuse(process, number):
         raise psutil.AccessDenied(process.pid)
 
     monkeypatch.setattr(process_tree, "KILL_S", 0.5)
     monkeypatch.setattr(psutil.Process, "send_signal", refuse)
-    start(SLEEP)
+    process = start(SLEEP, RANK="0")
     (victim,) = process_tree.end_descendants(0.2, spared=start.others)
-    assert victim.survives
+    assert victim.survives and victim.pid == process.pid
 
 
 def test_children_of_others_are_spared(start):

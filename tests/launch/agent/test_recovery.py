@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from launch.agent import recovery
+from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S
 
 
@@ -47,7 +47,7 @@ def record_at(run_dir, time_s):
 
 def test_a_step_of_the_trainer(run_dir):
     record_at(run_dir, 11.0)
-    found = recovery.of_last_attempt(run_dir)
+    found = Recovery(run_dir, 2)
     assert found.look() is None and not (run_dir / "recovery.json").exists()
     marks = {"imports": 17.1, "rendezvous": 17.9, "checkpoint": 18.0, "step": 18.2}
     write(run_dir / "start.json", step=41, marks_unix_s=marks)
@@ -55,7 +55,8 @@ def test_a_step_of_the_trainer(run_dir):
         "attempt 2: step 41 again after 7.2 s: noticed 1.0, stopped 1.5, agents 1.0, imports 2.6, "
         "rendezvous 0.8, checkpoint 0.1, step 0.2"
     )
-    assert json.loads((run_dir / "recovery.json").read_text())["fault_unix_s"] == 11.0
+    record = json.loads((run_dir / "recovery.json").read_text())
+    assert (record["attempt"], record["fault_unix_s"], record["total_s"]) == (2, 11.0, 7.2)
 
 
 @pytest.mark.parametrize(("recorded_s", "fault_s"), [(-50.0, 11.4 - SILENT_S), (11.9, 11.4)])
@@ -63,14 +64,14 @@ def test_the_fault_is_not_long_before_the_first_word_of_it_and_not_after(
     run_dir, recorded_s, fault_s
 ):
     record_at(run_dir, recorded_s)
-    assert next(recovery.of_last_attempt(run_dir)._of_fault()) == pytest.approx(fault_s)
+    assert next(Recovery(run_dir, 2)._of_fault()) == pytest.approx(fault_s)
 
 
 def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     output = run_dir / "workers" / "rank_00000.out"
     output.parent.mkdir()
     output.write_text("begun\n")
-    found = recovery.of_last_attempt(run_dir)
+    found = Recovery(run_dir, 2)
     assert found.look() is None  # the attempt before has recorded steps
     write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
     line = "attempt 2: step 3 again after 5.1 s: noticed 0.6, stopped 1.5, agents 1.0, program 2.0"
@@ -85,12 +86,8 @@ def test_no_line_where_nothing_recorded_the_fault(run_dir):
     before = run_dir / "attempts" / "0"
     write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
     (before / "exit.json").unlink()
-    found = recovery.of_last_attempt(run_dir)
+    found = Recovery(run_dir, 2)
     assert "after 5.1 s: noticed 0.6, stopped 1.0, agents 1.5, program 2.0" in found.look()
     for path in [*before.glob("agents/*"), *before.glob("exits/*")]:
         path.unlink()
     assert found.look() is None
-
-
-def test_a_first_attempt_has_recovered_from_nothing(tmp_path):
-    assert recovery.of_last_attempt(tmp_path) is None

@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,51 +27,42 @@ FLAGS = [
 ]  # fmt: skip
 
 
+Victims = Sequence[psutil.Process | None]
+
+
 def agents(launcher: subprocess.Popen) -> list[psutil.Process]:
     return children(psutil.Process(launcher.pid))
 
 
-def any_agent(launcher: subprocess.Popen, chance: random.Random) -> psutil.Process | None:
+def any_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
+    return [worker(launcher, chance.randrange(NODES))]
+
+
+def any_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
     found = agents(launcher)
-    return chance.choice(found) if found else None
+    return [chance.choice(found)] if found else []
 
 
-def kill(*victims: psutil.Process | None) -> None:
-    """Those that have not ended by themselves meanwhile."""
-    for one in victims:
-        if one is not None:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
+def any_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
+    (agent,) = any_agent(launcher, run_dir, chance) or (None,)
+    return [agent, *below(agent)] if agent else []
 
 
-def kill_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    kill(worker(launcher, chance.randrange(NODES)))
-
-
-def kill_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    kill(any_agent(launcher, chance))
-
-
-def kill_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
-    agent = any_agent(launcher, chance)
-    kill(agent, *(below(agent) if agent else ()))
-
-
-def kill_writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> None:
+def writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
     """Rank 0, while it writes a checkpoint."""
     victim = worker(launcher, 0)
     deadline = time.monotonic() + 20
     while not any((run_dir / "checkpoints").glob("*.partial")) and time.monotonic() < deadline:
         pass
     time.sleep(chance.random() * 0.004)
-    kill(victim)
+    return [victim]
 
 
-KINDS: dict[str, Callable[[subprocess.Popen, Path, random.Random], None]] = {
-    "worker": kill_worker,
-    "agent": kill_agent,
-    "node": kill_node,
-    "write": kill_writer,
+KINDS: dict[str, Callable[[subprocess.Popen, Path, random.Random], Victims]] = {
+    "worker": any_worker,
+    "agent": any_agent,
+    "node": any_node,
+    "write": writer,
 }
 
 
@@ -102,8 +93,10 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     assert wait_until(lambda: finished(run_dir))
     time.sleep(chance.random())
     before = finished(run_dir)
-    if process.poll() is None and agents(process):
-        KINDS[kind](process, run_dir, chance)
+    victims = KINDS[kind](process, run_dir, chance) if process.poll() is None else []
+    for victim in filter(None, victims):
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+            victim.kill()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     # that it was too late for is a run that was done; else it went on from what was there, or later

@@ -10,6 +10,8 @@ from launch.runs import log_tail
 from launch.runs.log_tail import Follower
 from muster.worker.lost_peer import CONSEQUENCE
 
+LINES = "".join(f"{number:099}\n" for number in range(10_000))
+
 
 @pytest.fixture
 def workers(tmp_path):
@@ -109,8 +111,7 @@ def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, worke
 @pytest.mark.parametrize("prefixes", [False, True])
 def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypatch, prefixes):
     follower = Follower(tmp_path, prefixes=prefixes)
-    lines = "".join(f"{number:099}\n" for number in range(10_000))
-    workers(0, lines)
+    workers(0, LINES)
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", out)
@@ -122,14 +123,13 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path, workers, monkeypa
             found += os.read(reads, 100_000)
     os.close(reads)
     prefix = b"node?.0| " if prefixes else b""
-    assert found.replace(prefix, b"") == lines.encode() + b"the end\n"
+    assert found.replace(prefix, b"") == LINES.encode() + b"the end\n"
 
 
 def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
     tmp_path, workers, monkeypatch
 ):
-    lines = "".join(f"{number:099}\n" for number in range(10_000))
-    workers(0, lines)
+    workers(0, LINES)
     (reads, writes), found = os.pipe(), list[bytes]()
     os.set_blocking(writes, False)
     parts = iter(lambda: os.read(reads, 65_536), b"")
@@ -140,7 +140,7 @@ def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
         Follower(tmp_path).poll(last=True)
     reader.join()
     os.close(reads)
-    assert b"".join(found) == lines.encode()
+    assert b"".join(found) == LINES.encode()
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):

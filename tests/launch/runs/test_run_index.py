@@ -15,9 +15,9 @@ AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
 AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 
-@pytest.fixture
-def env(tmp_path) -> dict[str, str]:
-    return {"XDG_STATE_HOME": str(tmp_path / "state")}
+@pytest.fixture(autouse=True)
+def _index(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def run_dir(folder: Path) -> Path:
@@ -25,34 +25,35 @@ def run_dir(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_whose_disk_was_away_is_found_again(tmp_path, env):
+def test_a_run_whose_disk_was_away_is_found_again(tmp_path):
     here, away = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
-    run_record.remember(here, env)
-    run_record.remember(away, env)
-    assert sorted(run_record.run_folders(env)) == sorted([here, away])
+    run_record.remember(here)
+    run_record.remember(away)
+    assert sorted(run_record.run_folders()) == sorted([here, away])
     (tmp_path / "disk").rename(tmp_path / "away")
-    assert run_record.run_folders(env) == [here]
+    assert run_record.run_folders() == [here]
     (tmp_path / "away").rename(tmp_path / "disk")
-    assert sorted(run_record.run_folders(env)) == sorted([here, away])
+    assert sorted(run_record.run_folders()) == sorted([here, away])
     shutil.rmtree(here)
-    assert run_record.run_folders(env) == [away]
+    assert run_record.run_folders() == [away]
 
 
-def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path, env):
+def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path):
     runs = [run_dir(tmp_path / f"disk{number}" / "run") for number in range(3)]
     for run in runs:
-        run_record.remember(run, env)
+        run_record.remember(run)
     index = tmp_path / "state" / "muster" / "runs"
     (index / "notes.txt").touch()  # somebody's own
     first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
     first.parent.chmod(0o000)
     look = "from launch.runs import run_record; print(*run_record.run_folders(), sep='\\n')"
-    done = call(*AS_ANY_USER, sys.executable, "-c", look, env=env)
+    done = call(*AS_ANY_USER, sys.executable, "-c", look)
     first.parent.chmod(0o700)
     assert done.stdout.split() == list(map(str, others)), done.stderr
 
 
 @pytest.mark.usefixtures("no_home")
-def test_a_user_without_a_home_has_no_index(tmp_path):
-    run_record.remember(run_dir(tmp_path / "run"), {})
-    assert run_record.run_folders({}) == []
+def test_a_user_without_a_home_has_no_index(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    run_record.remember(run_dir(tmp_path / "run"))
+    assert run_record.run_folders() == []

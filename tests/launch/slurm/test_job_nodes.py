@@ -74,7 +74,7 @@ def below() -> list[psutil.Process]:
 def lead(nodes: JobNodes, spec: LaunchSpec) -> int:
     job = nodes.launch(spec, nodes.probe())
     assert (job.job_id, job.cluster) == ("12", "here")
-    return conclude(job, 2, spec).code
+    return conclude(job, 2, spec)
 
 
 def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):

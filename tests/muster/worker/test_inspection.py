@@ -18,8 +18,7 @@ folder = sys.argv[2]
 sys.modules["_muster"] = types.ModuleType("_muster")
 sys.modules["_muster"].__path__ = [os.path.dirname(sys.argv[1])]
 inspection = importlib.import_module("_muster.inspection")
-os.environ["MUSTER_INSPECTION"] = folder
-inspection.start(3)
+inspection.start(folder, 3)
 answered = [ask()]
 for _ in range(20):
     if os.fork() == 0:

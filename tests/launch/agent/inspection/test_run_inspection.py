@@ -5,9 +5,9 @@ import time
 from dataclasses import replace
 
 from launch.agent.inspection.run_inspection import RunInspection, views_of
-from launch.runs.log_tail import RequestFile
 from tests.launch.pretended import assignment
 
+NODES = ["node0", "node1", "node2", "node3"]
 CLOSED = "RuntimeError: [tcp/pair.cc:553] Connection closed by peer [10.10.1.2]:13476."
 TIMED_OUT = "RuntimeError: [tcp/unbound_buffer.cc:129] Timed out waiting 8000ms for send operation"
 
@@ -20,7 +20,7 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
         record |= {"message": message, "time_unix_s": time.time()}
         (tmp_path / "exits" / f"rank_{rank:05d}.json").write_text(json.dumps(record))
     spec = assignment(tmp_path).spec
-    inspection = RunInspection(spec, 4, RequestFile(tmp_path), lambda **message: None, print)
+    inspection = RunInspection(spec, NODES, lambda **message: None, print)
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})
     assert [one.lost_peer for one in views.values()] == [True, False, False]
     assert [one.timed_out for one in views.values()] == [False, True, False]
@@ -29,12 +29,10 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
 def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     """Its workers move, as they end."""
     rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
-    inspection = RunInspection(
-        rule, 1, RequestFile(tmp_path), lambda **message: None, messages.append
-    )
+    inspection = RunInspection(rule, NODES[:1], lambda **message: None, messages.append)
 
     def agent_says(**more):
-        inspection.take({"id": "hang", "index": 0, "node": "node0", **more})
+        inspection.take(0, {"id": "hang", **more})
         inspection.tick()
 
     agent_says(still={"s": 16.0, "pause_s": 1.0})

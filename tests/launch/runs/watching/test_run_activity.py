@@ -26,11 +26,11 @@ def agents(run: Path, count: int) -> None:
         (run / "agents" / f"node_{node:05d}.json").write_text(json.dumps(record))
 
 
-def steps(run: Path, count: int, *, first: int = 1, per_epoch: int = 100, step_s: float = 0.1):
+def steps(run: Path, count: int):
     with (run / "metrics" / "rank_00000.jsonl").open("a") as file:
-        for step in range(first, first + count):
-            record = {"step": step, "epoch": (step - 1) // per_epoch + 1, "loss": 0.5}
-            file.write(json.dumps({**record, "step_s": step_s, "kind": "step"}) + "\n")
+        for step in range(1, count + 1):
+            record = {"step": step, "epoch": 1, "loss": 0.5, "step_s": 0.1, "kind": "step"}
+            file.write(json.dumps(record) + "\n")
             if step % 10 == 0:
                 file.write(json.dumps({"step": step, "rank": 0, "kind": "collectives"}) + "\n")
         file.write('{"step": 1, "epo')  # half written
