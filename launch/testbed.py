@@ -67,12 +67,12 @@ def _status() -> int:
     Raises:
         MusterError: no testbed is up.
     """
-    cluster, hosts = lifecycle.present()
+    cluster = lifecycle.present()
     states = slurm_daemons.states()
     limit = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
-    healthy = not lifecycle.dead(cluster)
-    for node in hosts:
+    healthy = not daemons.dead()
+    for node in cluster.nodes:
         state = states.get(node.name, "unknown")
         healthy &= slurm_daemons.is_usable(state)
         table.add_row(
@@ -131,21 +131,16 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     if not command:
         raise UsageError("exec needs a command after two dashes: exec node0 -- hostname")
     commands.refuse_unfit_box()
-    cluster, hosts = lifecycle.present()
-    found = [node for node in hosts if node.name == name]
-    if not found:
-        raise UsageError(f"exec {name}: the testbed has {', '.join(node.name for node in hosts)}")
-    (node,) = found
-    home = private and cluster.options.private_home
+    cluster = lifecycle.present()
+    nodes = {node.name: node for node in cluster.nodes}
+    if name not in nodes:
+        raise UsageError(f"exec {name}: the testbed has {', '.join(nodes)}")
+    is_private = private and cluster.options.private_home
+    words = namespaces.enter(node := nodes[name], private=is_private)
     # Not nsenter's own --wd: it would use the box's folder, even if that is hidden.
-    words = namespaces.enter(node, private=home)
-    folder = namespaces.home() if home else Path.cwd()
-    words += [
-        "env",
-        f"--chdir={folder}",
-        f"HOME={namespaces.home()}",
-        f"SLURM_CONF={slurm_daemons.CONFIG}",
-    ]
+    folder = namespaces.home() if is_private else Path.cwd()
+    words += ["env", f"--chdir={folder}", f"HOME={namespaces.home()}"]
+    words += [f"SLURM_CONF={slurm_daemons.CONFIG}"]
     os.sched_setaffinity(0, node.cores)
     sys.stdout.flush()
     os.execvp(words[0], [*words, *command])

@@ -67,6 +67,11 @@ class Answer:
     heard_unix_s: float
 
 
+def last_line(text: str, none: str = "no message") -> str:
+    """The last line of a command's output, which has the reason of a failure."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), none)
+
+
 class Survey:
     """The probes on all nodes, from their start to their end."""
 
@@ -183,8 +188,7 @@ def here(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
-        lines = error_text.strip().splitlines() or ["no message"]
-        return f"node{index}: python failed: {lines[-1]}; see above"
+        return f"node{index}: python failed: {last_line(error_text)}; see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from launch.nodes.survey import last_line
 from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
@@ -85,12 +86,6 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
         ) from None
     except subprocess.TimeoutExpired:
         raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
-
-
-def last_line(text: str) -> str:
-    """The last line of a Slurm command's output, which has the reason of a failure."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
 
 
 def name(env: Mapping[str, str]) -> str:

@@ -17,8 +17,8 @@ TICK_S = 0.05
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 
-def answers(names: Sequence[str], env: Mapping[str, str]) -> dict[str, bool]:
-    """For each of these nodes of the job in `env`, whether it answers."""
+def silent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Those of these nodes of the job in `env` that do not answer."""
     reached: set[str] = set()
     deadline = time.monotonic() + CONTROLLER_S
     while missing := [name for name in names if name not in reached]:
@@ -28,7 +28,7 @@ def answers(names: Sequence[str], env: Mapping[str, str]) -> dict[str, bool]:
         if here in found or time.monotonic() > deadline:
             break
         time.sleep(RETRY_S)
-    return {name: name in reached for name in names}
+    return [name for name in missing if name not in reached]
 
 
 def _reached(names: Sequence[str], env: Mapping[str, str]) -> set[str]:

@@ -80,16 +80,10 @@ def box() -> str:
 
 def start_munged() -> None:
     """Start munged, which tells the testbed's daemons who sends a request."""
-    files = {
-        "--key-file": MUNGE / "key",
-        "--socket": SOCKET,
-        "--pid-file": MUNGE / "pid",
-        "--log-file": MUNGE / "log",
-        "--seed-file": MUNGE / "seed",
-    }
+    files = [f"--{kind}-file={MUNGE / kind}" for kind in ("key", "pid", "log", "seed")]
     SOCKET.unlink(missing_ok=True)  # a killed one's: the new one would seem ready
-    options = [f"{option}={path}" for option, path in files.items()]
-    daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
+    options = ["--foreground", "--force", "--num-threads=2", f"--socket={SOCKET}"]
+    daemons.start(MUNGED, ["munged", *options, *files])
 
 
 def start_controller() -> None:
@@ -120,15 +114,6 @@ def states() -> dict[str, str]:
 def parsed(text: str) -> dict[str, str]:
     """Node and state from sinfo's lines; it prints a line for each partition of a node."""
     return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
-
-
-def listens(node: Node) -> bool:
-    """Whether the node's slurmd accepts connections."""
-    try:
-        with socket.create_connection((node.slurm_address, NODE_PORT), timeout=1.0):
-            return True
-    except OSError:
-        return False
 
 
 def is_usable(state: str) -> bool:

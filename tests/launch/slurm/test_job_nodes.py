@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from launch.agent.agent_job import SchedulersJob
 from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
+from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes, _met_at
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
@@ -43,21 +43,23 @@ def nodes(tmp_path, monkeypatch):
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def make(srun: str = SRUN, notice=lambda: False, counts=(1, 1)) -> JobNodes:
+    def make(srun: str = SRUN, **more) -> JobNodes:
         for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
             (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
             (tmp_path / name).chmod(0o755)
-        return job_nodes(SchedulersJob("12", "here", notice), counts)
+        return job_nodes(**more)
 
     yield make
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 
 
-def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
-    env = {**os.environ, "SLURM_JOB_ID": "12"}
+def job_nodes(counts=(1, 1), env=None, **more) -> JobNodes:
     job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
-    return JobNodes(inside, "12", ["node0", "node1"], job, sys.executable, env)
+    current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here")
+    vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
+    env = {**os.environ, "SLURM_JOB_ID": "12"} if env is None else env
+    return JobNodes(current, job, sys.executable, env, **more)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
@@ -125,7 +127,7 @@ def test_a_notice_goes_to_the_workers(nodes, tmp_path):
     catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(10000)"
     spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
     notices = []
-    here = nodes(notice=lambda: bool(notices))
+    here = nodes(is_nearly_over=lambda: bool(notices))
     job = here.launch(spec, here.probe())
     sent: list[dict] = []
     for agent in job._agents:
@@ -187,8 +189,7 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], {"nproc": [1, 1]}, "python", env)
-    asked = here.srun(here.hosts, Path("/run/leader.json"))
+    asked = job_nodes(env=env).srun(["a", "b"], Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
     )
@@ -242,13 +243,13 @@ def killed_leader(folder: Path) -> None:
     (folder / "srun").write_text(f"#!/bin/bash\n{SRUN}\n")
     (folder / "srun").chmod(0o755)
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
-    here = job_nodes(SchedulersJob("12"), [1, 1])
+    here = job_nodes()
     here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()
 
 
 def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(node_health, "answers", lambda hosts, env: dict.fromkeys(hosts, True))
+    monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
     text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
     (tmp_path / "muster").mkdir()
@@ -259,7 +260,7 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
         (True, False, 1, ["node0", "node1"]),
         (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
     ]:
-        made = job_nodes(SchedulersJob("12", "here"), (1, 1))
+        made = job_nodes()
         made._has_started, made.least = has_started, least
         made.job["exclude"] = "auto" if avoids else None
         assert [node.name for node in made.probe().nodes] == left
