@@ -134,12 +134,9 @@ def minutes(text: str) -> float:
         return float("inf")
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, secs = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, mins, secs = parts
-    else:
-        hours, (mins, secs) = 0, (*parts, 0)[:2]
+    if not dash and len(parts) < 3:
+        parts.insert(0, 0)  # without days, one or two numbers begin with minutes
+    hours, mins, secs = (*parts, 0, 0)[:3]
     return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
 
 

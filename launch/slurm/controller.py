@@ -153,6 +153,11 @@ class JobState:
         return self.name in OVER or self.name == FORGOTTEN
 
 
+def forgotten(job_id: str) -> str:
+    """What is known of a job that Slurm has forgotten, and of whose end there is no record."""
+    return f"Slurm forgot job {job_id}, and no record says how it ended"
+
+
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
     """The state of a job from Slurm; `UNKNOWN` if it does not answer."""
     try:

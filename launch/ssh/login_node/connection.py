@@ -71,7 +71,7 @@ class Connection:
         how = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
         return [*self.shell(), *how, "--", self.login, shlex.join(words)]
 
-    def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
+    def run(self, words: Sequence[str], stdin: bytes = b"") -> str:
         """Run `words` on the login node to their end; return what they print.
 
         Raises:
@@ -79,8 +79,7 @@ class Connection:
             MusterError: the command failed; the message is its last line.
         """
         self.open()
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(self.command(words), input=data, capture_output=True, check=False)
+        done = subprocess.run(self.command(words), input=stdin, capture_output=True, check=False)
         error_text = done.stderr.decode(errors="replace").strip()
         if done.returncode == openssh.FAILED:
             raise ConnectionLost(openssh.explain(self._spec, error_text))
