@@ -15,6 +15,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from rich.console import Console
@@ -79,7 +80,7 @@ def _status() -> int:
             node.name,
             " ".join(address for address in (node.address, node.control) if address),
             ",".join(map(str, node.cores)),
-            *(_pid_of(one.daemon(node)) for one in (slurm_daemons, ssh_daemons)),
+            *(_pid_of(node.daemon(kind)) for kind in ("slurmd", "sshd")),
             state,
             limit,
         )
@@ -163,36 +164,26 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser(
-        "up", help="make a testbed, or repair the one that is up", allow_abbrev=False
-    )
-    up.add_argument(
-        "--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)"
-    )
-    up.add_argument(
-        "--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit"
-    )
-    up.add_argument(
+    up = actions.add_parser("up", help="make a testbed", allow_abbrev=False)
+    flag = up.add_argument
+    flag("--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)")
+    flag("--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
+    switch = partial(flag, action="store_true")
+    switch(
         "--control-network",
-        action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
     )
-    up.add_argument(
-        "--ipv6",
-        action="store_true",
-        help="only IPv6 on the experiment network; adds a control network",
+    switch("--ipv6", help="only IPv6 on the experiment network; adds a control network")
+    switch(
+        "--private-home",
+        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
-    up.add_argument(
+    flag(
         "--gpus",
         type=int,
         choices=range(9),
         default=0,
         help="pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
-    )
-    up.add_argument(
-        "--private-home",
-        action="store_true",
-        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
     actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
     actions.add_parser("down", help="end the testbed, and remove all of it")

@@ -1,7 +1,6 @@
 """Check every node, and test every pair of them; the nodes need Python and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launch.checks import network_checks, node_checks
@@ -15,22 +14,6 @@ CONNECT_S = 4.0
 PINGS = 3
 
 
-@dataclass(frozen=True)
-class Examination:
-    """The table's rows."""
-
-    rows: Sequence[Row]
-
-    @property
-    def problems(self) -> list[str]:
-        """A line for each row that fails; such a problem would also make a run fail."""
-        return [row.line for row in self.rows if row.verdict == "FAIL"]
-
-    @property
-    def warnings(self) -> list[str]:
-        return [row.line for row in self.rows if row.verdict == "warn"]
-
-
 def look(
     transport: Transport,
     launcher: str,
@@ -38,7 +21,7 @@ def look(
     folder: str | None = None,
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
-) -> Examination:
+) -> list[Row]:
     """Ask all nodes for their facts, and check those that answer.
 
     `folder`, `python` and `disks` are as in `facts_request`.
@@ -55,7 +38,7 @@ def judge_nodes(
     launcher: str,
     choose: Callable[[Mapping[int, Probe]], Choice],
     silent: Sequence[str] = (),
-) -> Examination:
+) -> list[Row]:
     """Test the network between the nodes that have answered with `probes`, and check everything.
 
     `choose` chooses the network; `silent` has a line for each node that has not answered.
@@ -84,12 +67,10 @@ def judge_nodes(
     return examination(Findings(launcher, nodes, silent, chosen, trouble))
 
 
-def examination(findings: Findings) -> Examination:
+def examination(findings: Findings) -> list[Row]:
     """The rows of the findings; a single row if no node answers."""
-    if not findings.nodes:
-        return Examination([network_checks.reach(findings)])
-    checks = (network_checks.reach, *node_checks.ROWS, *network_checks.ROWS)
-    return Examination([check(findings) for check in checks])
+    others = (*node_checks.ROWS, *network_checks.ROWS) if findings.nodes else ()
+    return [check(findings) for check in (network_checks.reach, *others)]
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:

@@ -63,6 +63,11 @@ class Row:
         return f"{self.check}: {'; '.join(lines)}"
 
 
+def lines(rows: Sequence[Row], verdict: Verdict) -> list[str]:
+    """A line for each row with this verdict; FAIL is a problem that would also make a run fail."""
+    return [row.line for row in rows if row.verdict == verdict]
+
+
 def groups(values: Mapping[str, str]) -> tuple[str, ...]:
     """`value` if all nodes have it; else who has which.
 

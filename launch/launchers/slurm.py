@@ -12,8 +12,8 @@ from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig, SshConfig
-from launch.checks.examination import Examination, examination, look
-from launch.checks.findings import Findings
+from launch.checks.examination import examination, look
+from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher
 from launch.nodes.survey import last_line
 from launch.programs.command_line import names
@@ -41,8 +41,6 @@ class Slurm(Launcher):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._nodes: JobNodes | None = None  # of the job in which this process leads the run
-        self._config = settings.launch
-        self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
 
     @cached_property
@@ -101,7 +99,7 @@ class Slurm(Launcher):
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
-    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
             # Slurm would let the job wait for nodes that never come, and then call them busy.
             try:

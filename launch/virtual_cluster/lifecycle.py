@@ -45,12 +45,15 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     with virtual_nodes.locked():
         cluster = virtual_nodes.read_state()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
-            _refuse_other(cluster, options, checkout)
-            if names := daemons.dead():
+            again = f"python {cluster.checkout}/launch/testbed.py down"
+            if (cluster.options, cluster.checkout) != (options, str(checkout)):
                 raise MusterError(
-                    f"of this testbed {', '.join(names)} died; make it anew: python "
-                    f"{cluster.checkout}/launch/testbed.py down, then up"
+                    f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there"
+                    f" is one per machine; end it first: {again}"
                 )
+            if names := daemons.dead():
+                died = f"of this testbed {', '.join(names)} died"
+                raise MusterError(f"{died}; make it anew: {again}, then up")
             say(f"a testbed with {options} is up already")
             return
         if _remains():
@@ -135,8 +138,8 @@ def _start(cluster: ClusterState) -> None:
     for node in cluster.nodes:
         slurm_daemons.start(node)
     for node in cluster.nodes:
-        daemons.wait(ssh_daemons.daemon(node), partial(ssh_daemons.answers, node))
-        daemons.wait(slurm_daemons.daemon(node), partial(_is_in_service, node))
+        daemons.wait(node.daemon("sshd"), partial(ssh_daemons.answers, node))
+        daemons.wait(node.daemon("slurmd"), partial(_is_in_service, node))
 
 
 def _is_in_service(node: Node) -> bool:
@@ -156,14 +159,6 @@ def _clean() -> None:
 
 def _remains() -> bool:
     return STATE.exists() or bool(links.namespaces() or links.links())
-
-
-def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
-    if (cluster.options, cluster.checkout) != (options, str(checkout)):
-        raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there is"
-            f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
-        )
 
 
 def _refuse_inside() -> None:

@@ -22,6 +22,7 @@ from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"
 CGROUPS = Path("/sys/fs/cgroup")
+ANCHOR, PRIVATE = "anchor", "private"  # the daemons that hold a node's namespaces
 
 
 def home() -> Path:
@@ -35,16 +36,11 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
     Raises:
         MusterError: no process holds the node's namespaces.
     """
-    name = anchor(node, private=private)
+    name = node.daemon(PRIVATE if private else ANCHOR)
     pid = daemons.pid(name)
     if pid is None:
         raise MusterError(f"{name} is gone; make the testbed anew with `down`, then `up`")
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
-
-
-def anchor(node: Node, *, private: bool = False) -> str:
-    """The name of the daemon that holds the node's namespaces."""
-    return f"{node.name}.private" if private else f"{node.name}.anchor"
 
 
 def make(node: Node) -> None:
@@ -55,7 +51,7 @@ def make(node: Node) -> None:
     """
     # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
     own_network = ["nsenter", f"--net={links.NAMESPACES / node.netns}"]
-    _hold(anchor(node), own_network, ["--uts", "--mount"], node)
+    _hold(node.daemon(ANCHOR), own_network, ["--uts", "--mount"], node)
     aside = _folder(node, "aside")
     text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
     call([*enter(node), "sh", "-euc", text])
@@ -69,7 +65,7 @@ def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
     Raises:
         MusterError: the kernel refused, or the environment's Python does not run there.
     """
-    _hold(anchor(node, private=True), enter(node), ["--mount"], node)
+    _hold(node.daemon(PRIVATE), enter(node), ["--mount"], node)
     hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
     shown = [
         (path, source, _folder(node, f"shown{number}"))

@@ -24,11 +24,6 @@ ASK_S = 10
 PRETENDS_GPUS = (24, 5)
 
 
-def daemon(node: Node) -> str:
-    """The name of the node's slurmd among the daemons."""
-    return f"{node.name}.slurmd"
-
-
 def refuse_gpus(count: int) -> None:
     """Refuse to pretend GPUs if Slurm cannot.
 
@@ -98,7 +93,7 @@ def start(node: Node) -> None:
         MusterError: the node is gone.
     """
     argv = ["slurmd", "-N", node.name, "-D", "-f", str(CONFIG)]
-    daemons.start(daemon(node), [*namespaces.enter(node), *argv], node.cores)
+    daemons.start(node.daemon("slurmd"), [*namespaces.enter(node), *argv], node.cores)
 
 
 def answers() -> bool:

@@ -91,6 +91,10 @@ class Node:
     def name(self) -> str:
         return f"node{self.number}"
 
+    def daemon(self, kind: str) -> str:
+        """The name of one of its daemons, such as sshd."""
+        return f"{self.name}.{kind}"
+
     @property
     def netns(self) -> str:
         return f"muster-{self.name}"

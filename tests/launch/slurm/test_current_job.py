@@ -23,6 +23,8 @@ def test_a_part_of_an_array_is_known_by_its_place():
     assert (own.name, own.attempt, own.num_nodes, own.gpus) == ("123", 2, 2, 0)
     part = {**job, "SLURM_ARRAY_JOB_ID": "120", "SLURM_ARRAY_TASK_ID": "3"}
     assert CurrentJob.from_env(part).name == "120_3"
+    with pytest.raises(MusterError, match="not in a Slurm job; submit with: sbatch"):
+        CurrentJob.from_env({})
 
 
 # As `scontrol show job --details --oneliner` prints them, of two versions.

@@ -90,14 +90,3 @@ def test_a_process_is_known_by_when_it_began(monkeypatch, tmp_path):
     assert daemons.pid("own") == os.getpid()
     assert daemons.pid("reused") is None and daemons.pid("cut") is None
     assert daemons.recorded() == [os.getpid()]
-
-
-def test_a_zombie_is_not_alive():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    try:
-        while daemons.started_at(child) is not None:
-            pass
-    finally:
-        os.waitpid(child, 0)
