@@ -28,7 +28,7 @@ from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmC
 from configs.settings.program import with_id
 from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
-from launch.checks.findings import Row
+from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
 from launch.programs.command_line import CLASSES, CommandLine, names, split
@@ -78,16 +78,15 @@ def main() -> int:
     settings = replace(launch, launcher=name, master_port=None, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
-    examination = as_asked.check_nodes(launcher.assume(), _disks(train))
-    _show(examination.rows)
+    rows = as_asked.check_nodes(launcher.assume(), _disks(train))
+    _show(rows)
     code, measured = 0, None
-    if examination.problems:
-        count = len(examination.problems)
+    if count := len(lines(rows, "FAIL")):
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         code = 1
     elif not doctor.quick:
         code, measured = _measure(launcher, name, launch, train)
-    checks = [asdict(row) for row in examination.rows]
+    checks = [asdict(row) for row in rows]
     json_output.emit("checks", exit_code=code, checks=checks, network=measured)
     return code
 

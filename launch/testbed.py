@@ -15,6 +15,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from rich.console import Console
@@ -67,19 +68,19 @@ def _status() -> int:
     Raises:
         MusterError: no testbed is up.
     """
-    cluster, hosts = lifecycle.present()
+    cluster = lifecycle.present()
     states = slurm_daemons.states()
     limit = rate_text(cluster.options.rate) if cluster.options.rate else "unlimited"
     table = Table("node", "address", "cores", "slurmd", "sshd", "slurm", "rate", box=None)
-    healthy = not lifecycle.dead(cluster)
-    for node in hosts:
+    healthy = not daemons.dead()
+    for node in cluster.nodes:
         state = states.get(node.name, "unknown")
         healthy &= slurm_daemons.is_usable(state)
         table.add_row(
             node.name,
             " ".join(address for address in (node.address, node.control) if address),
             ",".join(map(str, node.cores)),
-            *(_pid_of(one.daemon(node)) for one in (slurm_daemons, ssh_daemons)),
+            *(_pid_of(node.daemon(kind)) for kind in ("slurmd", "sshd")),
             state,
             limit,
         )
@@ -131,21 +132,16 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
     if not command:
         raise UsageError("exec needs a command after two dashes: exec node0 -- hostname")
     commands.refuse_unfit_box()
-    cluster, hosts = lifecycle.present()
-    found = [node for node in hosts if node.name == name]
-    if not found:
-        raise UsageError(f"exec {name}: the testbed has {', '.join(node.name for node in hosts)}")
-    (node,) = found
-    home = private and cluster.options.private_home
+    cluster = lifecycle.present()
+    nodes = {node.name: node for node in cluster.nodes}
+    if name not in nodes:
+        raise UsageError(f"exec {name}: the testbed has {', '.join(nodes)}")
+    is_private = private and cluster.options.private_home
+    words = namespaces.enter(node := nodes[name], private=is_private)
     # Not nsenter's own --wd: it would use the box's folder, even if that is hidden.
-    words = namespaces.enter(node, private=home)
-    folder = namespaces.home() if home else Path.cwd()
-    words += [
-        "env",
-        f"--chdir={folder}",
-        f"HOME={namespaces.home()}",
-        f"SLURM_CONF={slurm_daemons.CONFIG}",
-    ]
+    folder = namespaces.home() if is_private else Path.cwd()
+    words += ["env", f"--chdir={folder}", f"HOME={namespaces.home()}"]
+    words += [f"SLURM_CONF={slurm_daemons.CONFIG}"]
     os.sched_setaffinity(0, node.cores)
     sys.stdout.flush()
     os.execvp(words[0], [*words, *command])
@@ -168,36 +164,26 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser(
-        "up", help="make a testbed, or repair the one that is up", allow_abbrev=False
-    )
-    up.add_argument(
-        "--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)"
-    )
-    up.add_argument(
-        "--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit"
-    )
-    up.add_argument(
+    up = actions.add_parser("up", help="make a testbed", allow_abbrev=False)
+    flag = up.add_argument
+    flag("--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)")
+    flag("--rate", type=rate, metavar="RATE", help="limit each link, as in 100mbit or 1gbit")
+    switch = partial(flag, action="store_true")
+    switch(
         "--control-network",
-        action="store_true",
         help="a second network, on which the nodes' names resolve, as on CloudLab",
     )
-    up.add_argument(
-        "--ipv6",
-        action="store_true",
-        help="only IPv6 on the experiment network; adds a control network",
+    switch("--ipv6", help="only IPv6 on the experiment network; adds a control network")
+    switch(
+        "--private-home",
+        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
-    up.add_argument(
+    flag(
         "--gpus",
         type=int,
         choices=range(9),
         default=0,
         help="pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
-    )
-    up.add_argument(
-        "--private-home",
-        action="store_true",
-        help="ssh finds an empty home on each node, without this checkout, as on bare metal",
     )
     actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
     actions.add_parser("down", help="end the testbed, and remove all of it")

@@ -107,12 +107,12 @@ def _span(speeds: Iterable[float]) -> str:
 def _matrix(measured: Measured, called: Sequence[str]) -> Table:
     directions = best(measured)
     ranks = sorted({rank for pair in directions for rank in pair})
-    table = Table("", *(called[rank] for rank in ranks), box=box.SIMPLE, pad_edge=False)
+    table = Table("", box=box.SIMPLE, pad_edge=False)
+    for one in ranks:
+        table.add_column(called[one], justify="right")
     for one in ranks:
         cells = [rate(directions[one, two]) if (one, two) in directions else "-" for two in ranks]
         table.add_row(called[one], *cells)
-    for column in table.columns[1:]:
-        column.justify = "right"
     return table
 
 

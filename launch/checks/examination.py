@@ -1,7 +1,6 @@
 """Check every node, and test every pair of them; the nodes need Python and nothing else."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from launch.checks import network_checks, node_checks
@@ -15,22 +14,6 @@ CONNECT_S = 4.0
 PINGS = 3
 
 
-@dataclass(frozen=True)
-class Examination:
-    """The table's rows."""
-
-    rows: Sequence[Row]
-
-    @property
-    def problems(self) -> list[str]:
-        """A line for each row that fails; such a problem would also make a run fail."""
-        return [row.line for row in self.rows if row.verdict == "FAIL"]
-
-    @property
-    def warnings(self) -> list[str]:
-        return [row.line for row in self.rows if row.verdict == "warn"]
-
-
 def look(
     transport: Transport,
     launcher: str,
@@ -38,7 +21,7 @@ def look(
     folder: str | None = None,
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
-) -> Examination:
+) -> list[Row]:
     """Ask all nodes for their facts, and check those that answer.
 
     `folder`, `python` and `disks` are as in `facts_request`.
@@ -55,37 +38,39 @@ def judge_nodes(
     launcher: str,
     choose: Callable[[Mapping[int, Probe]], Choice],
     silent: Sequence[str] = (),
-) -> Examination:
+) -> list[Row]:
     """Test the network between the nodes that have answered with `probes`, and check everything.
 
     `choose` chooses the network; `silent` has a line for each node that has not answered.
     """
+    if not probes:
+        return examination(Findings(launcher, (), silent))
     trouble, chosen = "", None
     try:
-        chosen = choose(probes) if probes else None
+        chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
-    pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS if probes else 0)]
-    reached = _try_pairs(survey, list(probes), chosen.addresses) if chosen else {}
+    pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
+    addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
+    reached = _try_pairs(survey, addresses) if chosen else {}
     called = dict(zip(probes, survey.names_of(probes), strict=True))
     nodes = tuple(
         Node(
             name=called[index],
             probe=probe,
+            address=addresses.get(index),
             skew_s=clock_skew_s([ping[index] for ping in pings if index in ping]),
             reached={called[other]: reach for other, reach in reached.get(index, {}).items()},
         )
         for index, probe in probes.items()
     )
-    return examination(Findings(launcher, nodes, tuple(silent), chosen, trouble))
+    return examination(Findings(launcher, nodes, silent, chosen, trouble))
 
 
-def examination(findings: Findings) -> Examination:
+def examination(findings: Findings) -> list[Row]:
     """The rows of the findings; a single row if no node answers."""
-    if not findings.nodes:
-        return Examination([network_checks.reach(findings)])
-    checks = (network_checks.reach, *node_checks.ROWS, *network_checks.ROWS)
-    return Examination([check(findings) for check in checks])
+    others = (*node_checks.ROWS, *network_checks.ROWS) if findings.nodes else ()
+    return [check(findings) for check in (network_checks.reach, *others)]
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:
@@ -99,14 +84,11 @@ def clock_skew_s(answers: Sequence[Answer]) -> float | None:
     return float(best.value) - (best.asked_unix_s + best.heard_unix_s) / 2
 
 
-def _try_pairs(
-    survey: Survey, nodes: Sequence[int], addresses: Sequence[str]
-) -> dict[int, dict[int, Reach]]:
+def _try_pairs(survey: Survey, addresses: Mapping[int, str]) -> dict[int, dict[int, Reach]]:
     """How each node reached each of the others; all listen before the first connects."""
-    at = {str(index): address for index, address in zip(nodes, addresses, strict=True)}
-    listening = survey.ask(node_facts.listen, nodes, addresses=at)
-    servers = {str(index): (at[str(index)], one.value) for index, one in listening.items()}
-    tried = survey.ask(node_facts.connect, nodes, servers=servers, patience_s=CONNECT_S)
+    listening = survey.ask(node_facts.listen, addresses, addresses=addresses)
+    servers = {index: (addresses[index], one.value) for index, one in listening.items()}
+    tried = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=CONNECT_S)
     return {
         index: {int(other): Reach(*reach) for other, reach in answer.value.items()}
         for index, answer in tried.items()

@@ -25,8 +25,15 @@ class Node:
 
     name: str
     probe: Probe
+    address: str | None = None  # on the chosen network
     skew_s: float | None = None  # its clock minus this machine's
     reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
+
+    @property
+    def interface(self) -> str:
+        """The interface with its address."""
+        own = {one["address"]: one["name"] for one in self.probe["interfaces"]}
+        return str(own.get(self.address, "?"))
 
 
 @dataclass(frozen=True)
@@ -38,16 +45,6 @@ class Findings:
     silent: Sequence[str] = ()  # a line for each other node: which one, why, what to do
     chosen: Choice | None = None
     trouble: str = ""  # why no network could be chosen
-
-    def address(self, node: Node) -> str | None:
-        """The node's address on the chosen network."""
-        at = self.nodes.index(node)
-        return self.chosen.addresses[at] if self.chosen else None
-
-    def interface(self, node: Node) -> str:
-        """The interface with that address."""
-        own = {one["address"]: one["name"] for one in node.probe["interfaces"]}
-        return str(own.get(self.address(node), "?"))
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,11 @@ class Row:
         """The row in one line, for a preflight, which prints problems only."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
+
+
+def lines(rows: Sequence[Row], verdict: Verdict) -> list[str]:
+    """A line for each row with this verdict; FAIL is a problem that would also make a run fail."""
+    return [row.line for row in rows if row.verdict == verdict]
 
 
 def groups(values: Mapping[str, str]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from launch.checks.findings import Findings, Row, groups, listed, shortened
 
 SKEW_S = 1.0  # with more, times do not show which worker failed first
+OTHERS_FIRST = "see the other rows first"
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
 # The kernel's errors for a node that cannot be reached, and what to do.
 REMEDIES = {
@@ -33,8 +34,8 @@ def network(findings: Findings) -> Row:
     if findings.chosen is None:
         fix = "choose one that all nodes are on: --network 10.10.1.0/24"
         return Row("network", "FAIL", tuple(findings.trouble.split("; ")), fix)
-    interfaces = groups({node.name: findings.interface(node) for node in findings.nodes})
-    addresses = listed([f"{node.name} {findings.address(node)}" for node in findings.nodes])
+    interfaces = groups({node.name: node.interface for node in findings.nodes})
+    addresses = listed([f"{node.name} {node.address}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
     found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
     others = ", ".join(findings.chosen.others)
@@ -52,8 +53,7 @@ def pairs(findings: Findings) -> Row:
     failed = {pair: reach.trouble for pair, reach in directions.items() if reach.trouble}
     if len(directions) < wanted and not failed:
         untried = [node.name for node in findings.nodes if len(node.reached) < count - 1]
-        fix = "see the other rows first"
-        return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), fix)
+        return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), OTHERS_FIRST)
     if failed:
         on = (findings.chosen and findings.chosen.network) or "the network"
         otherwise = "run there: ip -br addr; ip route"
@@ -61,9 +61,8 @@ def pairs(findings: Findings) -> Row:
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not directions:
         return Row("every pair", "ok", ("one node: nothing to connect",))
-    slowest = max(directions, key=lambda pair: directions[pair].connect_s or 0.0)
-    took_ms = (directions[slowest].connect_s or 0.0) * 1000
-    how = f"slowest {' to '.join(slowest)}, {took_ms:.1f} ms"
+    took_s, slowest = max((reach.connect_s or 0.0, pair) for pair, reach in directions.items())
+    how = f"slowest {' to '.join(slowest)}, {took_s * 1000:.1f} ms"
     return Row("every pair", "ok", (f"{len(directions)} of {wanted} connections work; {how}",))
 
 
@@ -71,9 +70,7 @@ def clocks(findings: Findings) -> Row:
     """Whether the clocks agree well enough to order events."""
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
-        return Row(
-            "clocks", "warn", ("no node answered with its time",), "see the other rows first"
-        )
+        return Row("clocks", "warn", ("no node answered with its time",), OTHERS_FIRST)
     odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
@@ -92,7 +89,7 @@ def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[s
         for node in findings.nodes:
             ways = {pair: why for pair, why in left.items() if pair[end] == node.name}
             if len(ways) >= least > 1 and len({*ways.values()}) == 1:
-                where = says.format(node.name, findings.address(node))
+                where = says.format(node.name, node.address)
                 found.append(f"{where}: {next(iter(ways.values()))}")
                 left = {pair: why for pair, why in left.items() if pair not in ways}
     found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, Settings
-from launch.checks.examination import Examination
+from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
 from launch.runs.run_state import LeaderWatcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
@@ -24,27 +24,15 @@ NO_CLUSTER = b"Could not establish a configuration source"
 class Job(Protocol):
     """A run that was started."""
 
-    @property
-    def job_id(self) -> str: ...
+    job_id: str
+    trouble: str | None  # what went wrong, as far as the launching side knows
+    lost_node: str | None  # for which that was
+    detached: bool  # it runs by itself, and this process does not wait for it
+    is_led_here: bool  # this process knows its nodes, and starts it again where that is due
+
     @property
     def cluster(self) -> str | None:
         """The cluster in which the job has its number."""
-
-    @property
-    def trouble(self) -> str | None:
-        """What went wrong, as far as the launching side knows."""
-
-    @property
-    def lost_node(self) -> str | None:
-        """The node for which that was."""
-
-    @property
-    def detached(self) -> bool:
-        """Whether it runs by itself, and this process does not wait for it."""
-
-    @property
-    def is_led_here(self) -> bool:
-        """Whether this process knows its nodes, and starts it again where that is due."""
 
     @property
     def shown(self) -> bytes:
@@ -68,6 +56,7 @@ class Launcher(ABC):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._config, self._ssh, self._slurm = settings.launch, settings.ssh, settings.slurm
 
     @property
     def name(self) -> str:
@@ -107,7 +96,7 @@ class Launcher(ABC):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         """Start the commands of `plan`."""
 
-    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         """Check the nodes in the facts of `assume`, as the doctor shows them.
 
         `disks`: folders of the run that need space on their disks, by their content.

@@ -7,7 +7,8 @@ from pathlib import Path
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
-from launch.checks.examination import Examination, look
+from launch.checks.examination import look
+from launch.checks.findings import Row
 from launch.launchers.base import Launcher
 from launch.nodes import survey
 from launch.nodes.channel import start_each
@@ -29,7 +30,7 @@ class Local(Launcher):
     unused |= {"network", "snapshot", "include", "hosts"}
 
     def probe(self) -> Facts:
-        config = self.settings.launch
+        config = self._config
         counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
         if not all(counts):
             raise MusterError(
@@ -49,7 +50,7 @@ class Local(Launcher):
 
     assume = probe
 
-    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         def choose(probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 

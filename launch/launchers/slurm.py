@@ -12,15 +12,15 @@ from ClusterShell.RangeSet import RangeSet
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig, SshConfig
-from launch.agent.agent_job import SchedulersJob
-from launch.checks.examination import Examination, examination, look
-from launch.checks.findings import Findings
+from launch.checks.examination import examination, look
+from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher
+from launch.nodes.survey import last_line
 from launch.programs.command_line import names
 from launch.runs import node_history
 from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.batch_script import UNHEARD
-from launch.slurm.current_job import CurrentJob, current_job
+from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob, Watcher, become
@@ -41,14 +41,12 @@ class Slurm(Launcher):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._nodes: JobNodes | None = None  # of the job in which this process leads the run
-        self._config = settings.launch
-        self._slurm = settings.slurm
         self._env = batch_script.environment(settings.slurm)
 
     @cached_property
     def _current(self) -> CurrentJob | None:
         """The job of this process, if any: the run uses its nodes, and no other job is queued."""
-        return current_job(os.environ) if "SLURM_JOB_ID" in os.environ else None
+        return current_job(os.environ)
 
     @cached_property
     def _asked(self) -> SlurmConfig:
@@ -91,7 +89,7 @@ class Slurm(Launcher):
         return facts
 
     def assume(self) -> Facts:
-        python, here = batch_script.python(), self._current.nodes if self._current else ()
+        python, here = batch_script.python(), self._current.nodes if self._current else []
         count = self._config.nodes or len(here) if here else None
         counts = self._config.nproc("gpu" if self._gpus else 1, count)
         hosts = here or [f"node{index}" for index in range(len(counts))]
@@ -101,7 +99,7 @@ class Slurm(Launcher):
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
 
-    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
             # Slurm would let the job wait for nodes that never come, and then call them busy.
             try:
@@ -179,8 +177,7 @@ class Slurm(Launcher):
         write_text(script, batch_script.text(given, command))
         asked = controller.ask(["sbatch", "--parsable", str(script)], self._env)
         if asked.returncode:
-            why = controller.last_line(asked.stderr)
-            raise MusterError(f"Slurm does not take the array: {why}")
+            raise MusterError(f"Slurm does not take the array: {last_line(asked.stderr)}")
         return asked.stdout.strip().partition(";")[0], controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
@@ -198,12 +195,10 @@ class Slurm(Launcher):
         if not spec.quiet:
             print(current.use(count), flush=True)
         return JobNodes(
-            SchedulersJob(current.job_id, controller.name(self._env)),
-            current.job_id,
-            current.nodes[:count],
+            replace(current, cluster=controller.name(self._env)),
             job,
             facts.nodes[0].python,
-            current.environment(os.environ),
+            srun_environment(os.environ),
             count if self._config.nodes is None else spec.least_nodes,
         )
 

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import Settings, SlurmConfig
+from configs.settings.launch import SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.processes.process_tree import between_attempts
-from launch.checks.examination import Examination, judge_nodes, look
+from launch.checks.examination import judge_nodes, look
+from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.channel import start_each
@@ -30,11 +31,6 @@ class Ssh(Launcher):
     takes_snapshot = True
     unused = names(SlurmConfig) - {"wait", "exclude"}
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._config = settings.launch
-        self._ssh = settings.ssh
-
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
@@ -43,28 +39,20 @@ class Ssh(Launcher):
         everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            specs, names = [everyone[index] for index in probes], survey.names_of(probes)
-            without = [
-                name
-                for name, spec, one in zip(names, specs, probes.values(), strict=True)
-                if spec.nproc == "gpu" and not one["gpus"]
-            ]
-            if without:
-                raise MusterError(
-                    f"{', '.join(without)}: slots=gpu, but it shows no GPU; give a number of "
-                    "workers"
-                )
             chosen = self._choose(everyone, probes)
+            nodes = _facts(everyone, survey.names_of(probes), probes, chosen.addresses)
+            if without := ", ".join(node.name for node in nodes if not node.nproc):
+                raise MusterError(
+                    f"{without}: slots=gpu, but it shows no GPU; give a number of workers"
+                )
             if self._config.preflight:
                 found = judge_nodes(survey, probes, self.name, lambda _: chosen)
-                for line in found.warnings:
+                for line in lines(found, "warn"):
                     print(f"note: {line}", file=sys.stderr)
-                if found.problems:
-                    raise MusterError("\n".join(found.problems))
-        nodes = _facts(specs, names, probes, chosen.addresses)
+                transfer.fail(lines(found, "FAIL"))
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
-    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> Examination:
+    def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
         choose, folder = partial(self._choose, specs), self._ssh.remote_dir
         return look(openssh.transport(specs, self._ssh), self.name, choose, folder, disks=disks)
@@ -78,8 +66,7 @@ class Ssh(Launcher):
         everyone = self._specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            names, specs = survey.names_of(probes), [everyone[index] for index in probes]
-        found = _facts(specs, names, probes, [None] * len(specs))
+            found = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
         transfer.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
@@ -154,7 +141,7 @@ class Ssh(Launcher):
 
     def _without_excluded(self, found: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
         """The nodes without those of --exclude; `auto` leaves as many as are needed."""
-        if (text := self.settings.slurm.exclude) is None:
+        if (text := self._slurm.exclude) is None:
             return found
         out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
         left = [one.host for one in found if one.host not in out]
@@ -172,16 +159,19 @@ def _is_file(hosts: str) -> bool:
 
 
 def _facts(
-    specs: Sequence[NodeSpec],
+    everyone: Sequence[NodeSpec],
     names: Sequence[str],
     probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
-    return tuple(
-        NodeFacts(spec, name, one["python"], one["folder"], count, address, one["shared"])
-        for spec, name, one, address in zip(specs, names, probes.values(), addresses, strict=True)
-        for count in [len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc]
-    )
+    """The nodes that answered; one that is to have a worker on each GPU may have none."""
+    found = []
+    for (index, one), name, address in zip(probes.items(), names, addresses, strict=True):
+        spec = everyone[index]
+        count = len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc
+        place = one["python"], one["folder"]
+        found.append(NodeFacts(spec, name, *place, count, address, one["shared"]))
+    return tuple(found)
 
 
 def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:

@@ -18,61 +18,52 @@ from typing import Any
 
 from configs.settings.launch import Slots
 from configs.settings.program import with_id
-from launch.agent.agent_job import SchedulersJob
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.runs import restart, run_record
 from launch.slurm import run_job
-from launch.slurm.controller import end_unix_s, host_names
+from launch.slurm.controller import end_unix_s
+from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes
-from launch.slurm.run_job import Allocation, Notice
+from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, refuse, run
 
 
 def main() -> int:
     die_with_parent()  # without Slurm's supervisor nobody could end this process
-    allocation = Allocation.from_env(os.environ)
-    notice = Notice(end_unix_s(allocation.job_id, os.environ))  # from now on the notice can come
-    run_job.refuse_too_many(allocation, os.environ)
+    current = CurrentJob.from_env(os.environ)
+    notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
+    run_job.refuse_too_many(current)
     verb, *words = sys.argv[1:]
-    found = begin(words, allocation) if verb == "new" else _found(Path(words[0]), allocation)
-    return _lead(*found, allocation, notice)
+    found = begin(words, current) if verb == "new" else _found(Path(words[0]), current)
+    return _lead(*found, current, notice)
 
 
-def _lead(spec: LaunchSpec, job: Mapping[str, Any], allocation: Allocation, notice: Notice) -> int:
-    inside = SchedulersJob(allocation.name, allocation.cluster, notice.has_come)
-    nodes = JobNodes(
-        inside,
-        allocation.job_id,
-        host_names(allocation.nodelist, os.environ),
-        job,
-        sys.executable,
-        os.environ,
-        spec.least_nodes,
-    )
+def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice: Notice) -> int:
+    nodes = JobNodes(current, job, sys.executable, os.environ, spec.least_nodes, notice.has_come)
     # the process that submitted the job may have been killed before it knew the number
-    run_record.begin(spec, nodes.name, allocation.name, cluster=allocation.cluster)
+    run_record.begin(spec, nodes.name, current.name, cluster=current.cluster)
     try:
         code = lead(nodes, spec, nodes.probe())
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
-    run_job.where_due(spec.run_dir, code, nodes.hosts, allocation, job)
+    run_job.where_due(spec.run_dir, code, current, job)
     return code
 
 
-def _found(run_dir: Path, allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
+def _found(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
-    if allocation.attempt:
+    if current.attempt:
         spec = restart.next_attempt(spec)
         run_job.write_spec(spec, job)
     return spec, job
 
 
-def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Mapping[str, Any]]:
+def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """A new run with these settings, its folder made; and what else its job must know.
 
     A job that Slurm has restarted has its run already.
@@ -83,18 +74,18 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
     program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
-    refuse(_problems(line, allocation))
-    earlier = run_job.run_of_job(program.run.logs_root, allocation) if allocation.attempt else None
+    refuse(_problems(line, current))
+    earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
-        return _found(earlier, allocation)
-    counts = launch.nproc("gpu" if allocation.gpus_on_node else 1, allocation.num_nodes)
-    _note_few_cores(counts, allocation)
+        return _found(earlier, current)
+    counts = launch.nproc("gpu" if current.gpus else 1, current.num_nodes)
+    _note_few_cores(counts, current)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
-    size = f"{size_of(counts)}-job{allocation.name}"
+    size = f"{size_of(counts)}-job{current.name}"
     program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(
         program.spec(make=True, snapshot=True),
-        least_nodes=launch.least_nodes if launch.nodes else allocation.num_nodes,
+        least_nodes=launch.least_nodes if launch.nodes else current.num_nodes,
     )
     job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
     run_job.write_spec(spec, job)
@@ -102,10 +93,10 @@ def begin(flags: Sequence[str], allocation: Allocation) -> tuple[LaunchSpec, Map
     return spec, job
 
 
-def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
+def _note_few_cores(counts: Sequence[Slots], current: CurrentJob) -> None:
     """Print a note if a node has fewer cores than workers."""
-    workers = allocation.gpus_on_node if counts[0] == "gpu" else int(counts[0])
-    cores = allocation.cpus_on_node
+    workers = current.gpus if counts[0] == "gpu" else int(counts[0])
+    cores = current.cpus_on_node
     if cores is not None and cores < workers:
         print(
             f"note: {cores} {'core' if cores == 1 else 'cores'} for the {workers} workers of a "
@@ -114,7 +105,7 @@ def _note_few_cores(counts: Sequence[Slots], allocation: Allocation) -> None:
         )
 
 
-def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
+def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:
     """The problems of settings that Slurm has already decided."""
     launch = line.launch
     others = OF_SBATCH - ({"launcher"} if launch.launcher == "slurm" else set())
@@ -122,16 +113,16 @@ def _problems(line: CommandLine, allocation: Allocation) -> Iterator[str]:
         "is not for a script that is in its job already; options of sbatch stand before the script"
     )
     yield from line.without_use(others, why)
-    if allocation.components > 1:
+    if current.components > 1:
         yield (
-            f"the job has {allocation.components} components, but a run has the nodes of the first "
+            f"the job has {current.components} components, but a run has the nodes of the first "
             "alone: the others would be idle; submit one job of all nodes, without ':' or "
             "#SBATCH hetjob"
         )
-    wanted = len(launch.nproc(nodes=launch.nodes or allocation.num_nodes))
-    if wanted != allocation.num_nodes:
+    wanted = len(launch.nproc(nodes=launch.nodes or current.num_nodes))
+    if wanted != current.num_nodes:
         yield (
-            f"--nodes {wanted}, but the job has {allocation.num_nodes}; give it to sbatch, "
+            f"--nodes {wanted}, but the job has {current.num_nodes}; give it to sbatch, "
             "before the script: sbatch --nodes 4 slurm/multinode.sh"
         )
 

@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -105,10 +106,9 @@ class Channel:
             except BlockingIOError:
                 break
             except OSError as error:
-                self.ended = True
                 if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.EIO, errno.ETIMEDOUT):
                     self.noise.append(os.strerror(error.errno or 0))
-                break
+                new = b""
             if not new:
                 self.ended = True
                 break
@@ -132,14 +132,10 @@ class Channel:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
-                    self.put_back(messages[at:])
+                    self._put_back = messages[at:]  # for the code that takes over from here
                     return message
             time.sleep(TICK_S)
         return None
-
-    def put_back(self, messages: list[dict[str, Any]]) -> None:
-        """Make the next `receive` return these first, for the code that takes over from here."""
-        self._put_back = messages
 
     def _read(self, line: bytes) -> dict[str, Any] | None:
         if line.startswith(MARK):
@@ -168,10 +164,8 @@ class Channel:
         with self._lock:  # a closed number may soon be that of another file
             self.ended = True
             for descriptor in {self._reads, self._writes}:
-                try:
+                with suppress(OSError):
                     os.close(descriptor)
-                except OSError:
-                    continue
             self._reads = self._writes = -1
 
 

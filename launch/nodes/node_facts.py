@@ -24,6 +24,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 MARK = "muster:"
 PART = 400  # characters; srun passes on 1024 bytes at a time
@@ -185,14 +187,9 @@ def _disk(path, here, folder):  # type: ignore[no-untyped-def]
     """Free space at `path`, existing or not; a path in the checkout counts in the node's."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
-    free = shutil.disk_usage(_existing(path)).free
+    nearest = next(one for one in (Path(path), *Path(path).parents) if one.is_dir())
+    free = shutil.disk_usage(str(nearest)).free
     return {"folder": path, "exists": os.path.isdir(path), "free_bytes": free}
-
-
-def _existing(folder):  # type: ignore[no-untyped-def]
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    return folder
 
 
 def _gpus():  # type: ignore[no-untyped-def]
@@ -240,20 +237,13 @@ def listen(asked):  # type: ignore[no-untyped-def]
 
 def connect(asked):  # type: ignore[no-untyped-def]
     """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
-    found: dict = {}  # type: ignore[type-arg]
-    threads = [
-        threading.Thread(target=_try, args=(node, server, asked["patience_s"], found), daemon=True)
-        for node, server in asked["servers"].items()
-        if node != asked["node"]
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    others = {node: at for node, at in asked["servers"].items() if node != asked["node"]}
+    with ThreadPoolExecutor(len(others) or 1) as pool:
+        tries = {node: pool.submit(_try, at, asked["patience_s"]) for node, at in others.items()}
+    return {node: tried.result() for node, tried in tries.items()}
 
 
-def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
+def _try(server, timeout_s):  # type: ignore[no-untyped-def]
     began, connect_s = time.monotonic(), None
     try:
         with socket.create_connection(tuple(server), timeout=timeout_s) as connection:
@@ -263,7 +253,7 @@ def _try(node, server, timeout_s, found):  # type: ignore[no-untyped-def]
     except OSError as error:
         late = "no answer" if isinstance(error, socket.timeout) else error.strerror or str(error)
         trouble = "stalls" if connect_s is not None else late.lower()
-    found[node] = [trouble, connect_s]
+    return [trouble, connect_s]
 
 
 if __name__ == "__main__":

@@ -67,6 +67,11 @@ class Answer:
     heard_unix_s: float
 
 
+def last_line(text: str, none: str = "no message") -> str:
+    """The last line of a command's output, which has the reason of a failure."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), none)
+
+
 class Survey:
     """The probes on all nodes, from their start to their end."""
 
@@ -118,9 +123,8 @@ class Survey:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys():
-            is_over = time.monotonic() >= deadline or all(
-                self._channel(index).ended for index in left
-            )
+            all_ended = all(self._start(index)[1].ended for index in left)
+            is_over = all_ended or time.monotonic() >= deadline
             for _, channel, _ in self._starts:
                 for part in channel.receive():
                     node, reply = int(part["node"]), self._whole(part)
@@ -153,14 +157,15 @@ class Survey:
             return names
         return [self._transport.names[index] for index in probes]
 
-    def _channel(self, index: int) -> Channel:
-        return self._starts[min(index, len(self._starts) - 1)][1]
+    def _start(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
+        """The process that was started for a node, or for all of them."""
+        return self._starts[min(index, len(self._starts) - 1)]
 
     def _why_silent(self, index: int) -> str:
         name = self._transport.names[index]
         if index in self._failed:
             return f"{name}: its Python could not report on the node: {self._failed[index]}"
-        process, channel, errors = self._starts[min(index, len(self._starts) - 1)]
+        process, channel, errors = self._start(index)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(END_S if channel.ended else 0)
             errors.seek(0)
@@ -183,8 +188,7 @@ def here(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
-        lines = error_text.strip().splitlines() or ["no message"]
-        return f"node{index}: python failed: {lines[-1]}; see above"
+        return f"node{index}: python failed: {last_line(error_text)}; see above"
 
     names = [f"node{index}" for index in range(count)]
     commands = [(sys.executable, "-c", LOAD, str(index)) for index in range(count)]

@@ -18,14 +18,14 @@ def among(ports: Sequence[int] | None) -> range:
     return range(ports[0], ports[1] + 1) if ports else PORTS
 
 
-def free_port(start: int | None = None, ports: range = PORTS) -> int:
-    """A free port; the search begins at `start`, counted from the first of `ports`.
+def free_port(ports: range = PORTS) -> int:
+    """A free port of these.
 
     Raises:
         MusterError: none is free.
     """
     # Two simultaneous launchers should not try the same ports in the same order.
-    first = os.getpid() * 7919 if start is None else start
+    first = os.getpid() * 7919
     for offset in range(len(ports)):
         port = ports[(first + offset) % len(ports)]
         if is_free(port):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
+from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 from launch.spec import Facts
@@ -19,20 +20,20 @@ ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 NOTICE_S = 90  # before the time limit
 # In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
 UNHEARD = "trap '' USR1 USR2"
-CORES = frozenset({"cpus_per_task", "cpus_per_gpu"})  # one of these sets the number of cores
+CORES = {"cpus_per_task", "cpus_per_gpu"}  # one of these sets the number of cores
 
 Options = dict[str, str | int | bool]
 
 
+def asked(config: SlurmConfig) -> Options:
+    """The options that the user gave, by sbatch's own names."""
+    own = {name: value for name, value in vars(config).items() if name not in ("slurm", "wait")}
+    return {name: value for name, value in own.items() if value is not None} | config.more
+
+
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
     """sbatch's options by their names; the user's own come last."""
-    own = {
-        name: getattr(config, name)
-        for name in ("partition", "account", "qos", "constraint", "nodelist", "exclude", "gres",
-                     "mem", "gpus_per_node", "reservation")
-        if getattr(config, name) is not None
-    }  # fmt: skip
-    cores = config.cpus_per_task or _cores(config, env, facts)
+    cores = _cores(config, env, facts)
     limit_s = 60 * minutes(config.time or DEFAULT_TIME)
     # not so early that the leader of a short job cannot receive it yet
     notice_s = int(min(NOTICE_S, limit_s / 4))
@@ -41,22 +42,21 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
         "nodes": len(facts.nodes),
         "ntasks_per_node": 1,
         "signal": f"B:USR2@{notice_s}",  # to the leader
-        "time": config.time or DEFAULT_TIME,
+        "time": DEFAULT_TIME,
         "requeue": True,  # after a node failure, or when its time is over
         "chdir": str(REPOSITORY),
         **({"cpus_per_task": cores} if cores else {}),
-        **own,
-        **config.more,
+        **asked(config),
     }
 
 
 def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | None:
     """A core for each worker of a node; with GPUs, the nodes' cores for each of these.
 
-    None if other options, or the cluster's own DefCpuPerGPU, set the number. Without either, Slurm
-    gives a task one core, whatever GPUs it has.
+    None if options, or the cluster's own DefCpuPerGPU, set the number. Without either, Slurm gives
+    a task one core, whatever GPUs it has.
     """
-    if CORES & config.more.keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES):
+    if CORES & asked(config).keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES):
         return None
     if gpus := gpus_asked(config):
         wanted = config.partition or env.get("SBATCH_PARTITION") or ""
@@ -80,11 +80,11 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
         UsageError: it would refuse the job; with its own message.
         MusterError: it is not installed, or does not answer.
     """
-    given = _flags(options(config, env, "test", facts), str)
+    given = flags(options(config, env, "test", facts))
     asked = controller.ask(["sbatch", "--test-only", *given, "--wrap=true"], env)
     if "Unable to contact" in asked.stderr:
         raise controller.Silent(
-            f"Slurm does not answer: {controller.last_line(asked.stderr)}; try again later, or "
+            f"Slurm does not answer: {last_line(asked.stderr)}; try again later, or "
             "train on this machine with --launcher local"
         )
     if asked.returncode:
@@ -108,11 +108,12 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
 
 def text(given: Options, command: str) -> str:
     """The batch script with these options of sbatch, in submitit's form."""
-    lines = [f"#SBATCH {flag}" for flag in _flags(given, shlex.quote)]
+    lines = [f"#SBATCH {flag}" for flag in flags(given, shlex.quote)]
     return "\n".join(["#!/bin/bash", *lines, "", command])
 
 
-def _flags(given: Options, quoted: Callable[[str], str]) -> list[str]:
+def flags(given: Options, quoted: Callable[[str], str] = str) -> list[str]:
+    """The options as words of a command line, or of a script if `quoted` quotes their values."""
     return [
         f"--{name.replace('_', '-')}" + ("" if value is True else f"={quoted(str(value))}")
         for name, value in sorted(given.items())
@@ -121,8 +122,7 @@ def _flags(given: Options, quoted: Callable[[str], str]) -> list[str]:
 
 def environment(slurm: SlurmConfig) -> dict[str, str]:
     """The environment of Slurm's commands: without a surrounding job, and defaults of our flags."""
-    flags = {name for name, value in vars(slurm).items() if value is not None and name != "slurm"}
-    env = scrubbed(os.environ, flags | slurm.more.keys())
+    env = scrubbed(os.environ, asked(slurm))
     cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
     # for all of them, not sbatch alone
     return {**env, "SLURM_CLUSTERS": cluster} if cluster else env
@@ -134,12 +134,9 @@ def minutes(text: str) -> float:
         return float("inf")
     days, dash, rest = text.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, mins, secs = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, mins, secs = parts
-    else:
-        hours, (mins, secs) = 0, (*parts, 0)[:2]
+    if not dash and len(parts) < 3:
+        parts.insert(0, 0)  # without days, one or two numbers begin with minutes
+    hours, mins, secs = (*parts, 0, 0)[:3]
     return int(days or 0) * DAY_MIN + hours * 60 + mins + secs / 60
 
 

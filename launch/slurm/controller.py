@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from launch.nodes.survey import last_line
 from muster.errors import MusterError
 
 TIMEOUT_S = 30.0
@@ -87,12 +88,6 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
         raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
 
 
-def last_line(text: str) -> str:
-    """The last line of a Slurm command's output, which has the reason of a failure."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
-
-
 def name(env: Mapping[str, str]) -> str:
     """The cluster's own name, to distinguish its job 12 from another cluster's.
 
@@ -156,6 +151,11 @@ class JobState:
     @property
     def is_over(self) -> bool:
         return self.name in OVER or self.name == FORGOTTEN
+
+
+def forgotten(job_id: str) -> str:
+    """What is known of a job that Slurm has forgotten, and of whose end there is no record."""
+    return f"Slurm forgot job {job_id}, and no record says how it ended"
 
 
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:

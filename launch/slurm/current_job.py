@@ -1,13 +1,15 @@
-"""The job that this process is in, if a run can use its nodes.
+"""The job that this process is in: as its leader on the first node, or in a shell that has it.
 
 Slurm's variables tell a process its job. Whether that job still has its nodes, only Slurm knows: a
 shell of salloc stays when its time is over.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from configs.settings.launch import LaunchConfig, SlurmConfig
 from launch.slurm import controller
@@ -19,19 +21,53 @@ FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLUR
 QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CurrentJob:
     """A running job that includes this process."""
 
     job_id: str
-    nodes: tuple[str, ...]  # in Slurm's order
+    name: str  # of the whole job: 123, or 123_4 for part of an array
+    num_nodes: int
+    nodelist: str = ""
     gpus: int = 0  # of each node
+    attempt: int = 0  # how often it was requeued
+    cluster: str | None = None  # its name
     components: int = 1  # more than one in a heterogeneous job
+    cpus_on_node: int | None = None  # of this process's node
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> "CurrentJob":
+        """The job as Slurm's variables describe it.
+
+        Raises:
+            MusterError: this is not part of a Slurm job.
+        """
+        if "SLURM_JOB_ID" not in env:
+            raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
+        array = env.get("SLURM_ARRAY_JOB_ID")
+        job_id = env["SLURM_JOB_ID"]
+        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
+        return cls(
+            job_id=job_id,
+            name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
+            num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
+            nodelist=env.get("SLURM_JOB_NODELIST", ""),
+            gpus=int(gpus) if gpus.isdigit() else 0,
+            attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
+            cluster=env.get("SLURM_CLUSTER_NAME"),
+            components=int(env.get("SLURM_HET_SIZE", "1")),
+            cpus_on_node=int(cpus) if cpus.isdigit() else None,
+        )
+
+    @cached_property
+    def nodes(self) -> list[str]:
+        """The names of its nodes, in Slurm's order."""
+        return controller.host_names(self.nodelist, os.environ)
 
     def use(self, nodes: int) -> str:
         """A line about a run that has so many of its nodes."""
         names = ", ".join(self.nodes[:nodes])
-        share = "its" if nodes == len(self.nodes) else f"{nodes} of its {len(self.nodes)}"
+        share = "its" if nodes == self.num_nodes else f"{nodes} of its {self.num_nodes}"
         return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
 
     def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
@@ -42,10 +78,10 @@ class CurrentJob:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             are = "is" if len(given) == 1 else "are"
             yield f"{flags} {are} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
-        wanted = len(launch.nproc(nodes=launch.nodes or len(self.nodes)))
-        if wanted > len(self.nodes):
+        wanted = len(launch.nproc(nodes=launch.nodes or self.num_nodes))
+        if wanted > self.num_nodes:
             yield (
-                f"--nodes {wanted}, but {here}, which has {len(self.nodes)}; take fewer, or "
+                f"--nodes {wanted}, but {here}, which has {self.num_nodes}; take fewer, or "
                 f"{QUEUE_INSTEAD}"
             )
         if self.components > 1:
@@ -54,18 +90,18 @@ class CurrentJob:
                 f"first alone; {QUEUE_INSTEAD}"
             )
 
-    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """srun's environment: the job's variables, and nothing of a step in it.
 
-        The variables of a step, or the owner's settings for other steps, are left out. A step that
-        requests the memory or the GPUs of this process's step again would wait for its end.
-        """
-        ours = {name: env[name] for name in FOR_SRUN if name in env}
-        return {**scrubbed(env), **ours}
+def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """srun's environment: the job's variables, and nothing of a step in it.
+
+    The variables of a step, or the owner's settings for other steps, are left out. A step that
+    requests the memory or the GPUs of this process's step again would wait for its end.
+    """
+    return {**scrubbed(env), **{name: env[name] for name in FOR_SRUN if name in env}}
 
 
 def current_job(env: Mapping[str, str]) -> CurrentJob | None:
-    """The job of this process; None if there is none, or it is over.
+    """The job of this process, with what Slurm says of it; None if there is none, or it is over.
 
     Raises:
         MusterError: Slurm does not answer, or the job has no nodes yet.
@@ -84,7 +120,7 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
             f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
             f"{state.reason}; {QUEUE_INSTEAD}"
         )
-    names = controller.host_names(found[1], env)
     gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", shown.stdout)
-    components = int(env.get("SLURM_HET_SIZE", "1"))
-    return CurrentJob(job_id, tuple(names), min(map(int, gpus), default=0), components)
+    job = CurrentJob.from_env(env)
+    job = replace(job, nodelist=found[1], gpus=min(map(int, gpus), default=0))
+    return replace(job, num_nodes=len(job.nodes))

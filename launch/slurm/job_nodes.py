@@ -30,6 +30,7 @@ from launch.nodes.this_machine import among
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
+from launch.slurm.current_job import CurrentJob
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
@@ -51,13 +52,12 @@ OPTIONS = (
 class JobNodes:
     """The nodes of one run, in Slurm's order; its attempts are started here."""
 
-    inside: SchedulersJob
-    slurm_id: str  # the number by which Slurm's commands find the job's nodes
-    hosts: Sequence[str]
+    current: CurrentJob
     job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
     env: Mapping[str, str]  # srun's environment
     least: int = 1  # fewest nodes for the run to continue
+    is_nearly_over: Callable[[], bool] = lambda: False  # the job's time, as Slurm has announced
     _has_started: bool = False
 
     name = "slurm"
@@ -70,20 +70,21 @@ class JobNodes:
             MusterError: too few answer.
         """
         without: dict[str, str] = {}  # why, by host
+        hosts = self.current.nodes[: len(self.job["nproc"])]
         if self._has_started:
-            answer = node_health.answers(self.hosts, self.env)
-            without = {host: f"{host} does not answer" for host in self.hosts if not answer[host]}
-        here = [host for host in self.hosts if host not in without]
+            gone = node_health.silent(hosts, self.env)
+            without = {host: f"{host} does not answer" for host in gone}
+        here = [host for host in hosts if host not in without]
         if len(here) < self.least:
             raise MusterError(f"{len(here)} nodes answer, of at least {self.least}: no restart")
         if self._has_started and run_job.avoids_bad(self.job):
-            avoided = node_history.avoided(here, self.inside.cluster or self.name, self.least)
+            avoided = node_history.avoided(here, self.current.cluster or self.name, self.least)
             without |= {host: f"--exclude auto avoids {host}" for host in avoided}
         for why in without.values():
             print(f"note: going on without it: {why}", file=sys.stderr)
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
-            for host, count in zip(self.hosts, self.job["nproc"], strict=True)
+            for host, count in zip(hosts, self.job["nproc"], strict=True)
             if host not in without
         )
         return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
@@ -103,7 +104,6 @@ class JobNodes:
             agents, who = self._start_agents(spec, facts)
         try:
             facts = _known(facts, who)
-            ends_unix_s = end_unix_s(self.slurm_id, self.env)
             return AgentJob(
                 spec,
                 facts,
@@ -111,8 +111,8 @@ class JobNodes:
                 lambda: agents,
                 prefixes=False,
                 patience_s=SRUN_ENDS_S,
-                inside=self.inside,
-                ends_unix_s=ends_unix_s,
+                inside=SchedulersJob(self.current.name, self.current.cluster, self.is_nearly_over),
+                ends_unix_s=end_unix_s(self.current.job_id, self.env),
             )
         except BaseException:
             for agent in agents:

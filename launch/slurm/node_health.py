@@ -7,7 +7,7 @@ so a busy controller is not mistaken for lost nodes.
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 # A healthy step takes a fraction of a second; a node that is gone never answers.
 PATIENCE_S = 10.0  # after others have answered
@@ -17,23 +17,23 @@ TICK_S = 0.05
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 
-def answers(names: Sequence[str], env: Mapping[str, str]) -> dict[str, bool]:
-    """For each of these nodes of the job in `env`, whether it answers."""
-    reached: set[str] = set()
+def silent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Those of these nodes of the job in `env` that do not answer."""
+    missing, known = list(names), names[0]  # the second answers as soon as the controller does
     deadline = time.monotonic() + CONTROLLER_S
-    while missing := [name for name in names if name not in reached]:
-        here = next((name for name in names if name in reached), names[0])
-        found = _reached([here, *missing], env)
-        reached |= found
-        if here in found or time.monotonic() > deadline:
+    while missing:
+        found = _reached({known, *missing}, env)
+        missing = [name for name in missing if name not in found]
+        if known in found or time.monotonic() > deadline:
             break
+        known = next((name for name in names if name not in missing), known)
         time.sleep(RETRY_S)
-    return {name: name in reached for name in names}
+    return missing
 
 
-def _reached(names: Sequence[str], env: Mapping[str, str]) -> set[str]:
+def _reached(names: Collection[str], env: Mapping[str, str]) -> set[str]:
     """The nodes that their own step has reached."""
-    asked = {
+    left = {
         name: subprocess.Popen(
             [*STEP, f"--nodelist={name}", "true"],
             env=dict(env),
@@ -43,18 +43,15 @@ def _reached(names: Sequence[str], env: Mapping[str, str]) -> set[str]:
         )
         for name in names
     }
-    ended: dict[str, int] = {}
+    reached: set[str] = set()
     heard_s = time.monotonic()
-    while len(ended) < len(asked):
-        patience_s = PATIENCE_S if 0 in ended.values() else CONTROLLER_S
-        if time.monotonic() - heard_s > patience_s:
-            break
+    while left and time.monotonic() - heard_s <= (PATIENCE_S if reached else CONTROLLER_S):
         time.sleep(TICK_S)
-        for name, step in asked.items():
-            if name not in ended and (code := step.poll()) is not None:
-                ended[name], heard_s = code, time.monotonic()
-    for step in asked.values():
-        if step.poll() is None:
-            step.kill()  # its end would also wait for the lost node
-            step.wait()
-    return {name for name, code in ended.items() if code == 0}
+        for name in [name for name, step in left.items() if step.poll() is not None]:
+            heard_s = time.monotonic()
+            if left.pop(name).returncode == 0:
+                reached.add(name)
+    for step in left.values():
+        step.kill()  # its end would also wait for the lost node
+        step.wait()
+    return reached

@@ -6,13 +6,14 @@ from configs.settings.launch import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport
+from launch.slurm import batch_script
 from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in it srun tells a task its node
 PATIENCE_S = 60  # of srun, for busy nodes
 NOT_FOR_SRUN = frozenset(
     "array chdir error export open_mode output parsable requeue no_requeue signal wrap"
-    " slurm time wait".split()
+    " time wait".split()
 )
 
 
@@ -20,11 +21,8 @@ def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transp
     """One step: in this process's job if there is one, else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
     own = [f"--immediate={PATIENCE_S}", "--time=2", "--job-name=muster-doctor"]
-    own += [
-        f"--{name.replace('_', '-')}={value}"
-        for name, value in {**vars(config), **config.more}.items()
-        if value and name not in NOT_FOR_SRUN
-    ]
+    given = batch_script.asked(config)
+    own += batch_script.flags({name: given[name] for name in given if name not in NOT_FOR_SRUN})
     argv = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--quiet"]
     argv += ["--overlap"] if inside else own
     argv += ["python3", "-c", LOAD, NODE_VARIABLE]

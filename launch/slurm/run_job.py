@@ -12,15 +12,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
 from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, last_line, patiently
+from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, patiently
+from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED, MusterError, UsageError
@@ -32,45 +33,6 @@ DEFAULT_MOST = "3"
 # sbatch's --signal comes two to three minutes before the end. A job with less time may have got it
 # before this process could receive it.
 SHORT_S = 180.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allocation:
-    """A job, as its batch script and each of its tasks see it."""
-
-    job_id: str
-    name: str  # of the whole job: 123, or 123_4 for part of an array
-    attempt: int  # how often it was requeued
-    num_nodes: int
-    nodelist: str
-    gpus_on_node: int
-    cluster: str | None = None  # its name
-    components: int = 1  # more than one in a heterogeneous job
-    cpus_on_node: int | None = None  # of this node, the first
-
-    @classmethod
-    def from_env(cls, env: Mapping[str, str]) -> "Allocation":
-        """The job of this process.
-
-        Raises:
-            MusterError: this is not part of a Slurm job.
-        """
-        if "SLURM_JOB_ID" not in env:
-            raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
-        array = env.get("SLURM_ARRAY_JOB_ID")
-        job_id = env["SLURM_JOB_ID"]
-        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
-        return cls(
-            job_id=job_id,
-            name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
-            attempt=int(env.get("SLURM_RESTART_COUNT", "0")),
-            num_nodes=int(env.get("SLURM_JOB_NUM_NODES", "1")),
-            nodelist=env.get("SLURM_JOB_NODELIST", ""),
-            gpus_on_node=int(gpus) if gpus.isdigit() else 0,
-            cluster=env.get("SLURM_CLUSTER_NAME"),
-            components=int(env.get("SLURM_HET_SIZE", "1")),
-            cpus_on_node=int(cpus) if cpus.isdigit() else None,
-        )
 
 
 class Notice:
@@ -126,26 +88,26 @@ def step_of(run_dir: Path) -> str | None:
     return step
 
 
-def most(env: Mapping[str, str]) -> int:
+def most() -> int:
     """How often a job may be requeued.
 
     Raises:
         UsageError: the variable for it is not a number.
     """
-    text = env.get(MOST, DEFAULT_MOST)
+    text = os.environ.get(MOST, DEFAULT_MOST)
     if not text.isdecimal():
         raise UsageError(f"{MOST} is {text!r}, not a number")
     return int(text)
 
 
-def refuse_too_many(allocation: Allocation, env: Mapping[str, str]) -> None:
+def refuse_too_many(current: CurrentJob) -> None:
     """Refuse a job that Slurm restarts again and again (bad nodes, preemption).
 
     Raises:
         MusterError: this job was restarted too often.
     """
-    if allocation.attempt > most(env):
-        raise MusterError(f"requeued {allocation.attempt} times; {MOST} allows {most(env)}")
+    if current.attempt > most():
+        raise MusterError(f"requeued {current.attempt} times; {MOST} allows {most()}")
 
 
 def avoids_bad(job: Mapping[str, Any]) -> bool:
@@ -153,40 +115,37 @@ def avoids_bad(job: Mapping[str, Any]) -> bool:
     return node_history.AUTO in (job.get("exclude") or "").split(",")
 
 
-def where_due(
-    run_dir: Path, code: int, hosts: Sequence[str], allocation: Allocation, job: Mapping[str, Any]
-) -> None:
+def where_due(run_dir: Path, code: int, current: CurrentJob, job: Mapping[str, Any]) -> None:
     """Requeue the job after its run has ended with `code`, if that is useful.
 
     It is useful if its time was over and the workers have stopped cleanly, or if a node is gone.
     """
     if code == STOPPED and restart.stopped_for_notice(run_dir):
-        _requeue("out of time", allocation, job)
+        _requeue("out of time", current, job)
     elif code not in restart.FINAL:
-        answer = node_health.answers(hosts, os.environ)
-        if gone := [name for name, is_here in answer.items() if not is_here]:
-            _requeue(f"no answer from {', '.join(gone)}", allocation, job)
+        if gone := node_health.silent(current.nodes, os.environ):
+            _requeue(f"no answer from {', '.join(gone)}", current, job)
 
 
-def _requeue(why: str, allocation: Allocation, job: Mapping[str, Any]) -> None:
+def _requeue(why: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
     """Requeue, unless the job was requeued often enough, or is cancelled."""
-    if job_state(allocation.name, os.environ).name not in ("RUNNING", UNKNOWN):
+    if job_state(current.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
-    if allocation.attempt >= most(os.environ):
+    if current.attempt >= most():
         _say(
-            f"error: {why} after {allocation.attempt} requeues; {MOST} allows "
-            f"{most(os.environ)}; submit it again with --resume, or ask for more with --time"
+            f"error: {why} after {current.attempt} requeues; {MOST} allows "
+            f"{most()}; submit it again with --resume, or ask for more with --time"
         )
         return
-    _say(f"{why}: requeueing job {allocation.name}, to go on from the last checkpoint")
+    _say(f"{why}: requeueing job {current.name}, to go on from the last checkpoint")
     again = ["scontrol", "requeue"]
     if avoids_bad(job):  # Slurm changes nodes of waiting jobs only, and by then this has ended
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        patiently(lambda: act_on(allocation.name, again, os.environ), _say)
+        patiently(lambda: act_on(current.name, again, os.environ), _say)
         if avoids_bad(job):
-            out = node_history.excluded(job["exclude"], lambda: allocation.cluster or "")
-            update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={allocation.name}"]
+            out = node_history.excluded(job["exclude"], lambda: current.cluster or "")
+            update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={current.name}"]
             if (asked := ask(update, os.environ)).returncode:
                 _say(f"error: --exclude is as before: {last_line(asked.stderr)}")
     except MusterError as error:
@@ -197,12 +156,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run_of_job(logs_root: Path, allocation: Allocation) -> Path | None:
+def run_of_job(logs_root: Path, current: CurrentJob) -> Path | None:
     """The folder of the run that this job began before Slurm restarted it.
 
     A cluster may number its jobs from 1 again: the latest run with the number counts.
     """
-    found, wanted = {}, ["slurm", allocation.name, allocation.cluster]
+    found, wanted = {}, ["slurm", current.name, current.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         job = run_record.read_job(path.parent) or {}
         if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:

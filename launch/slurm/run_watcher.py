@@ -9,7 +9,15 @@ from pathlib import Path
 from launch.runs import run_record
 from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
 from launch.slurm import run_job
-from launch.slurm.controller import FORGOTTEN, UNKNOWN, WAITING, JobState, act_on, patiently
+from launch.slurm.controller import (
+    FORGOTTEN,
+    UNKNOWN,
+    WAITING,
+    JobState,
+    act_on,
+    forgotten,
+    patiently,
+)
 from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 
@@ -81,9 +89,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return State("unknown", False, f"job {job_id}; {error}")
         state = self._jobs.state(job_id, run_record.signs(run_dir))
         if state.name == FORGOTTEN:
-            return State(
-                "lost", True, f"Slurm forgot job {job_id}, and no record says how it ended"
-            )
+            return State("lost", True, forgotten(job_id))
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", why)))
         return State(state.name.lower(), state.is_over, detail, _notes(state))

@@ -17,7 +17,7 @@ from typing import NoReturn
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.slurm import controller
-from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, job_states
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgotten, job_states
 from launch.spec import LaunchSpec
 from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
@@ -132,9 +132,8 @@ class SlurmJob:
         ended = run_record.read_end(self._spec.run_dir)
         if ended is not None:
             return int(ended["code"])
-        self.trouble = f"Slurm says {state.name} of job {self.job_id}"
-        if state.name == FORGOTTEN:
-            self.trouble = f"Slurm forgot job {self.job_id}, and no record says how it ended"
+        says = f"Slurm says {state.name} of job {self.job_id}"
+        self.trouble = forgotten(self.job_id) if state.name == FORGOTTEN else says
         return 0 if state.name == "COMPLETED" else 1
 
     def _watch(self) -> JobState:

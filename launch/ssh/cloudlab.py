@@ -1,8 +1,8 @@
 """Read a CloudLab manifest: the nodes, and the login of each."""
 
 import xml.etree.ElementTree as ET
-from typing import Literal
 
+from configs.settings.launch import Slots
 from launch.spec import NodeSpec
 from launch.ssh.host_validation import checked, port, quoted, word
 from muster.errors import UsageError, refuse
@@ -15,7 +15,7 @@ Logins = dict[str, NodeSpec]  # by user
 
 
 def read_manifest(
-    text: str, default_slots: int | Literal["gpu"], where: str, *, user: str | None, me: str | None
+    text: str, default_slots: Slots, where: str, *, user: str | None, me: str | None
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
@@ -66,9 +66,7 @@ def _root(text: str, where: str) -> ET.Element:
     return root
 
 
-def _logins(
-    element: ET.Element, slots: int | Literal["gpu"], where: str, problems: list[str]
-) -> Logins:
+def _logins(element: ET.Element, slots: Slots, where: str, problems: list[str]) -> Logins:
     """Each member's login to a node; what is wrong is added to `problems`."""
     logins: Logins = {}
     members = element.findall("{*}services/{*}login")

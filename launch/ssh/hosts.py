@@ -5,16 +5,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
+from configs.settings.launch import Slots
 from launch.spec import NodeSpec
 from launch.ssh import cloudlab
 from launch.ssh.host_validation import MOST_NODES, address, checked, port, quoted, word
 from muster.errors import UsageError
 
-Slots = int | Literal["gpu"]
 OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"

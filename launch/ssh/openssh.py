@@ -12,11 +12,11 @@ import functools
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from configs.settings.launch import SshConfig
-from launch.nodes.survey import LOAD, Transport
+from launch.nodes.survey import LOAD, Transport, last_line
 from launch.spec import NodeSpec
 from launch.ssh import connect
 
@@ -71,8 +71,7 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
             return explain(nodes[index], error_text)
         if "python3" in error_text and "not found" in error_text:
             return f"{name}: has no python3; run there: sudo apt-get install python3 python3-venv"
-        last = error_text.strip().splitlines()[-1:] or ["no message"]
-        return f"{name}: its Python could not report on the node: {last[0]}"
+        return f"{name}: its Python could not report on the node: {last_line(error_text)}"
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # each node needs one `ssh -G`
         commands = list(pool.map(start, range(len(nodes))))
@@ -92,35 +91,20 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     port = ["-p", str(node.port)] if node.port else []
     options = {**OPTIONS, **host_key_check(node.host, *file, *port, unknown="yes")}
-    ssh_options = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     user = ["-l", node.user] if node.user else []
     patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
-    return [*patiently, "ssh", *file, *ssh_options, *user, *port]
+    return [*patiently, "ssh", *file, *words_of(options), *user, *port]
+
+
+def words_of(options: Mapping[str, str]) -> list[str]:
+    """Settings of a configuration file as arguments of ssh."""
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
 def typed(node: NodeSpec) -> str:
     """What a user types to log in, without a configuration file."""
     user = f"{node.user}@" if node.user else ""
     return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
-
-
-def run(
-    node: NodeSpec, config: SshConfig, words: Sequence[str], stdin: str = "", timeout_s: float = 60
-) -> "subprocess.CompletedProcess[str]":
-    """Run `words` on `node` to their end.
-
-    Raises:
-        subprocess.TimeoutExpired: they took longer than `timeout_s`.
-    """
-    return subprocess.run(
-        command(node, config, words),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
 
 
 def rsync(
@@ -154,8 +138,7 @@ def explain(node: NodeSpec, error_text: str) -> str:
         if words in error_text:
             port = f"-p {node.port} " if node.port else ""
             return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
-    lines = [line.strip() for line in error_text.splitlines() if line.strip()]
-    return f"{node.name}: ssh failed: {lines[-1] if lines else 'no message'}"
+    return f"{node.name}: ssh failed: {last_line(error_text)}"
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.agent.processes import process_tree
 from launch.nodes import node_facts
-from launch.nodes.survey import Survey
+from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
 from launch.ssh import openssh
 from muster.errors import MusterError
@@ -86,15 +86,17 @@ def make_environments(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
 def _make_environment(node: NodeFacts, config: SshConfig) -> str | None:
     """The error on a node, from the script's last line; None if it succeeded."""
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", "")]
+    argv, script = openssh.command(node.spec, config, words), SCRIPT.read_bytes()
     try:
-        done = openssh.run(node.spec, config, words, SCRIPT.read_text(encoding="utf-8"), SETUP_S)
+        done = subprocess.run(argv, input=script, capture_output=True, timeout=SETUP_S, check=False)
     except subprocess.TimeoutExpired:
         return f"{node.name}: making the environment took longer than {SETUP_S / 60:.0f} min"
+    error_text = done.stderr.decode(errors="replace")
     if done.returncode == 0:
         return None
     if done.returncode == openssh.FAILED:
-        return openssh.explain(node.spec, done.stderr)
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1].strip()
+        return openssh.explain(node.spec, error_text)
+    last = last_line(error_text)
     return last if last.startswith(node.name) else f"{node.name}: {last}"
 
 
@@ -144,21 +146,19 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
     place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
     ways = [(RULES, REPOSITORY, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
     client = openssh.client(node.spec, config)
-    try:
-        for options, source, target in ways:
+    for options, source, target in ways:
+        try:
             code, error_text = openssh.rsync(
                 client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S
             )
-            if code:
-                break
-        else:
-            return None
-    except subprocess.TimeoutExpired:
-        return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
-    if "rsync: not found" in error_text or "rsync: command not found" in error_text:
-        return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
-    lines = [line for line in error_text.splitlines() if line.strip()]
-    return f"{node.name}: sending the code failed: {lines[0] if lines else 'no message'}"
+        except subprocess.TimeoutExpired:
+            return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
+        if "rsync: not found" in error_text or "rsync: command not found" in error_text:
+            return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
+        if code:
+            first = error_text.strip().partition("\n")[0]
+            return f"{node.name}: sending the code failed: {first or 'no message'}"
+    return None
 
 
 def fail(problems: Sequence[str]) -> None:

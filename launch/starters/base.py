@@ -17,7 +17,7 @@ class Starter(ABC):
 
     def problems(self, program: Program) -> Iterator[str]:
         """Why it cannot start such a program, a line each, as far as that is known beforehand."""
-        yield from ()
+        return iter(())
 
     @abstractmethod
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:

@@ -40,15 +40,13 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(f"{template}.j2").render(**values)
 
 
-def start(name: str, argv: Sequence[str], cores: Iterable[int] = ()) -> None:
+def start(name: str, argv: Sequence[str], cores: Sequence[int] = ()) -> None:
     """Start `argv` as the daemon `name`, on `cores` if given, with its output in a log."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    own_cores = frozenset(cores)
 
     def on_record() -> None:
         # The child records itself: if `up` is killed at any time, no process is without a record.
-        if own_cores:
-            os.sched_setaffinity(0, own_cores)
+        os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
         number = os.getpid()
         write_json(RECORDS / f"{name}.json", {"pid": number, "started": started_at(number)})
 
@@ -82,26 +80,26 @@ def wait(name: str, is_ready: Callable[[], bool]) -> None:
     """
     deadline = time.monotonic() + START_S
     while not is_ready():
-        if pid(name) is None:
-            raise MusterError(f"{name} did not stay up; its log ends with:\n{tail(name)}")
-        if time.monotonic() > deadline:
-            raise MusterError(
-                f"{name} is not ready after {START_S:.0f} s; its log ends with:\n{tail(name)}"
+        is_alive = pid(name) is not None
+        if not is_alive or time.monotonic() > deadline:
+            why = f"is not ready after {START_S:.0f} s" if is_alive else "did not stay up"
+            lines = (
+                (LOGS / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
             )
+            tail = "\n".join(lines[-TAIL_LINES:]) or "(nothing)"
+            raise MusterError(f"{name} {why}; its log ends with:\n{tail}")
         time.sleep(POLL_S)
-
-
-def tail(name: str) -> str:
-    """The end of a daemon's log."""
-    path = LOGS / f"{name}.log"
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    return "\n".join(lines[-TAIL_LINES:]) or "(nothing)"
 
 
 def recorded() -> list[int]:
     """All recorded daemons that are alive."""
     numbers = [pid(path.stem) for path in RECORDS.glob("*.json")]
     return [number for number in numbers if number is not None]
+
+
+def dead() -> list[str]:
+    """The names of the recorded daemons that have died."""
+    return sorted(path.stem for path in RECORDS.glob("*.json") if pid(path.stem) is None)
 
 
 def inside(namespaces: Iterable[Path]) -> list[int]:

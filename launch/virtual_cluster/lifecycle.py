@@ -45,12 +45,15 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     with virtual_nodes.locked():
         cluster = virtual_nodes.read_state()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
-            _refuse_other(cluster, options, checkout)
-            if names := dead(cluster):
+            again = f"python {cluster.checkout}/launch/testbed.py down"
+            if (cluster.options, cluster.checkout) != (options, str(checkout)):
                 raise MusterError(
-                    f"of this testbed {', '.join(names)} died; make it anew: python "
-                    f"{cluster.checkout}/launch/testbed.py down, then up"
+                    f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there"
+                    f" is one per machine; end it first: {again}"
                 )
+            if names := daemons.dead():
+                died = f"of this testbed {', '.join(names)} died"
+                raise MusterError(f"{died}; make it anew: {again}, then up")
             say(f"a testbed with {options} is up already")
             return
         if _remains():
@@ -78,8 +81,8 @@ def down(say: Say) -> None:
         say("the testbed is down; nothing is left of it")
 
 
-def present() -> tuple[ClusterState, list[Node]]:
-    """The testbed that is up, and its nodes.
+def present() -> ClusterState:
+    """The testbed that is up.
 
     Raises:
         MusterError: none is up.
@@ -87,7 +90,7 @@ def present() -> tuple[ClusterState, list[Node]]:
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
         raise MusterError("no testbed is up; make one: python launch/testbed.py up --nodes 4")
-    return cluster, virtual_nodes.of(cluster.options, cluster.cores)
+    return cluster
 
 
 def _make(options: Options, checkout: Path, say: Say) -> None:
@@ -100,19 +103,18 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
     virtual_nodes.write_state(cluster)
-    hosts = virtual_nodes.of(options, cluster.cores)
     say("configuration and keys")
-    _write(hosts, options.gpus)
+    _write(cluster.nodes, options.gpus)
     say("network")
-    links.make(hosts, options)
+    links.make(cluster.nodes, options)
     say("nodes")
     venv = Path(options.venv) if options.venv else None
-    for node in hosts:
+    for node in cluster.nodes:
         namespaces.make(node)
         if options.private_home:
             namespaces.make_private(node, checkout, venv)
     say("slurm and sshd")
-    _start(cluster, hosts)
+    _start(cluster)
     virtual_nodes.write_state(replace(cluster, ready=True))
 
 
@@ -125,34 +127,23 @@ def _write(hosts: Sequence[Node], gpus: int) -> None:
     slurm_daemons.write(hosts, gpus)
 
 
-def _start(cluster: ClusterState, hosts: Sequence[Node]) -> None:
+def _start(cluster: ClusterState) -> None:
     """Start every daemon, and wait until all are ready."""
     slurm_daemons.start_munged()
     daemons.wait(slurm_daemons.MUNGED, slurm_daemons.SOCKET.exists)
     slurm_daemons.start_controller()
-    for node in hosts:
+    for node in cluster.nodes:
         ssh_daemons.start(node, private=cluster.options.private_home)
     daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
-    for node in hosts:
+    for node in cluster.nodes:
         slurm_daemons.start(node)
-    for node in hosts:
-        daemons.wait(ssh_daemons.daemon(node), partial(ssh_daemons.answers, node))
-        daemons.wait(slurm_daemons.daemon(node), partial(_is_in_service, node))
+    for node in cluster.nodes:
+        daemons.wait(node.daemon("sshd"), partial(ssh_daemons.answers, node))
+        daemons.wait(node.daemon("slurmd"), partial(_is_in_service, node))
 
 
 def _is_in_service(node: Node) -> bool:
-    state = slurm_daemons.states().get(node.name, "")
-    return slurm_daemons.listens(node) and slurm_daemons.is_usable(state)
-
-
-def dead(cluster: ClusterState) -> list[str]:
-    """The daemons of this testbed that have died."""
-    names = [slurm_daemons.MUNGED, slurm_daemons.CONTROLLER]
-    sights = {False, cluster.options.private_home}
-    for node in virtual_nodes.of(cluster.options, cluster.cores):
-        names += [namespaces.anchor(node, private=one) for one in sights]
-        names += [ssh_daemons.daemon(node), slurm_daemons.daemon(node)]
-    return [name for name in names if daemons.pid(name) is None]
+    return slurm_daemons.is_usable(slurm_daemons.states().get(node.name, ""))
 
 
 def _clean() -> None:
@@ -168,14 +159,6 @@ def _clean() -> None:
 
 def _remains() -> bool:
     return STATE.exists() or bool(links.namespaces() or links.links())
-
-
-def _refuse_other(cluster: ClusterState, options: Options, checkout: Path) -> None:
-    if (cluster.options, cluster.checkout) != (options, str(checkout)):
-        raise MusterError(
-            f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there is"
-            f" one per machine; end it first: python {cluster.checkout}/launch/testbed.py down"
-        )
 
 
 def _refuse_inside() -> None:

@@ -105,10 +105,8 @@ def mounted_below(folder: Path) -> list[str]:
 
 def _limit(interface: str, rate: int) -> list[str]:
     burst = max(LEAST_BURST_BYTES, round(rate / 8 * BURST_S))
-    words = (
-        f"qdisc replace dev {interface} root tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
-    )
-    return words.split()
+    bucket = f"tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
+    return ["qdisc", "replace", "dev", interface, "root", *bucket.split()]
 
 
 def _refuse_foreign(net: str) -> None:

@@ -11,6 +11,7 @@ the checkout with empty file systems; sshd and its sessions run in it.
 
 import pwd
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from launch.virtual_cluster import daemons, links
@@ -21,6 +22,7 @@ from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"
 CGROUPS = Path("/sys/fs/cgroup")
+ANCHOR, PRIVATE = "anchor", "private"  # the daemons that hold a node's namespaces
 
 
 def home() -> Path:
@@ -34,16 +36,11 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
     Raises:
         MusterError: no process holds the node's namespaces.
     """
-    name = anchor(node, private=private)
+    name = node.daemon(PRIVATE if private else ANCHOR)
     pid = daemons.pid(name)
     if pid is None:
         raise MusterError(f"{name} is gone; make the testbed anew with `down`, then `up`")
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
-
-
-def anchor(node: Node, *, private: bool = False) -> str:
-    """The name of the daemon that holds the node's namespaces."""
-    return f"{node.name}.private" if private else f"{node.name}.anchor"
 
 
 def make(node: Node) -> None:
@@ -53,7 +50,8 @@ def make(node: Node) -> None:
         MusterError: the kernel refused.
     """
     # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
-    _hold(anchor(node), [f"--net={links.NAMESPACES / node.netns}"], ["--uts", "--mount"], node)
+    own_network = ["nsenter", f"--net={links.NAMESPACES / node.netns}"]
+    _hold(node.daemon(ANCHOR), own_network, ["--uts", "--mount"], node)
     aside = _folder(node, "aside")
     text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
     call([*enter(node), "sh", "-euc", text])
@@ -67,13 +65,7 @@ def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
     Raises:
         MusterError: the kernel refused, or the environment's Python does not run there.
     """
-    target = daemons.pid(anchor(node))
-    _hold(
-        anchor(node, private=True),
-        [f"--target={target}", "--net", "--uts", "--mount"],
-        ["--mount"],
-        node,
-    )
+    _hold(node.daemon(PRIVATE), enter(node), ["--mount"], node)
     hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
     shown = [
         (path, source, _folder(node, f"shown{number}"))
@@ -93,19 +85,17 @@ def _shown(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:
     return shown
 
 
-def _hold(name: str, joined: list[str], own: list[str], node: Node) -> None:
-    """Start a process that only holds these namespaces."""
+def _hold(name: str, entering: list[str], own: list[str], node: Node) -> None:
+    """Start a process that only holds its `own` namespaces, and those that it is `entering`."""
     unshare = ["unshare", *own, "--propagation", "slave"]
-    daemons.start(name, ["nsenter", *joined, *unshare, "sleep", "infinity"], node.cores)
-    # It enters its namespaces first and becomes `sleep` last.
-    daemons.wait(name, lambda: _runs_sleep(daemons.pid(name)))
+    daemons.start(name, [*entering, *unshare, "sleep", "infinity"], node.cores)
 
-
-def _runs_sleep(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
-    except OSError:
+    def is_asleep() -> bool:  # it enters its namespaces first and becomes `sleep` last
+        with suppress(OSError):
+            return Path(f"/proc/{daemons.pid(name)}/comm").read_text() == "sleep\n"
         return False
+
+    daemons.wait(name, is_asleep)
 
 
 def _folder(node: Node, name: str) -> Path:

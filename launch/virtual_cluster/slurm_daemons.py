@@ -24,11 +24,6 @@ ASK_S = 10
 PRETENDS_GPUS = (24, 5)
 
 
-def daemon(node: Node) -> str:
-    """The name of the node's slurmd among the daemons."""
-    return f"{node.name}.slurmd"
-
-
 def refuse_gpus(count: int) -> None:
     """Refuse to pretend GPUs if Slurm cannot.
 
@@ -80,16 +75,10 @@ def box() -> str:
 
 def start_munged() -> None:
     """Start munged, which tells the testbed's daemons who sends a request."""
-    files = {
-        "--key-file": MUNGE / "key",
-        "--socket": SOCKET,
-        "--pid-file": MUNGE / "pid",
-        "--log-file": MUNGE / "log",
-        "--seed-file": MUNGE / "seed",
-    }
+    files = [f"--{kind}-file={MUNGE / kind}" for kind in ("key", "pid", "log", "seed")]
     SOCKET.unlink(missing_ok=True)  # a killed one's: the new one would seem ready
-    options = [f"{option}={path}" for option, path in files.items()]
-    daemons.start(MUNGED, ["munged", "--foreground", "--force", "--num-threads=2", *options])
+    options = ["--foreground", "--force", "--num-threads=2", f"--socket={SOCKET}"]
+    daemons.start(MUNGED, ["munged", *options, *files])
 
 
 def start_controller() -> None:
@@ -104,7 +93,7 @@ def start(node: Node) -> None:
         MusterError: the node is gone.
     """
     argv = ["slurmd", "-N", node.name, "-D", "-f", str(CONFIG)]
-    daemons.start(daemon(node), [*namespaces.enter(node), *argv], node.cores)
+    daemons.start(node.daemon("slurmd"), [*namespaces.enter(node), *argv], node.cores)
 
 
 def answers() -> bool:
@@ -120,15 +109,6 @@ def states() -> dict[str, str]:
 def parsed(text: str) -> dict[str, str]:
     """Node and state from sinfo's lines; it prints a line for each partition of a node."""
     return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
-
-
-def listens(node: Node) -> bool:
-    """Whether the node's slurmd accepts connections."""
-    try:
-        with socket.create_connection((node.slurm_address, NODE_PORT), timeout=1.0):
-            return True
-    except OSError:
-        return False
 
 
 def is_usable(state: str) -> bool:

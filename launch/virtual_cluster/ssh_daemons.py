@@ -18,11 +18,6 @@ MADE_SEPARATION = FOLDER / "made-run-sshd"
 ANSWER_S = 1.0
 
 
-def daemon(node: Node) -> str:
-    """The name of the node's sshd among the daemons."""
-    return f"{node.name}.sshd"
-
-
 def write(nodes: Sequence[Node]) -> None:
     """Write the keys, each node's sshd_config, and the ssh_config for all logins.
 
@@ -57,7 +52,9 @@ def start(node: Node, *, private: bool) -> None:
     # sshd starts itself again for each session, so it must know its own path
     sshd = str(shutil.which("sshd"))
     argv = [sshd, "-D", "-e", "-f", str(FOLDER / f"{node.name}.conf")]
-    daemons.start(daemon(node), [*namespaces.enter(node, private=private), *argv], node.cores)
+    daemons.start(
+        node.daemon("sshd"), [*namespaces.enter(node, private=private), *argv], node.cores
+    )
 
 
 def answers(node: Node) -> bool:

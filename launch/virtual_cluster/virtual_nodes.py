@@ -10,7 +10,7 @@ import json
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,6 +91,10 @@ class Node:
     def name(self) -> str:
         return f"node{self.number}"
 
+    def daemon(self, kind: str) -> str:
+        """The name of one of its daemons, such as sshd."""
+        return f"{self.name}.{kind}"
+
     @property
     def netns(self) -> str:
         return f"muster-{self.name}"
@@ -106,21 +110,6 @@ class Node:
         return self.known_as if ":" in self.address else self.address
 
 
-def of(options: Options, cores: Sequence[int]) -> list[Node]:
-    """The nodes of a testbed on a box with `cores`: each node gets its share of them."""
-    share = max(1, len(cores) // options.nodes)
-    net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
-    return [
-        Node(
-            number=number,
-            address=f"{net}{number + 1}",
-            control=f"{CONTROL_NET}.{number + 1}" if options.control_network else None,
-            cores=tuple(cores[(number * share + i) % len(cores)] for i in range(share)),
-        )
-        for number in range(options.nodes)
-    ]
-
-
 @dataclass(frozen=True)
 class ClusterState:
     """Who made the testbed, its options, and whether it is complete."""
@@ -130,6 +119,22 @@ class ClusterState:
     options: Options
     cores: tuple[int, ...]
     ready: bool = False
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Its nodes; each has its share of the cores."""
+        options, cores = self.options, self.cores
+        share = max(1, len(cores) // options.nodes)
+        net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
+        return [
+            Node(
+                number=number,
+                address=f"{net}{number + 1}",
+                control=f"{CONTROL_NET}.{number + 1}" if options.control_network else None,
+                cores=tuple(cores[(number * share + i) % len(cores)] for i in range(share)),
+            )
+            for number in range(options.nodes)
+        ]
 
 
 @contextmanager

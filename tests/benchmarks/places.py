@@ -104,7 +104,7 @@ class Place:
         }
         before: list[str] = []
         if self.cluster is not None:
-            _, nodes = lifecycle.present()
+            nodes = lifecycle.present().nodes
             env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             env |= {"MASTER_ADDR": nodes[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
             before = [sys.executable, TESTBED, "exec", nodes[rank].name, "--"]

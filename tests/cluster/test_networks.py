@@ -115,10 +115,11 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
         while "listening" not in server.stderr.readline():
             assert server.poll() is None
         config = SshConfig(ssh_config=cluster.ssh_config)
+        log_in = openssh.command(NodeSpec("node1", 1, port=2222), config, ["id"])
         with ThreadPoolExecutor(1) as pool:
             with socket.create_connection(("10.10.1.2", 2222)) as other:
                 assert other.recv(4) == b"SSH-"  # and says nothing itself
-                login = pool.submit(openssh.run, NodeSpec("node1", 1, port=2222), config, ["id"])
+                login = pool.submit(subprocess.run, log_in, capture_output=True, text=True)
                 while "maxstartups" not in (line := server.stderr.readline()).lower():
                     assert line
             done = login.result(timeout=300)

@@ -54,3 +54,5 @@ def test_what_the_run_would_refuse_is_refused():
     assert code == 2 and "--epochs is a setting of the trainer" in err
     code, _, err = doctor("--quick", "--partition", "gpu")
     assert code == 2 and "--partition has no effect with --launcher local" in err
+    code, _, err = doctor("--dry-run")
+    assert code == 2 and "leave out --dry-run" in err

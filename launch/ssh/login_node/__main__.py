@@ -85,15 +85,15 @@ def main() -> int:
     if word in STARTING:
         return _start(word, words, program, env, installation, of_login)
     if word == QUESTION:
-        command = RemoteCommand(installation, _session_folder(installation, word))
-        command.start([*installation.script("muster/run_module.py"), ANSWERS, *words], {}, "/")
+        command = RemoteCommand(installation, installation.new_session(word))
+        command.start(installation.command("muster/run_module.py", ANSWERS, *words), {}, "/")
         return command.follow(lambda _: None)
     if fetched is not None:
         return fetching.fetch(fetched, installation)
     is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
     if is_following and known is not None and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
-    return _run(installation, [*_argv(word, words, installation), *program], env)
+    return _run(installation, [*installation.command(*COMMANDS[word]), *words, *program], env)
 
 
 def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
@@ -120,11 +120,8 @@ def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]
 
 def login_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="muster", add_help=False, allow_abbrev=False)
-    parser.add_argument("--login")
-    parser.add_argument("--login-config")
-    parser.add_argument("--login-dir")
-    parser.add_argument("--login-python")
-    parser.add_argument("--on")
+    for name in (*LOGIN, "on"):
+        parser.add_argument(f"--{name.replace('_', '-')}")
     return parser
 
 
@@ -154,22 +151,13 @@ def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
 
 def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
     """The environment with which --on has the same meaning there; project files are the copy's."""
-    root, settings = run_files.project_of(here), []
-    for name, text, where in cluster:
-        is_sent = text.startswith("/") and Path(text).is_relative_to(root)
-        text = os.path.relpath(text, here) if is_sent else text
-        settings += [] if name in LOGIN else [(name, text, where)]
+    root = run_files.project_of(here)
+    settings = [
+        (name, os.path.relpath(text, here) if Path(text).is_relative_to(root) else text, where)
+        for name, text, where in cluster
+        if name not in LOGIN
+    ]
     return {SENT: json.dumps({on: settings})}
-
-
-def _argv(word: str, words: Sequence[str], installation: Installation) -> list[str]:
-    script, *first = COMMANDS[word]
-    return [*installation.script(script), *first, *words]
-
-
-def _session_folder(installation: Installation, name: str) -> str:
-    """The folder of a new session."""
-    return f"{installation.folder}/sessions/{name}-{token_hex(4)}"
 
 
 def _start(
@@ -192,11 +180,13 @@ def _start(
     env |= variable(passed_on)
     if "login_python" in of_login:
         env["MUSTER_PYTHON"] = of_login["login_python"]
-    session = _session_folder(installation, name)
+    session = installation.new_session(name)
     words, program = _with_calls(words, program, installation, f"{session}.call")
     command = RemoteCommand(installation, session)
     command.start(
-        [*_argv(word, words, installation), *program], env, f"{folder}/{here.relative_to(root)}"
+        [*installation.command(*COMMANDS[word]), *words, *program],
+        env,
+        f"{folder}/{here.relative_to(root)}",
     )
     known = {**dict.fromkeys(LOGIN), **of_login, "name": name, "session": session}
     return _follow(command, {**known, "detached": "detach" in _typed(words)})

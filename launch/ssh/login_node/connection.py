@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
@@ -35,14 +36,12 @@ class Connection:
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
             raise UsageError(f"--login {login!r}: give it as for ssh, such as me@cluster")
-        self.login, self.file = login, file
-        self._spec = NodeSpec(login, 1)
+        self.login, self._spec = login, NodeSpec(login, 1)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
-        checks = openssh.host_key_check(login, *self._file(), unknown="ask")
+        from_file = ["-F", file] if file is not None else []
+        checks = openssh.host_key_check(login, *from_file, unknown="ask")
         options = {**openssh.OF_ALL, **checks, "ControlPath": str(_private_folder() / name)}
-        self._options = [
-            word for key, value in options.items() for word in ("-o", f"{key}={value}")
-        ]
+        self._ssh = ["ssh", *from_file, *openssh.words_of(options)]
 
     def open(self) -> None:
         """Log in, unless a connection is open; ssh may ask the user.
@@ -50,12 +49,12 @@ class Connection:
         Raises:
             ConnectionLost: the login is refused; the message says why, and what to do.
         """
-        check = ["ssh", *self._file(), *self._options, "-O", "check", "--", self.login]
+        check = [*self._ssh, "-O", "check", "--", self.login]
         if not subprocess.run(check, capture_output=True, check=False).returncode:
             return
-        master = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={STAYS_S}", "-fN"]
+        master = openssh.words_of({"ControlMaster": "yes", "ControlPersist": str(STAYS_S)})
         with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
-            argv = ["ssh", *self._file(), *self._options, *master, "--", self.login]
+            argv = [*self._ssh, *master, "-fN", "--", self.login]
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
             errors.seek(0)
             if done.returncode:
@@ -63,8 +62,7 @@ class Connection:
 
     def shell(self) -> list[str]:
         """The ssh command for the open connection, without the host: rsync needs only this part."""
-        through = ["-o", "ControlMaster=no", "-o", "BatchMode=yes"]
-        return ["ssh", *self._file(), *self._options, *through]
+        return [*self._ssh, "-o", "ControlMaster=no", "-o", "BatchMode=yes"]
 
     def command(
         self, words: Sequence[str], *, terminal: bool = False, silent: bool = False
@@ -73,7 +71,7 @@ class Connection:
         how = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
         return [*self.shell(), *how, "--", self.login, shlex.join(words)]
 
-    def run(self, words: Sequence[str], stdin: str | bytes = "") -> str:
+    def run(self, words: Sequence[str], stdin: bytes = b"") -> str:
         """Run `words` on the login node to their end; return what they print.
 
         Raises:
@@ -81,14 +79,13 @@ class Connection:
             MusterError: the command failed; the message is its last line.
         """
         self.open()
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        done = subprocess.run(self.command(words), input=data, capture_output=True, check=False)
+        done = subprocess.run(self.command(words), input=stdin, capture_output=True, check=False)
         error_text = done.stderr.decode(errors="replace").strip()
         if done.returncode == openssh.FAILED:
             raise ConnectionLost(openssh.explain(self._spec, error_text))
         if done.returncode:
-            last = error_text.splitlines()[-1:] or [f"exit code {done.returncode}"]
-            raise self._failed(last[0].removeprefix("error: "))
+            last = last_line(error_text, f"exit code {done.returncode}")
+            raise self._failed(last.removeprefix("error: "))
         return done.stdout.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
@@ -116,9 +113,6 @@ class Connection:
         do = "; make room there, or name a folder on another disk with --login-dir"
         is_full = any(words in line for words in ("No space left", "Disk quota exceeded"))
         return MusterError(f"{self.login}: {line}{do if is_full else ''}")
-
-    def _file(self) -> list[str]:
-        return ["-F", self.file] if self.file is not None else []
 
 
 def _private_folder() -> Path:

@@ -27,7 +27,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
     """Copy a run's folder here: records, logs and the last checkpoint."""
     connection = installation.connection
     status = json.loads(
-        connection.run([*installation.script("launch/jobs.py"), "status", given.run, "--json"])
+        connection.run(installation.command("launch/jobs.py", "status", given.run, "--json"))
     )
     source, target = status["run_dir"], given.to / Path(status["run_dir"]).name
     target.mkdir(parents=True, exist_ok=True)

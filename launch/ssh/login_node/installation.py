@@ -10,10 +10,11 @@ once and is gone here is removed there. What programs have made there, such as `
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
@@ -49,9 +50,13 @@ class Installation:
     checkout: str
     python: str
 
-    def script(self, name: str) -> list[str]:
+    def command(self, script: str, *words: str) -> list[str]:
         """The command line of one of the checkout's scripts."""
-        return [self.python, f"{self.checkout}/{name}"]
+        return [self.python, f"{self.checkout}/{script}", *words]
+
+    def new_session(self, name: str) -> str:
+        """The folder of a new session."""
+        return f"{self.folder}/sessions/{name}-{token_hex(4)}"
 
 
 def install(
@@ -77,11 +82,8 @@ def install(
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
-        connection.run(["mkdir", "-p", "--", checkout])
-        listed = "".join(f"{name}\0" for name in names).encode()
-        options = ["--from0", "--files-from=-"]
         # another laptop may send the same files
-        connection.rsync(options, f"{REPOSITORY}/", f":{checkout}/", listed)
+        _send_files(connection, map(os.fsencode, names), REPOSITORY, checkout)
         connection.run(["touch", "--", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
@@ -92,10 +94,9 @@ def install(
 
 
 def _make_environment(connection: Connection, checkout: str, packages: Sequence[str]) -> None:
-    script = transfer.SCRIPT.read_text(encoding="utf-8")
     words = ["bash", "-s", "--", checkout, os.environ.get("TORCH_INDEX", ""), *packages]
     try:
-        connection.run(words, script)
+        connection.run(words, transfer.SCRIPT.read_bytes())
     except ConnectionLost:
         raise
     except MusterError as error:
@@ -132,11 +133,16 @@ def send_project(installation: Installation, project: Path) -> str:
     connection = installation.connection
     name = sha256(f"{socket.gethostname()}\0{project}".encode()).hexdigest()[:8]
     folder = f"{installation.folder}/projects/{project.name}-{name}"
-    files = sorted(
-        os.fsencode(path.relative_to(project)) for path in project_snapshot.files_of(project)
-    )
-    listed = b"".join(name + b"\0" for name in files)
-    connection.run(["mkdir", "-p", "--", folder])
-    connection.rsync(["--from0", "--files-from=-"], f"{project}/", f":{folder}/", listed)
+    paths = project_snapshot.files_of(project)
+    names = sorted(os.fsencode(path.relative_to(project)) for path in paths)
+    listed = _send_files(connection, names, project, folder)
     connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT], listed)
     return folder
+
+
+def _send_files(connection: Connection, names: Iterable[bytes], source: Path, folder: str) -> bytes:
+    """Send these files of a folder here into one there; return their list, as rsync reads it."""
+    listed = b"".join(name + b"\0" for name in names)
+    connection.run(["mkdir", "-p", "--", folder])
+    connection.rsync(["--from0", "--files-from=-"], f"{source}/", f":{folder}/", listed)
+    return listed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 
 from launch.ssh import openssh
-from launch.ssh.login_node.connection import Connection, ConnectionLost
+from launch.ssh.login_node.connection import ConnectionLost
 from launch.ssh.login_node.installation import Installation
 from muster.errors import MusterError
 
@@ -25,10 +25,6 @@ class RemoteCommand:
     installation: Installation
     session: str
     seen: list[int] = field(default_factory=lambda: [0, 0])  # of out, of err
-
-    @property
-    def _connection(self) -> Connection:
-        return self.installation.connection
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         """Start it as a login shell would; it continues even if this connection is lost."""
@@ -71,9 +67,11 @@ class RemoteCommand:
         return True
 
     def _follow_once(self, note: Callable[[list[int]], None]) -> int:
-        self._connection.open()
+        connection = self.installation.connection
+        connection.open()
+        words = self._words("follow", *map(str, self.seen))
         process = subprocess.Popen(
-            self._connection.command(self._words("follow", *map(str, self.seen)), silent=True),
+            connection.command(words, silent=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -96,7 +94,7 @@ class RemoteCommand:
             except BaseException:
                 process.terminate()
                 raise
-        login = self._connection.login
+        login = connection.login
         is_lost = process.returncode == openssh.FAILED
         code = "" if is_lost else self._ask("end").strip()
         if not code:
@@ -109,7 +107,7 @@ class RemoteCommand:
         return int(code)
 
     def _ask(self, verb: str, stdin: str = "") -> str:
-        return self._connection.run(self._words(verb), stdin)
+        return self.installation.connection.run(self._words(verb), stdin.encode())
 
     def _words(self, verb: str, *more: str) -> list[str]:
         return ["bash", f"{self.installation.checkout}/{SCRIPT}", verb, self.session, *more]

@@ -33,6 +33,7 @@ def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, **
         Node(
             name=name,
             probe=probe(index, **(nodes or {}).get(index, {})),
+            address=f"10.10.1.{index + 1}",
             skew_s=(skews or {}).get(index, 0.0001),
             reached={
                 other: Reach((unreached or {}).get((name, other), ""), 0.001)

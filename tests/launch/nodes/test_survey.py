@@ -8,7 +8,6 @@ import vermin
 
 from launch.nodes import node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
-from tests.launch.submit import wait_until
 
 
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
@@ -89,13 +88,3 @@ def test_addresses_are_those_of_the_machine_with_their_interfaces():
     first = found["interfaces"][0]
     assert ":" not in first["address"]
     assert not found["disks"]["data"]["exists"] and found["disks"]["data"]["free_bytes"] > 0
-
-
-def test_a_folder_is_claimed_once_and_not_where_it_holds_something_else(tmp_path):
-    new = {"folders": {"0": str(tmp_path / "new")}, "tokens": {"0": "-a", "1": "-b"}}
-    with Survey(here(1)) as asked_nodes:
-        assert asked_nodes.ask(node_facts.claim, **new)[0].value == {}
-        assert asked_nodes.ask(node_facts.claimed_by, **new)[0].value == ["0"]
-        full = {"folders": {"0": str(tmp_path)}, "tokens": {"0": "-a"}}
-        assert asked_nodes.ask(node_facts.claim, **full)[0].value == {"foreign": ["new"]}
-    assert wait_until(lambda: [p.name for p in (tmp_path / "new").iterdir()] == [node_facts.MARKER])

@@ -6,7 +6,7 @@ import pytest
 
 from configs.settings.launch import LaunchConfig
 from launch.nodes import this_machine
-from launch.nodes.this_machine import PORTS, among, free_port
+from launch.nodes.this_machine import among, free_port
 from muster.errors import MusterError, UsageError
 
 OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
@@ -23,6 +23,8 @@ def test_nccl_does_not_take_eth10_for_eth1():
     name = this_machine.interface_of("10.10.1.1", "10.10.0.0/16", "node0")
     found = this_machine.interface_variables(name, "10.10.1.1")
     assert found == {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
+    unknown = this_machine.interface_of("10.9.9.9", None, "node0")
+    assert this_machine.interface_variables(unknown, "10.9.9.9") == {}
 
 
 @pytest.mark.usefixtures("own")
@@ -39,29 +41,13 @@ def test_an_address_outside_the_network_that_was_asked_for_is_refused():
         this_machine.interface_of("10.10.1.1", "10.10.2.0/24", "node1")
 
 
-@pytest.mark.usefixtures("own")
-def test_an_interface_that_nobody_knows_is_not_named():
-    assert (
-        this_machine.interface_variables(
-            this_machine.interface_of("10.9.9.9", None, "node0"), "10.9.9.9"
-        )
-        == {}
-    )
-
-
 def test_a_free_port_of_a_range():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        assert free_port(0, range(port, port + 5)) in range(port + 1, port + 5)
+        ports = among(LaunchConfig(port_range=f"{port}:{port + 4}").ports)
+        assert free_port(ports) in range(port + 1, port + 5)
         with pytest.raises(MusterError, match=f"no free port between {port} and {port}; give"):
-            free_port(0, range(port, port + 1))
-
-
-def test_a_range_is_two_ports():
-    config = LaunchConfig(port_range="20000:20100")
-    assert config.ports == (20000, 20100)
-    assert (among(config.ports)[0], among(config.ports)[-1]) == (20000, 20100)
-    assert LaunchConfig().ports is None and among(None) == PORTS
+            free_port(range(port, port + 1))
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,26 @@ import os
 import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig
-from launch.slurm.current_job import CurrentJob, current_job
+from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 
-HERE = CurrentJob("12", ("a", "b", "c", "d"))
+HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
 NEW = "for a new job, but this is inside"
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
 
 
 def found() -> CurrentJob | None:
     return current_job({**os.environ, "SLURM_JOB_ID": "12"})
+
+
+def test_a_part_of_an_array_is_known_by_its_place():
+    job = {"SLURM_JOB_ID": "123", "SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "2"}
+    own = CurrentJob.from_env(job)
+    assert (own.name, own.attempt, own.num_nodes, own.gpus) == ("123", 2, 2, 0)
+    part = {**job, "SLURM_ARRAY_JOB_ID": "120", "SLURM_ARRAY_TASK_ID": "3"}
+    assert CurrentJob.from_env(part).name == "120_3"
+    with pytest.raises(MusterError, match="not in a Slurm job; submit with: sbatch"):
+        CurrentJob.from_env({})
 
 
 # As `scontrol show job --details --oneliner` prints them, of two versions.
@@ -25,7 +35,8 @@ GPUS = "NodeList=a,b Nodes=a CPU_IDs=0-7 GRES=gpu:a100:4(IDX:0-3) Nodes=b GRES=g
 @pytest.mark.parametrize(("more", "gpus"), [(NODES, 0), (GPUS, 2)])
 def test_a_job_that_runs_has_nodes_and_the_gpus_that_each_has(slurm, more, gpus):
     slurm.job_is("RUNNING", more=more)
-    assert found() == CurrentJob("12", ("a", "b"), gpus)
+    job = found()
+    assert (job.nodes, job.num_nodes, job.gpus) == (["a", "b"], 2, gpus)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "TIMEOUT", "CANCELLED"])
@@ -33,11 +44,8 @@ def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
     assert found() is None
     assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
-
-
-def test_outside_of_any_job_slurm_is_not_even_asked(slurm):
     assert current_job({"PATH": slurm.env["PATH"]}) is None
-    assert slurm.calls("scontrol") == []
+    assert len(slurm.calls("squeue")) == 1
 
 
 def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
@@ -52,7 +60,6 @@ def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
 @pytest.mark.parametrize(
     ("launch", "slurm", "problems"),
     [
-        ({}, {}, []),
         ({"nodes": Nodes(4)}, {"wait": True}, []),
         ({"nproc_per_node": "2,1"}, {}, []),
         (
@@ -74,6 +81,5 @@ def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
 def test_what_a_step_says_of_itself_does_not_rule_the_next():
     step = {"SLURM_MEM_PER_NODE": "100", "SLURM_CPUS_PER_TASK": "8", "SLURM_NTASKS": "1"}
     step |= {"SLURM_STEP_ID": "0", "SLURM_OVERLAP": "0", "SRUN_CPUS_PER_TASK": "8"}
-    step |= {"SLURM_RESTART_COUNT": "5", "SLURM_JOB_NUM_NODES": "4"}
     kept = {"SLURM_JOB_ID": "12", "SLURM_CONF": "/c", "HOME": "/h"}
-    assert HERE.environment({**step, **kept}) == kept
+    assert srun_environment({**step, **kept}) == kept

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from launch.agent.agent_job import SchedulersJob
 from launch.agent.membership.door import sealed, unsealed
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
+from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_nodes import JobNodes, _met_at
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
@@ -43,21 +43,23 @@ def nodes(tmp_path, monkeypatch):
     before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def make(srun: str = SRUN, notice=lambda: False, counts=(1, 1)) -> JobNodes:
+    def make(srun: str = SRUN, **more) -> JobNodes:
         for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
             (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
             (tmp_path / name).chmod(0o755)
-        return job_nodes(SchedulersJob("12", "here", notice), counts)
+        return job_nodes(**more)
 
     yield make
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
 
 
-def job_nodes(inside: SchedulersJob, counts) -> JobNodes:
-    env = {**os.environ, "SLURM_JOB_ID": "12"}
+def job_nodes(counts=(1, 1), env=None, **more) -> JobNodes:
     job = {"nproc": counts, "network": "127.0.0.0/8", "master_port": None, "exclude": "auto"}
-    return JobNodes(inside, "12", ["node0", "node1"], job, sys.executable, env)
+    current = CurrentJob(job_id="12", name="12", num_nodes=2, cluster="here")
+    vars(current)["nodes"] = ["node0", "node1"]  # else Slurm would be asked for them
+    env = {**os.environ, "SLURM_JOB_ID": "12"} if env is None else env
+    return JobNodes(current, job, sys.executable, env, **more)
 
 
 def spec_of(folder: Path, *argv: str, **more) -> LaunchSpec:
@@ -115,31 +117,6 @@ def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
             unsealed(message, token, index)
 
 
-def test_a_worker_that_fails_is_the_runs_failure(nodes, tmp_path, capsys):
-    assert lead(nodes(), spec_of(tmp_path, "sh", "-c", "[ $RANK = 0 ] || exit 7; sleep 10000")) == 7
-    assert ": sh: exit code 7" in capsys.readouterr().err
-
-
-def test_a_notice_goes_to_the_workers(nodes, tmp_path):
-    """In a job without an end none would be told but by their scheduler."""
-    catches = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); time.sleep(10000)"
-    spec = spec_of(tmp_path, sys.executable, "-c", catches, stop_grace_s=1.0)
-    notices = []
-    here = nodes(notice=lambda: bool(notices))
-    job = here.launch(spec, here.probe())
-    sent: list[dict] = []
-    for agent in job._agents:
-        agent.channel.send = lambda real=agent.channel.send, **message: (
-            sent.append(message),
-            real(**message),
-        )
-    notices.append(True)
-    job.signals.append(signal.SIGTERM)  # after it
-    job._tick()
-    assert {"notice": True} in sent
-    assert job.wait() == 128 + signal.SIGTERM
-
-
 OWN_WORDS = """
 echo "srun: error: node1: task 1: Exited with exit code 1"
 echo "error: node1 has no address"
@@ -163,13 +140,6 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     assert wait_until(lambda: len(below()) <= before)
 
 
-def test_a_node_that_does_not_come_is_named(nodes, tmp_path):
-    started = nodes("exec sleep 100")
-    spec = spec_of(tmp_path, "true", join_s=1.0)
-    with pytest.raises(MusterError, match="after 1 s still missing: node0, node1 of 2; see sinfo"):
-        started.launch(spec, started.probe())
-
-
 def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     here = nodes(counts=["gpu", "gpu"])
@@ -187,8 +157,7 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
     env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
-    here = JobNodes(SchedulersJob("12"), "12", ["a", "b"], {"nproc": [1, 1]}, "python", env)
-    asked = here.srun(here.hosts, Path("/run/leader.json"))
+    asked = job_nodes(env=env).srun(["a", "b"], Path("/run/leader.json"))
     assert [word for word in asked if "cpus" in word] == (
         [f"--cpus-per-task={cores}"] if cores else []
     )
@@ -204,7 +173,7 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
         spec = spec_of(tmp_path, "true", ports=(port, port), join_s=1.0)
         with pytest.raises(MusterError, match="no port that agents could connect to"):
             here.launch(spec, facts)
-    with pytest.raises(MusterError, match="still missing"):
+    with pytest.raises(MusterError, match="after 1 s still missing: node0, node1 of 2; see sinfo"):
         here.launch(spec, facts)
 
 
@@ -220,6 +189,42 @@ def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
     assert not late.has_come()
     os.kill(os.getpid(), signal.SIGUSR2)
     assert wait_until(late.has_come)
+
+
+def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
+    record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
+    text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
+    (tmp_path / "muster").mkdir()
+    (tmp_path / "muster" / "nodes.json").write_text(text)
+    for has_started, avoids, least, left in [
+        (True, True, 1, ["node0"]),
+        (True, True, 2, ["node0", "node1"]),  # without it there are too few
+        (True, False, 1, ["node0", "node1"]),
+        (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
+    ]:
+        made = job_nodes()
+        made._has_started, made.least = has_started, least
+        made.job["exclude"] = "auto" if avoids else None
+        assert [node.name for node in made.probe().nodes] == left
+    assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
+
+
+@pytest.mark.parametrize(
+    ("links", "address"),
+    [
+        # peer and own of each connection: the leader is on the first node, and elsewhere
+        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+         "10.0.0.1"),
+        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+    ],
+)  # fmt: skip
+def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
+    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
+    assert _met_at(came) == address
 
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
@@ -242,41 +247,5 @@ def killed_leader(folder: Path) -> None:
     (folder / "srun").write_text(f"#!/bin/bash\n{SRUN}\n")
     (folder / "srun").chmod(0o755)
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
-    here = job_nodes(SchedulersJob("12"), [1, 1])
+    here = job_nodes()
     here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()
-
-
-def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(node_health, "answers", lambda hosts, env: dict.fromkeys(hosts, True))
-    record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
-    text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
-    (tmp_path / "muster").mkdir()
-    (tmp_path / "muster" / "nodes.json").write_text(text)
-    for has_started, avoids, least, left in [
-        (True, True, 1, ["node0"]),
-        (True, True, 2, ["node0", "node1"]),  # without it there are too few
-        (True, False, 1, ["node0", "node1"]),
-        (False, True, 1, ["node0", "node1"]),  # those that Slurm has given
-    ]:
-        made = job_nodes(SchedulersJob("12", "here"), (1, 1))
-        made._has_started, made.least = has_started, least
-        made.job["exclude"] = "auto" if avoids else None
-        assert [node.name for node in made.probe().nodes] == left
-    assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
-
-
-@pytest.mark.parametrize(
-    ("links", "address"),
-    [
-        # peer and own of each connection: the leader is on the first node, and elsewhere
-        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
-        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
-         "10.0.0.1"),
-        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
-        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
-    ],
-)  # fmt: skip
-def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
-    came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
-    assert _met_at(came) == address

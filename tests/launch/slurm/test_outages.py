@@ -12,8 +12,8 @@ import pytest
 
 from launch.runs import run_state
 from muster.errors import STOPPED, MusterError
-from tests.commands import begin, call, ended, finish
-from tests.launch.submit import REPOSITORY, SUBMIT, wait_until
+from tests.commands import begin, call, finish
+from tests.launch.submit import REPOSITORY, SUBMIT
 
 JOB = {
     "launcher": "slurm",
@@ -43,24 +43,6 @@ def start(slurm, logs: Path, *flags: str, **env: str) -> subprocess.Popen:
     return begin(*argv, env={**slurm.env, **env})
 
 
-def test_an_outage_does_not_end_a_job(slurm, tmp_path):
-    process = start(slurm, tmp_path, "--wait", "--no-preflight")
-    with ended(process):
-        assert wait_until((tmp_path / "run" / "job.json").exists)
-        assert wait_until(lambda: len(slurm.calls("squeue")) > 1)
-        slurm.silence()
-        printed = ""
-        while "Slurm does not answer" not in printed:
-            assert process.poll() is None
-            printed += process.stdout.readline()
-        (tmp_path / "run" / "exit.json").write_text(json.dumps({"code": 3, "message": "boom"}))
-        slurm.job_is("FAILED")
-        slurm.answer_again()
-        out, err = process.communicate(timeout=300)
-    assert process.returncode == 3, printed + out + err
-    assert "job 12: unknown; Slurm does not answer: " in printed
-
-
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
     code, _, err = finish(start(slurm, tmp_path, "--wait", "--no-preflight"))
@@ -70,9 +52,14 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
     monkeypatch.setattr("launch.slurm.submitted_job.SILENCE_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 0.3, raising=False)
     run, lines = run_folder(tmp_path), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
+    with pytest.raises(MusterError, match="Slurm does not answer"):
+        run_state.cancel(run, lines.append)
+    assert lines.pop().startswith("Slurm does not answer") and not (run / "exit.json").exists()
+    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 120.0)
 
     def say(text: str) -> None:
         lines.append(text)
@@ -82,27 +69,6 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
     run_state.cancel(run, say)
     assert slurm.calls("scancel") and lines[-1] == "run: stopped"
     assert "trying again" in lines[0] and "Unable to contact slurm controller" in lines[0]
-
-
-def test_a_job_is_not_called_over_by_a_controller_that_stays_silent(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 0.3, raising=False)
-    run = run_folder(tmp_path)
-    slurm.silence()
-    with pytest.raises(MusterError, match="Slurm does not answer"):
-        run_state.cancel(run, lambda text: None)
-    assert not (run / "exit.json").exists()
-
-
-@pytest.mark.parametrize("end", [DONE_IN_ORDER, {"code": 1, "message": "node1 is gone"}])
-def test_a_requeued_job_that_waits_is_not_over(slurm, tmp_path, end):
-    run, lines = run_folder(tmp_path, end=end), []
-    slurm.job_is("PENDING", reason="BeginTime")
-    state = run_state.of(run)
-    assert (state.word, state.over, state.detail) == ("pending", False, "job 12; BeginTime")
-    run_state.cancel(run, lines.append)
-    assert slurm.calls("scancel") == ["scancel 12"]
-    assert run_state.of(run).over
 
 
 def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):

@@ -102,12 +102,6 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     assert found.endswith(f"worker {python} t.py --lr 1")
 
 
-@pytest.mark.parametrize("script", ["multinode.sh", "accelerate.sh"])
-def test_one_core_per_node_is_not_what_a_script_asks_for(script):
-    lines = Path(REPOSITORY / "slurm" / script).read_text().splitlines()
-    assert not [line for line in lines if line.startswith("#SBATCH --cpus-per-task")]
-
-
 def test_all_scripts_together_are_short():
     """What is in them is for a cluster's users to read and to edit."""
     found = 0

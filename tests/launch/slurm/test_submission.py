@@ -6,8 +6,10 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
+from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
+from muster.errors import UsageError
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
@@ -66,7 +68,7 @@ def test_more_workers_than_gpus_are_refused():
         launcher = build(Settings(config, SshConfig(), slurm))
         assert bool(list(launcher.problems())) == refused
     launcher = build(Settings(config, SshConfig(), SlurmConfig()))
-    launcher._current = CurrentJob("12", ("a", "b"), gpus=2)
+    launcher._current = CurrentJob(job_id="12", name="12", num_nodes=2, gpus=2)
     (line,) = launcher.problems()
     assert "--nproc-per-node 4, but each node has 2 GPUs" in line
 
@@ -74,3 +76,43 @@ def test_more_workers_than_gpus_are_refused():
 def test_a_short_job_is_not_told_of_its_end_as_it_starts():
     assert options(slurm={"time": "1"})["signal"] == "B:USR2@15"
     assert options(slurm={"time": "1:00:00"})["signal"] == "B:USR2@90"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("1:30", 1.5),
+        ("2:00:00", 120),
+        ("1-0", 1440),
+        ("1-12:30", 2190),
+        ("1-00:00:30", 1440.5),
+        ("infinite", float("inf")),
+    ],
+)
+def test_times_are_read_as_slurm_reads_them(text, value):
+    assert minutes(text) == value
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"time": "0"}, "--time '0' is not a time above 0"),
+        ({"time": "soon"}, "--time 'soon' is not a time"),
+        ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
+        ({"account": ""}, "--account '': empty"),
+        ({"slurm": "mail-type"}, "use KEY=VALUE"),
+        ({"slurm": "$(id)=1"}, "use KEY=VALUE"),
+        ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
+        ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
+    ],
+)
+def test_each_wrong_setting_is_one_line(setting, message):
+    with pytest.raises(UsageError) as caught:
+        SlurmConfig(**setting)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_any_other_option_of_sbatch_can_be_given():
+    found = options(slurm={"slurm": "mail-type=END\ncomment=a, b = c"})
+    assert (found["mail-type"], found["comment"]) == ("END", "'a, b = c'")

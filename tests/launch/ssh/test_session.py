@@ -52,17 +52,7 @@ def test_it_is_followed_from_anywhere_and_its_exit_code_is_known(start, tmp_path
     assert shown.stderr == "b\n" and session("end", folder).stdout == "255\n"
     again = session("follow", folder, "2", "1")
     assert (again.stdout, again.stderr) == (f"y {tmp_path / 'a b'}\n", "\n")
-    assert not any("x y" in path.read_text() for path in folder.iterdir() if path.name != "out")
-
-
-def test_ctrl_c_is_its_own_and_one_that_is_over_is_left_alone(start):
-    folder = start(WAITS)
-    assert wait_until((folder / "out").read_text)
-    assert session("end", folder).stdout == "\n"
-    assert session("interrupt", folder).returncode == 0
-    shown = session("follow", folder, "0", "0")
-    assert "KeyboardInterrupt" in shown.stderr and session("end", folder).stdout == "130\n"
-    assert session("interrupt", folder).returncode == 0
+    assert session("interrupt", folder).returncode == 0  # there is nobody left to hear it
 
 
 def test_one_that_nobody_waits_for_any_more_is_lost(start):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.virtual_cluster import daemons
+from launch.virtual_cluster import daemons, slurm_daemons
+from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
 from tests.launch.submit import wait_until
 
 # Its first thread ends by itself alone, as slurmd's may while others still close connections; the
@@ -63,3 +64,29 @@ def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more():
             assert daemons.started_at(process.pid) is None
         finally:
             process.kill()
+
+
+def test_states_come_from_lines_of_sinfo():
+    assert slurm_daemons.parsed("node0 idle\nnode0 idle\nnode1 down*\n") == {
+        "node0": "idle",
+        "node1": "down*",
+    }
+    assert slurm_daemons.parsed("") == {}
+    assert slurm_daemons.is_usable("mixed") and not slurm_daemons.is_usable("idle*")
+
+
+def test_only_what_has_our_names_is_ours():
+    assert OUR_NAMESPACE.fullmatch("muster-node12") and OUR_LINK.fullmatch("muster-exp0")
+    for foreign in ("muster-nodes", "muster-node", "my-muster-node0", "docker0", "muster-exp0x"):
+        assert not OUR_NAMESPACE.fullmatch(foreign) and not OUR_LINK.fullmatch(foreign)
+
+
+def test_a_process_is_known_by_when_it_began(monkeypatch, tmp_path):
+    monkeypatch.setattr(daemons, "RECORDS", tmp_path)
+    began = daemons.started_at(os.getpid())
+    (tmp_path / "own.json").write_text(f'{{"pid": {os.getpid()}, "started": {began}}}')
+    (tmp_path / "reused.json").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
+    (tmp_path / "cut.json").write_text('{"pid":')
+    assert daemons.pid("own") == os.getpid()
+    assert daemons.pid("reused") is None and daemons.pid("cut") is None
+    assert daemons.recorded() == [os.getpid()]

@@ -3,8 +3,7 @@
 import pytest
 
 from launch import testbed
-from launch.virtual_cluster import virtual_nodes
-from launch.virtual_cluster.virtual_nodes import Options, rate
+from launch.virtual_cluster.virtual_nodes import ClusterState, Options, rate
 from muster.errors import UsageError
 
 
@@ -34,6 +33,6 @@ def test_the_kind_of_network_and_of_homes_is_part_of_the_testbed():
     assert str(private) == "--nodes 2 --control-network --private-home with /venv"
     six = Options(nodes=2, control_network=True, ipv6=True)
     assert str(six) == "--nodes 2 --ipv6"
-    (_, node) = virtual_nodes.of(six, [0])
+    (_, node) = ClusterState("", "", six, (0,)).nodes
     assert (node.address, node.known_as) == ("fd00:10:10:1::2", "192.168.77.2")
     assert node.slurm_address == "192.168.77.2"  # Slurm would have to be told of IPv6
