@@ -64,12 +64,6 @@ class Pictures:
         self.images = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
         self.labels = torch.randint(4, (SAMPLES,), generator=generator)
 
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
 
 class SmallVgg(nn.Module):
     """VGG's layers, one BatchNorm1d, and a layer that only a few samples use.

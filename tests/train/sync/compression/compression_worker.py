@@ -121,16 +121,6 @@ def after_an_overflow(way: str, ranks: Ranks) -> bool:
     )
 
 
-def resumed(way: str, ranks: Ranks) -> bool:
-    """Whether a compressor that goes on from another's state does as that one."""
-    one, other = make(way, ranks), make(way, ranks)
-    for step in range(3):
-        averaged(one, gradients(ranks, step))
-    other.restore({name: tensor.clone() for name, tensor in one.state().items()})
-    found = [averaged(made, gradients(ranks, 100)) for made in (one, other)]
-    return torch.equal(*found)
-
-
 def moved(way: str, ranks: Ranks) -> dict[str, int]:
     """Bytes handed over by operation, for one step in float32."""
     ranks.ledger.gradients.clear()
@@ -169,7 +159,6 @@ def work(ranks: Ranks) -> dict[str, Any]:
             "": over_steps(way, ranks),
             "unused": over_steps(way, ranks, "unused"),
             "other buckets": over_steps(way, ranks, "other buckets"),
-            "resumed": resumed(way, ranks),
             "moved": moved(way, ranks),
             "nan": with_nan(way, ranks),
             "overflow": after_an_overflow(way, ranks),
