@@ -122,9 +122,9 @@ def where_due(run_dir: Path, code: int, current: CurrentJob, job: Mapping[str, A
     """
     if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", current, job)
-    elif code not in restart.FINAL:
-        if gone := node_health.silent(current.nodes, os.environ):
-            _requeue(f"no answer from {', '.join(gone)}", current, job)
+        return
+    if code not in restart.FINAL and (gone := node_health.silent(current.nodes, os.environ)):
+        _requeue(f"no answer from {', '.join(gone)}", current, job)
 
 
 def _requeue(why: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
