@@ -120,19 +120,15 @@ FAULTS = {
         r"rank 2 on node[23] has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
         programs=("plain script",),
     ),
+    "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut", ways=("ssh",)),
     "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
     "agent of node 0 killed": Fault(
         lambda run: run.agent(0).kill(), "is gone: its agent was killed"
     ),
     "link down": Fault(link("down"), r"is its link down\?", after=link("up")),
     "node lost": Fault(kill_node, GONE),
-    "connection cut": Fault(
-        cut_connection, "node2 .* the connection to it was cut", ways=("ssh",)
-    ),
-    "agent told to end": Fault(
-        lambda run: run.agent(2).terminate(), r"node[23] was sent SIGTERM"
-    ),
-}  # fmt: skip
+    "agent told to end": Fault(lambda run: run.agent(2).terminate(), r"node[23] was sent SIGTERM"),
+}
 # Those whose seconds docs/monitoring.md has.
 TIMED = ("worker killed", "agent killed", "link down", "node lost")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, daemons_of
 from tests.cluster.ways import WHOLE, Run, Script, losses_so_far
@@ -85,9 +86,11 @@ def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, 
 
 def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
     """Each attempt has had the nodes that there were, and all of them the losses of one run."""
-    attempts = [*sorted((run.run_dir / "attempts").iterdir()), run.run_dir]
+    attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
     nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
-    went_on = re.findall(r"^restart \d of \d: (\d) nodes go on from the last", run.printed(), re.M)
+    went_on = re.findall(
+        r"^restart \d+ of \d+: (\d) nodes go on from the last", run.printed(), re.M
+    )
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
     found: dict[int, float] = {}
     for folder in attempts:

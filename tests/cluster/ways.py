@@ -164,9 +164,13 @@ class Run:
         # Files: what several attempts print would fill a pipe that nobody reads.
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             self.process = subprocess.Popen(
-                way(cluster, nodes, *flags), cwd=self._program.place(folder),
-                env=environment(cluster), stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+                way(cluster, nodes, *flags),
+                cwd=self._program.place(folder),
+                env=environment(cluster),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
         wait_until(lambda: self._all_train() or self.is_over())
         assert self._all_train(), self.printed()
         self.run_dir = only_run(folder)
