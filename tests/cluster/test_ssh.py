@@ -150,7 +150,10 @@ def test_four_containers_on_one_machine(cluster, tmp_path):
     """As the second course has them: one host name, a port each, other addresses inside."""
     ports = {free_port(): f"10.10.1.{index + 1}" for index in range(4)}
     keys = [f"[127.0.0.1]:{port} {key_of(cluster, node)}" for port, node in ports.items()]
-    config = knows(cluster, tmp_path, *keys)
+    known, config = tmp_path / "known_hosts", tmp_path / "ssh_config"
+    known.write_text("\n".join([*keys, ""]))
+    (identity,) = set(re.findall(r"IdentityFile (\S+)", cluster.ssh_config.read_text()))
+    config.write_text(f"Host 127.0.0.1\n  IdentityFile {identity}\n  UserKnownHostsFile {known}\n")
     forward = [word for port, node in ports.items() for word in ("-L", f"{port}:{node}:22")]
     argv = ["ssh", "-F", str(cluster.ssh_config), "-N", *forward, "node0"]
     hosts = f"root@127.0.0.1:[{','.join(map(str, ports))}]"
