@@ -35,21 +35,14 @@ def code_lines(text: str) -> int:
     return len(held)
 
 
-def by_folder(root: Path) -> Counter[str]:
-    """The lines of `root`'s Python files, by the folder directly below it."""
-    found: Counter[str] = Counter()
-    for path in root.rglob("*.py"):
-        name = path.relative_to(root)
-        found[name.parts[0] if len(name.parts) > 1 else "."] += code_lines(
-            path.read_text(encoding="utf-8")
-        )
-    return found
-
-
 def main() -> None:
     total = 0
     for name in (*SOURCE, "tests"):
-        folders = by_folder(REPOSITORY / name)
+        folders: Counter[str] = Counter()
+        for path in (REPOSITORY / name).rglob("*.py"):
+            parts = path.relative_to(REPOSITORY / name).parts
+            folder = parts[0] if len(parts) > 1 else "."
+            folders[folder] += code_lines(path.read_text(encoding="utf-8"))
         print(f"{name:<24}{folders.total():>7,}")
         for folder, lines in sorted(folders.items()):
             print(f"  {folder:<22}{lines:>7,}")

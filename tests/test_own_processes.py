@@ -49,16 +49,7 @@ def test_no_process_outlives_the_session(tmp_path, how, processes):
     text = text.replace("CONTROLLER", "os.getppid()" if processes else "os.getpid()")
     (tmp_path / "test_it.py").write_text(text)
     limit_s = "5" if how == "takes too long" else "0"
-    words = [
-        "-m",
-        "pytest",
-        "-p",
-        "tests.own_processes",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        os.devnull,
-    ]
+    words = ["-m", "pytest", "-p", "tests.own_processes", "-p", "no:cacheprovider"]
     words += ["-c", os.devnull, f"--rootdir={tmp_path}", f"--timeout={limit_s}"]
     words += [f"-n{processes}", "test_it.py"]
     env = {"PYTHONPATH": str(REPOSITORY), "TESTS_END_S": "0"}

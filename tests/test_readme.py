@@ -109,11 +109,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [p for p in [page for page in PAGES if page.name != EXECUTED] if p.name != "CHANGELOG.md"],
-    ids=lambda p: p.name,
-)
+OF_NOW = [page for page in PAGES if page.name not in (EXECUTED, "CHANGELOG.md")]
+
+
+@pytest.mark.parametrize("page", OF_NOW, ids=lambda page: page.name)
 def test_paths_named_in_the_text_exist(page):
     plain = FENCE.sub("", page.read_text(encoding="utf-8"))
     missing = {path for path in PATH.findall(plain) if not (REPOSITORY / path).exists()}
@@ -150,7 +149,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case ["make", "-C", _, *rest] | ["make", *rest]:
             assert make_accepts(rest)
         case ["python" | "python3", "launch/submit.py" as script, "--help"]:
-            assert_runs([script, "--help"])
+            assert_runs(script, "--help")
         case ["python" | "python3", "launch/submit.py", *flags] if "--" not in flags:
             # in this process, which has imported it; test_submit.py starts it as a user does
             monkeypatch.chdir(REPOSITORY)
@@ -165,7 +164,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
             accepts_flags(FROM_OUTSIDE, flags)
         case ["muster", command, *rest]:
             # a verb has a help of its own, and its flags
-            assert_runs([*MUSTER[command], *(rest if command == "jobs" else []), "--help"])
+            assert_runs(*MUSTER[command], *(rest if command == "jobs" else []), "--help")
         case ["launch/ssh.sh", _, *flags]:
             accepts_flags(FROM_OUTSIDE, flags)
         case ["sbatch", *rest]:
@@ -183,9 +182,9 @@ def test_command_lines_are_accepted(words, monkeypatch):
             flags = words[words.index("train/main.py") + 1 :]
             accepts_worker_flags(["--task", "cs744", *flags])
         case ["python" | "python3", script, *_] if script.endswith(".py"):
-            assert_runs([script, "--help"])
+            assert_runs(script, "--help")
         case ["python" | "python3", "-m", module, *_]:
-            assert_runs(["-m", module, "--help"])
+            assert_runs("-m", module, "--help")
 
 
 def make_accepts(words: list[str]) -> bool:
@@ -213,14 +212,8 @@ def accepts_worker_flags(flags: list[str]) -> None:
     cli.parse([TrainConfig, ByHand], words, prog="worker", description="")
 
 
-def assert_runs(argv: list[str]) -> None:
-    returncode, message = executed(tuple(argv))
-    assert returncode == 0, message
-
-
-@cache
-def executed(argv: tuple[str, ...]) -> tuple[int, str]:
-    """Several pages call for the same help."""
+@cache  # several pages call for the same help
+def assert_runs(*argv: str) -> None:
     python = interpreter(for_workers=False)
     done = call(python, *argv, cwd=REPOSITORY, env={"MUSTER_PYTHON": python})
-    return done.returncode, done.stderr
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from typing import Any
 from launch.nodes.this_machine import free_port
 from launch.virtual_cluster import lifecycle
 from launch.virtual_cluster.virtual_nodes import rate_bits
+from muster import run_files
 from muster.errors import MusterError, UsageError
 from tests.cluster.testbeds import REPOSITORY, TESTBED, Cluster, bring_up, take_down
 
@@ -69,7 +70,7 @@ class Place:
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (records,) = logs.glob("*/metrics/rank_00000.jsonl")
-            return steps_in(records.read_text(encoding="utf-8"))
+            return steps_in(records)
 
     def peer(self, name: str, flags: Sequence[str]) -> Steps:
         """A run of a file of peers/, one process on each node.
@@ -85,7 +86,7 @@ class Place:
                 for rank in range(self.nodes)
             ]
             _finish(workers, Path(folder))
-            return steps_in((Path(folder) / "0").read_text(encoding="utf-8"))
+            return steps_in(Path(folder) / "0")
 
     def _start(
         self, rank: int, port: int, command: Sequence[str], message: Path
@@ -167,24 +168,15 @@ def check_rate(rate: str) -> None:
         raise UsageError(f"--rates {rate}: give rates like 1gbit, {UNLIMITED} or {LOOPBACK}")
 
 
-def steps_in(text: str) -> Steps:
-    """The steps among these JSON lines, and whatever else was said."""
-    message = [line for line in text.splitlines() if line.startswith("{")]
-    found = [one for one in map(_parsed, message) if one.get("kind", "step") == "step"]
+def steps_in(path: Path) -> Steps:
+    """The steps among the JSON lines of a file, and whatever else is in it."""
+    found = [one for one in run_files.read_objects(path) if one.get("kind", "step") == "step"]
     steps = [one for one in found if "step_s" in one]
     return Steps(
         [one["loss"] for one in steps],
         [one["step_s"] for one in steps],
         [one["sync_s"] + one["overlapped_s"] for one in steps if "sync_s" in one],
     )
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(line)
-    except ValueError:
-        return {}  # a library's own line
-    return found
 
 
 def _finish(workers: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
@@ -196,13 +188,13 @@ def _finish(workers: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
                 break
             time.sleep(0.2)
     finally:
+        codes = [worker.poll() for worker in workers]
         for worker in workers:
-            if worker.poll() is None:
-                worker.terminate()
+            worker.terminate()  # nothing, where it has ended
             worker.wait()
-    for rank, worker in enumerate(workers):
-        if worker.returncode > 0:
+    for rank, code in enumerate(codes):
+        if code:
             message = (folder / f"{rank}.err").read_text(encoding="utf-8", errors="replace")
             raise MusterError(f"rank {rank} of a peer failed: {message[-TAIL:]}")
-    if any(worker.returncode for worker in workers):
-        raise MusterError(f"a peer was not done after {TIMEOUT_S:.0f} s, or was ended")
+    if None in codes:
+        raise MusterError(f"a peer was not done after {TIMEOUT_S:.0f} s")

@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, recover
+from tests.cluster.recoveries import FAULTS, PROGRAMS, TIMED, WAYS, begin, leave_nothing, recover
 from tests.cluster.testbeds import bring_up, take_down
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=5, help="of each, whose median is shown")
-    for flag, known in (("fault", FAULTS), ("way", WAYS), ("program", PROGRAMS)):
+    for flag, known in (("fault", TIMED), ("way", WAYS), ("program", PROGRAMS)):
         parser.add_argument(f"--{flag}", choices=known, help="this one alone")
     asked = parser.parse_args()
     try:
-        for fault in [asked.fault] if asked.fault else FAULTS:
+        for fault in [asked.fault] if asked.fault else TIMED:
             for way in [asked.way] if asked.way else WAYS:
                 for program in [asked.program] if asked.program else PROGRAMS:
                     found = [measured(way, program, fault) for _ in range(asked.times)]
@@ -40,7 +40,9 @@ def measured(way: str, program: str, fault: str) -> dict[str, float]:
     """The parts of one recovery, and the total."""
     cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
     with tempfile.TemporaryDirectory() as folder:
-        _, record = recover(cluster, way, program, fault, Path(folder))
+        run = begin(cluster, way, PROGRAMS[program](), Path(folder) / "runs", restarts=1)
+        record = recover(run, FAULTS[fault])
+        leave_nothing(run)
     return {"total": record["total_s"], **record["parts_s"]}
 
 

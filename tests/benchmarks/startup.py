@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,31 +151,20 @@ def most_memory(words: list[str], env: Mapping[str, str]) -> float:
     process = started(words, env)  # which prints little: it is not read
     most = 0
     while process.poll() is None:
-        most = max(most, sum(map(share_bytes, workers_below(process.pid))))
+        most = max(most, sum(shares_below(process.pid)))
         time.sleep(LOOK_S)
     if not most:
         sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
     return most / 2**30
 
 
-def workers_below(pid: int) -> list[int]:
-    """The processes that have a rank, and a session of their own."""
-    found = []
+def shares_below(pid: int) -> Iterator[int]:
+    """What processes with a rank hold: pages that n of them share count as 1/n (PSS)."""
     with suppress(psutil.Error):
         for one in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error, OSError):
                 if process_tree.rank_of(one) is not None:
-                    found.append(one.pid)
-    return found
-
-
-def share_bytes(pid: int) -> int:
-    """The proportional set size of a process: pages that n processes share count as 1/n."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+                    yield one.memory_full_info().pss
 
 
 if __name__ == "__main__":

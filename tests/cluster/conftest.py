@@ -1,6 +1,9 @@
 """One testbed for all tests of this folder, and others in between for those that ask."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,12 +62,34 @@ def other_cluster(_testbed: list[str]) -> Callable[..., Cluster]:
     """
     _testbed.clear()
 
-    def change(*flags: str, env: dict[str, str] | None = None) -> Cluster:
+    def change(*flags: str) -> Cluster:
         _testbed.clear()
         take_down()
-        return bring_up(*flags, env=env)
+        return bring_up(*flags)
 
     return change
+
+
+@pytest.fixture
+def apart(_testbed: list[str], monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Two nodes with disks and environments of their own, and a network for logins beside."""
+    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # that of ~/muster/.venv
+    if _testbed != ["apart"]:
+        take_down()
+        _testbed[:] = ["apart"]
+    flags = ("--nodes", "2", "--private-home", "--control-network")
+    return bring_up(*flags, env={"MUSTER_BED_VENV": sys.prefix})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository of the user's, with the names that this one has, too."""
+    root = tmp_path / "project"
+    shutil.copytree(ways.PROGRAMS, root, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / ".gitignore").write_text("logs/\n")
+    if shutil.which("git"):  # on another Slurm's system there may be none, nor need it be
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return root
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
 SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
 HOME = Path("/run/laptop")  # of its user, as it sees it; short, as sockets need
 CARD = "laptop{}"  # of node0
+LOCAL = ("--launcher", "local", "--workers", "manual")
 
 
 class Laptop:
@@ -62,9 +63,12 @@ class Laptop:
     def start(self, word: str, *words: str) -> subprocess.Popen:
         return self.start_known(word, *self.login, *words)
 
-    def run(self, *words: str) -> subprocess.CompletedProcess:
-        """`muster run` through node0, to its end."""
-        return self.known("run", *self.login, *words)
+    def run(self, program: str, *words: str, code: int = 0) -> subprocess.CompletedProcess:
+        """`muster run WORDS -- t.py` through node0, to its end, which is to be `code`."""
+        (self.project / "t.py").write_text(program)
+        done = self.known("run", *self.login, *words, "--", "t.py")
+        assert done.returncode == code, done.stderr
+        return done
 
     def start_known(self, *words: str) -> subprocess.Popen:
         """A command that names a run alone."""

@@ -1,7 +1,6 @@
-"""A run on the testbed that loses something and starts again, and what it says of that."""
+"""What may go wrong with a run on the testbed, what it says of that, and how it starts again."""
 
-import json
-import re
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +11,27 @@ import psutil
 
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import Run, Script, Trainer, finish
+from tests.cluster.ways import Run, SavingScript, Script, Trainer
 from tests.launch.submit import wait_until
+from tests.train.workers import read_json
 
-SAVES = Path(__file__).with_name("programs") / "saves.py"
-RESTART = ("--nodes", "3:4", "--max-restarts", "1")  # nodes that are gone stay away
-LINE = re.compile(r"^attempt 2: .* after [0-9.]+ s: .*$", re.MULTILINE)
+TIMEOUT_S = 20  # a program's own; ranks of a busy machine are not late within it
+OFTEN = ("--checkpoint-every", "1", "--no-save-model")
+EXACT = ("--dropout", "0", "--lr", "1e-4")  # its losses are the same on any number of nodes
+PROGRAMS: dict[str, Callable[[], Trainer]] = {
+    "trainer": lambda: Trainer(*OFTEN, *EXACT),
+    "script": SavingScript,
+    "plain script": lambda: Script("--timeout-s", str(TIMEOUT_S)),
+}
+
+
+def through_sbatch(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+    command = ways.WAYS["sbatch"](cluster, nodes, *flags)
+    command.insert(command.index("--nodes"), "--no-kill")
+    return command
+
+
+WAYS = {"ssh": ways.ssh, "sbatch": through_sbatch}
 
 
 def link(state: str) -> Callable[[Run], object]:
@@ -38,99 +52,116 @@ def slurm_daemons(run: Run, node: int) -> list[psutil.Process]:
     agent = run.agent(node)
     if not any(one.name() == "slurmstepd" for one in agent.parents()):
         return []
-    place = network_of(agent.pid)
-    return [
-        one
-        for one in psutil.process_iter()
-        if one.name() in ("slurmd", "slurmstepd") and network_of(one.pid) == place
-    ]
+    return daemons_of(network_of(agent.pid), "slurmd", "slurmstepd")
+
+
+def daemons_of(network: str, *names: str) -> list[psutil.Process]:
+    """Those of the node with that network namespace."""
+    named = [one for one in psutil.process_iter(["name"]) if one.info["name"] in names]
+    return [one for one in named if network_of(one.pid) == network]
 
 
 def network_of(pid: int) -> str:
-    try:
+    with suppress(OSError):
         return str(Path(f"/proc/{pid}/ns/net").readlink())
-    except OSError:
-        return ""
+    return ""
+
+
+def cut_connection(run: Run) -> None:
+    below = psutil.Process(run.process.pid).children(recursive=True)
+    (client,) = (one for one in below if one.name() == "ssh" and "node2" in one.cmdline())
+    client.kill()
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a run, and how it is undone when the run has gone on."""
+    """What is done to a run, what the run says of it, and how it is undone when it has gone on."""
 
     hit: Callable[[Run], object]
+    says: str  # a pattern
+    code: int = 1
     after: Callable[[Run], object] = lambda run: None
+    ways: tuple[str, ...] = tuple(WAYS)
+    programs: tuple[str, ...] = tuple(PROGRAMS)
 
 
+def told(how: str, says: str, code: int) -> Fault:
+    """What the plain script does by itself."""
+
+    def hit(run: Run) -> None:
+        (run.folder / "fault_2").write_text(how)
+
+    return Fault(hit, says, code, programs=("plain script",))
+
+
+GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
 FAULTS = {
-    "worker killed": Fault(lambda run: run.worker(2).kill()),
-    "agent killed": Fault(lambda run: run.agent(2).kill()),
-    "link down": Fault(link("down"), link("up")),
-    "node lost": Fault(kill_node),
+    "torchrun killed": Fault(
+        lambda run: run.torchrun(1).kill(),
+        r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
+        code=137,
+    ),
+    "worker raises": told("raise", "^ValueError: sample 17 is empty$", 1),
+    "worker aborts": told("abort", "rank 2 on node2 died: Aborted", 134),
+    "worker exits": told("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
+    "worker killed": Fault(
+        lambda run: run.worker(2).kill(),
+        # the second one is of a worker that no torchrun has started
+        r"rank 2 (ended without a message|on \S+ was killed by SIGKILL) .*out of memory\?",
+        code=137,
+    ),
+    "worker segfaults": Fault(
+        lambda run: run.worker(2).send_signal(signal.SIGSEGV),
+        r"rank 2 on node[23] died: Segmentation fault",
+        code=139,
+    ),
+    "worker stopped": Fault(
+        lambda run: run.worker(2).suspend(),
+        r"rank 2 on node[23] has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
+        programs=("plain script",),
+    ),
+    "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut", ways=("ssh",)),
+    "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
+    "agent of node 0 killed": Fault(
+        lambda run: run.agent(0).kill(), "is gone: its agent was killed"
+    ),
+    "link down": Fault(link("down"), r"is its link down\?", after=link("up")),
+    "node lost": Fault(kill_node, GONE),
+    "agent told to end": Fault(lambda run: run.agent(2).terminate(), r"node[23] was sent SIGTERM"),
 }
+# Those whose seconds docs/monitoring.md has.
+TIMED = ("worker killed", "agent killed", "link down", "node lost")
 
 
-class OurTrainer(Trainer):
-    """Our own, with a checkpoint at every step."""
-
-    def words(self, folder: Path) -> list[str]:
-        often = ["--checkpoint-every", "1", "--evaluate", "never", "--no-save-model"]
-        return [*super().words(folder), *often]
+def begin(cluster: Cluster, way: str, program: Trainer, folder: Path, restarts: int = 0) -> Run:
+    """A run that may go on without one of its nodes: those that are gone stay away."""
+    flags = ("--nodes", "3:4", "--max-restarts", str(restarts))
+    return Run(cluster, WAYS[way], folder, *flags, program=program)
 
 
-class SavingScript(Script):
-    """A user's loop with checkpoints and records of Muster's library."""
-
-    output = "*/metrics/rank_0000[0-3].jsonl"
-    output_bytes = 2000
-
-    def words(self, folder: Path) -> list[str]:
-        return ["--", "train.py"]
-
-    def place(self, folder: Path) -> Path:
-        project = super().place(folder)
-        (project / "train.py").write_text(SAVES.read_text())
-        return project
-
-
-PROGRAMS = {"trainer": OurTrainer, "script": SavingScript, "plain script": Script}
-
-
-def through_ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
-    return ways.ssh(cluster, nodes, *flags)
-
-
-def through_sbatch(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
-    command = ways.sbatch("multinode.sh")(cluster, nodes, *flags)
-    command.insert(command.index("--nodes"), "--no-kill")
-    return command
-
-
-WAYS = {"ssh": through_ssh, "sbatch": through_sbatch}
-
-
-def recover(
-    cluster: Cluster, way: str, program: str, fault: str, folder: Path
-) -> tuple[str, dict[str, Any]]:
-    """The line that a run says when it is back at work, and what it keeps; the run is ended."""
-    logs = folder / "runs"
-    logs.mkdir()
-    run = Run(cluster, WAYS[way], logs, *RESTART, program=PROGRAMS[program]())
+def recover(run: Run, fault: Fault) -> dict[str, Any]:
+    """What a run records of where the seconds went, after it was hit and is back at work."""
     record = run.run_dir / "recovery.json"
+    attempt = len(list(run.run_dir.glob("attempts/*"))) + 2
     try:
-        FAULTS[fault].hit(run)
-        assert wait_until(lambda: record.exists() or run.process.poll() is not None)
+        fault.hit(run)
+        assert wait_until(lambda: run.is_over() or _attempt(record) == attempt)
+        assert not run.is_over(), run.printed()
     finally:
-        FAULTS[fault].after(run)
-        job_out = logs / "job.out"
-        if way == "sbatch":
-            wait_until(lambda: LINE.search(job_out.read_text()) or run.process.poll() is not None)
-            cluster.run("scontrol", "update", "nodename=node2", "state=resume")
-            ways.cancel_all(cluster)
-        else:
-            run.process.terminate()
-        _, out, err = finish(run.process)
-        assert wait_until(lambda: run.left() == []), run.left()
-    output = job_out.read_text() if way == "sbatch" else out
-    found = LINE.search(output)
-    assert found, output[-3000:] + err
-    return found[0], json.loads(record.read_text())
+        fault.after(run)
+    return read_json(record)
+
+
+def _attempt(record: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return int(read_json(record)["attempt"])
+    return None
+
+
+def leave_nothing(run: Run) -> None:
+    """Have a run be over, on whatever nodes, and those that it has lost be taken again."""
+    run.cluster.run("scontrol", "update", "nodename=node2", "state=resume")
+    ways.cancel_all(run.cluster)
+    run.process.terminate()
+    run.end()
+    run.ends()

@@ -1,35 +1,26 @@
 """The doctor on real hosts: all well, and each thing that is broken is named with its remedy."""
 
-import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.preload import interpreter
+from tests.cluster import ways
+from tests.cluster.ways import DOCTOR
+from tests.train.workers import read_json
 
-REPOSITORY = Path(__file__).parents[2]
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 INTERFACE = "exp0"
-PYTHON = {"MUSTER_PYTHON": sys.executable}
 
 
-@pytest.fixture(autouse=True)
-def _warm_workers(monkeypatch):
-    monkeypatch.setitem(PYTHON, "MUSTER_PYTHON", interpreter())
-
-
-def doctor(cluster, *flags: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    wide = ("env", "COLUMNS=200", *(f"{name}={value}" for name, value in PYTHON.items()))
-    return cluster.run(*wide, sys.executable, DOCTOR, *flags, timeout_s=timeout_s)
-
-
-def ssh_flags(cluster) -> list[str]:
-    return ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
+def doctor(cluster, *flags: str) -> tuple[int, str, str]:
+    """Over ssh, where no launcher is named."""
+    hosts = ["--hosts", ",".join(cluster.hosts), "--ssh-config", str(cluster.ssh_config)]
+    where = [] if "--launcher" in flags else hosts
+    return ways.call(cluster, ["env", "COLUMNS=200", sys.executable, DOCTOR, *where, *flags])
 
 
 def rows(out: str) -> dict[str, str]:
@@ -57,81 +48,64 @@ def broken(cluster, node: str, breaks: str, mends: str):
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm"])
 def test_a_healthy_cluster_is_well_and_its_network_is_measured(cluster, launcher, tmp_path):
-    flags = ssh_flags(cluster) if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
-    done = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    message = rows(done.stdout)
+    flags = [] if launcher == "ssh" else ["--launcher", "slurm", "--nodes", "4"]
+    code, out, err = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
+    assert code == 0, (out, err)
+    message = rows(out)
     assert message["reach"].endswith("works on 4 of 4")
     assert "12 of 12 connections work" in message["every pair"]
     assert f"10.10.1.0/24 on {INTERFACE}: node0 10.10.1.1, node1 10.10.1.2" in message["network"]
-    assert "FAIL" not in done.stdout and "busbw(GB/s)" in done.stdout
+    assert "FAIL" not in out and "busbw(GB/s)" in out
     (run_dir,) = tmp_path.iterdir()
-    measured = json.loads((run_dir / "network.json").read_text())
+    measured = read_json(run_dir / "network.json")
     assert measured["hosts"] == ["node0", "node1", "node2", "node3"]
-    assert {(one["from"], one["to"]) for one in measured["pairs"]} == {
-        (one, two) for one in range(4) for two in range(4) if one != two
-    }
+    pairs = {(one, two) for one in range(4) for two in range(4) if one != two}
+    assert {(one["from"], one["to"]) for one in measured["pairs"]} == pairs
     assert {one["wrong"] for one in measured["collectives"]} == {0}
 
 
-def test_nodes_without_this_file_system_send_their_numbers_back(
-    other_cluster: Callable[..., object], tmp_path
-):
-    environment = Path(sys.executable).parent.parent
-    cluster = other_cluster(
-        "--nodes", "3", "--private-home", "--control-network",
-        env={"MUSTER_BED_VENV": str(environment)},
-    )  # fmt: skip
-    PYTHON.clear()  # each node has its own, in ~/muster
-    try:
-        flags = [*ssh_flags(cluster), "--remote-dir", "muster", "--network", "10.10.1.0/24"]
-        done = doctor(cluster, *flags, "--logs-dir", str(tmp_path))
-    finally:
-        PYTHON["MUSTER_PYTHON"] = sys.executable
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    message = rows(done.stdout)
-    assert "each run sends it first" in message["code"]
-    assert "6 of 6 connections work" in message["every pair"]
+def test_nodes_without_this_file_system_send_their_numbers_back(apart, tmp_path):
+    flags = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
+    code, out, err = doctor(apart, *flags)
+    assert code == 0, (out, err)
+    assert "each run sends it first" in rows(out)["code"]
+    assert "2 of 2 connections work" in rows(out)["every pair"]
     (run_dir,) = tmp_path.iterdir()
-    assert json.loads((run_dir / "network.json").read_text())["hosts"][2] == "node2"
+    assert read_json(run_dir / "network.json")["hosts"][1] == "node1"
 
 
 def test_a_way_that_is_closed_in_one_direction_is_named(cluster):
     closed = "ip route add unreachable 10.10.1.4/32"
     # node3 can reach node1, whose answers cannot: both ways fail, and no other
     with broken(cluster, "node1", closed, closed.replace("add", "del")):
-        done = doctor(cluster, *ssh_flags(cluster), "--quick")
-    assert done.returncode == 1
-    pairs = rows(done.stdout)["every pair"]
-    assert pairs.startswith("FAIL") and "node1 to node3" in pairs and "node3 to node1" in pairs
+        code, out, _ = doctor(cluster, "--quick")
+    pairs = rows(out)["every pair"]
+    assert code == 1 and pairs.startswith("FAIL")
+    assert "node1 to node3" in pairs and "node3 to node1" in pairs
     assert "node2" not in pairs and "is a firewall between them?" in pairs
-
-
-def test_a_link_that_is_down_is_named(other_cluster: Callable[..., object]):
-    cluster = other_cluster("--nodes", "3", "--control-network")
-    with broken(cluster, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
-        done = doctor(cluster, *ssh_flags(cluster), "--network", "10.10.1.0/24", "--quick")
-    assert done.returncode == 1
-    message = rows(done.stdout)
-    assert "no node reaches node2 (10.10.1.3)" in message["every pair"]
-    assert "node0 to node1" not in message["every pair"]
 
 
 def test_a_partition_that_is_too_small_is_told_at_once(cluster):
     flags = ["--launcher", "slurm", "--nodes", "3", "--partition", "short", "--quick"]
-    done = doctor(cluster, *flags, timeout_s=300)
-    assert done.returncode == 1
-    assert "FAIL Slurm would not take this job: " in rows(done.stdout)["reach"]
+    code, out, _ = doctor(cluster, *flags)
+    assert code == 1
+    assert "FAIL Slurm would not take this job: " in rows(out)["reach"]
 
 
-def test_one_slow_link_is_the_verdict(other_cluster: Callable[..., object], tmp_path):
+def test_a_slow_link_is_the_verdict_and_one_that_is_down_is_named(
+    other_cluster: Callable[..., object], tmp_path
+):
     # so slow that the link, and not what else the machine does, decides
-    cluster = other_cluster("--nodes", "3", "--rate", "500mbit")
+    cluster = other_cluster("--nodes", "3", "--rate", "500mbit", "--control-network")
+    network = ["--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
     limit = f"tc qdisc replace dev {INTERFACE} root tbf rate 100mbit burst 64kb latency 50ms"
     with broken(cluster, "node1", limit, f"tc qdisc del dev {INTERFACE} root"):
-        done = doctor(cluster, *ssh_flags(cluster), "--logs-dir", str(tmp_path))
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    assert re.search(
-        r"slow: .* 0\.0\d+ Gbit/s; .*; all slow pairs are with node1: look at its link",
-        done.stdout,
-    ), done.stdout  # fmt: skip
+        code, out, err = doctor(cluster, *network)
+    assert code == 0, (out, err)
+    slow = r"slow: .* 0\.0\d+ Gbit/s; .*; all slow pairs are with node1: look at its link"
+    assert re.search(slow, out), out
+    with broken(cluster, "node2", f"ip link set {INTERFACE} down", f"ip link set {INTERFACE} up"):
+        code, out, _ = doctor(cluster, *network, "--quick")
+    assert code == 1
+    pairs = rows(out)["every pair"]
+    assert "no node reaches node2 (10.10.1.3)" in pairs and "node0 to node1" not in pairs

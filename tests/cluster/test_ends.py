@@ -1,10 +1,8 @@
 """Whoever ends a run, its user or Slurm: it ends everywhere, and no run meets another's."""
 
-import json
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -12,22 +10,18 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.recoveries import slurm_daemons
 from tests.cluster.testbeds import TESTBED
-from tests.cluster.ways import Run, finish, start
+from tests.cluster.ways import SYNTHETIC, WAYS, Run, finish, losses_so_far, start
+from tests.commands import ended
 from tests.launch.submit import wait_until
-from tests.train.workers import losses
-
-WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
+from tests.train.workers import losses, read_json
 
 
 def test_the_user_stops_it(cluster, tmp_path):
-    run = Run(cluster, ways.ssh, tmp_path)
+    run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.send_signal(signal.SIGINT)
     run.ends()
-    code, _, err = run.end()
-    assert (
-        code == 75 and "stopped cleanly after step" in err + (run.run_dir / "exit.json").read_text()
-    )
-    stopped = json.loads((run.run_dir / "stopped.json").read_text())
+    assert run.end()[0] == 75 and "stopped cleanly after step" in run.exit()["message"]
+    stopped = read_json(run.run_dir / "stopped.json")
     assert stopped["why"] == "SIGINT"
     assert [path.name for path in (run.run_dir / "checkpoints").iterdir()] == [
         f"step_{stopped['step']:08d}"
@@ -35,93 +29,79 @@ def test_the_user_stops_it(cluster, tmp_path):
 
 
 def test_the_launcher_is_killed(cluster, tmp_path):
-    run = Run(cluster, ways.ssh, tmp_path)
+    run = Run(cluster, WAYS["ssh"], tmp_path)
     run.process.kill()
     run.ends()
     assert run.end()[0] == -signal.SIGKILL
 
 
-def test_a_job_is_cancelled(cluster, tmp_path):
+@pytest.fixture
+def job(cluster, tmp_path):
+    """A run that is a job, of which nothing is left."""
     run = Run(cluster, WAYS["sbatch"], tmp_path)
+    yield run
+    ways.cancel_all(cluster)
+    run.end()
+
+
+def test_a_job_is_cancelled(cluster, job):
     cluster.run("scancel", ways.running_job(cluster))
-    run.ends()
-    assert run.end()[0] != 0
-    assert wait_until((run.run_dir / "exit.json").exists)
-    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 75
-    assert (run.run_dir / "stopped.json").exists()
+    job.ends()
+    assert job.end()[0] != 0 and job.exit()["code"] == 75
+    assert (job.run_dir / "stopped.json").exists()
 
 
-def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, tmp_path):
+def test_the_first_node_of_slurm_dies_and_the_job_is_requeued(cluster, job):
     """With it the leader: all that it led ends, and Slurm starts the job again."""
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
-    job = ways.running_job(cluster)
-    for one in slurm_daemons(run, 0):
+    number = ways.running_job(cluster)
+    for one in slurm_daemons(job, 0):
         one.kill()
-    try:
-        run.ends()
-        show = ("scontrol", "show", "job", "--oneliner", job)
-        assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
-    finally:
-        end_job(run)
+    job.ends()
+    ways.wait_for_requeue(cluster, number)
 
 
-def test_slurmd_alone_dies(cluster, tmp_path):
+def test_slurmd_alone_dies(job):
     """Its tasks go on, as Slurm means them to; when Slurm gives the node up, all end."""
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
-    (slurmd,) = (one for one in slurm_daemons(run, 2) if one.name() == "slurmd")
+    (slurmd,) = (one for one in slurm_daemons(job, 2) if one.name() == "slurmd")
     slurmd.kill()
-    try:
-        time.sleep(3)
-        assert run.left() != []
-        run.ends()
-    finally:
-        end_job(run)
-
-
-def end_job(run) -> None:
-    ways.cancel_all(run.cluster)
-    finish(run.process)
+    steps = len(losses_so_far(job.run_dir))
+    assert wait_until(lambda: len(losses_so_far(job.run_dir)) > steps + 20)
+    job.ends()
 
 
 @pytest.mark.usefixtures("warm_workers")
 def test_two_runs_at_once_on_the_same_nodes(cluster, tmp_path):
     """Neither meets the other's workers, whichever way both were started."""
-    flags = ["--task", "synthetic", "--max-steps", "30", "--evaluate", "never", "--threads", "1"]
-    chosen = {"a": ways.ssh, "b": ways.ssh, "c": WAYS["sbatch"], "d": WAYS["sbatch"]}
     started = {}
-    for name, way in chosen.items():
+    for name, way in {"a": "ssh", "b": "ssh", "c": "sbatch", "d": "sbatch"}.items():
         (tmp_path / name).mkdir()
-        folder = ["--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
-        started[name] = start(cluster, way(cluster, 4, *flags, *folder))
+        more = ["--max-steps", "30", "--logs-dir", str(tmp_path / name), "--seed", str(ord(name))]
+        started[name] = start(cluster, WAYS[way](cluster, 4, *SYNTHETIC, *more))
     for name, process in started.items():
-        code, out, err = finish(process, timeout_s=300)
+        code, out, err = finish(process)
         assert code == 0, name + out + err
-    runs = [next((tmp_path / name).glob("*/config.yaml")).parent for name in chosen]
-    found = [tuple(losses(run_dir)) for run_dir in runs]
+    found = [tuple(losses(ways.only_run(tmp_path / name))) for name in started]
     assert all(len(one) == 30 for one in found)
     assert len(set(found)) == 4
 
 
-@pytest.mark.parametrize("way", WAYS)
+HOLD = """import socket, time
+with socket.create_server(("", 29777)):
+    print(flush=True)
+    time.sleep(10_000)
+"""
+
+
+@pytest.mark.parametrize("way", ["ssh", "sbatch"])
 def test_a_port_is_taken(cluster, way, tmp_path):
     """One that was asked for is an error with its name; without asking another is taken."""
-    hold = "import socket, time; s = socket.create_server(('', 29777)); print(flush=True)"
-    holder = subprocess.Popen(
-        [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c"]
-        + [f"{hold}; time.sleep(10_000)"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        holder.stdout.readline()
-        flags = ["--task", "synthetic", "--max-steps", "2", "--threads", "1"]
-        folder = ["--logs-dir", str(tmp_path), "--master-port", "29777"]
-        code, _, err = finish(start(cluster, WAYS[way](cluster, 2, *flags, *folder)))
-    finally:
+    inside = [sys.executable, TESTBED, "exec", "node0", "--", sys.executable, "-c", HOLD]
+    with ended(subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)) as holder:
+        assert holder.stdout.readline()
+        flags = [*SYNTHETIC, "--logs-dir", str(tmp_path), "--master-port", "29777"]
+        code, _, err = ways.call(cluster, WAYS[way](cluster, 2, *flags))
         for child in psutil.Process(holder.pid).children(recursive=True):
             child.kill()
-        holder.kill()
-        holder.wait()
     output = tmp_path / "job.out"
     text = err + (output.read_text() if output.exists() else "")
     assert code == 1

@@ -1,143 +1,51 @@
-"""Whatever breaks, on whichever node: the run ends everywhere, and says what broke."""
+"""Whatever breaks, on whichever node: a run names it, goes on, and in the end all of it ends."""
 
-import json
-import os
 import re
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
-from launch.runs.failure import explain
-from tests.cluster import ways
-from tests.cluster.recoveries import kill_node, link, network_of, slurm_daemons
-from tests.cluster.testbeds import REPOSITORY, Cluster
-from tests.cluster.ways import Run, Script, Trainer
-from tests.launch.submit import wait_until
+from muster import run_files
+from tests.cluster import recoveries, ways
+from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, daemons_of
+from tests.cluster.ways import WHOLE, Run, Script, losses_so_far
+from tests.launch.submit import submit
+from tests.train.workers import read_json
 
-TIMEOUT_S = 20.0  # a program's own; ranks of a busy machine are not late within it
-WAYS = {"ssh": ways.ssh, "sbatch": ways.sbatch("multinode.sh")}
-WHOLE = "WHOLE_MATRIX" in os.environ
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is done to a run, and what it says of it last."""
-
-    hit: Callable[[Run], object]
-    says: str  # a pattern
-    ways: tuple[str, ...] = tuple(WAYS)
-    trainer: str = ""  # the way in which our trainer meets it in an ordinary run; "": in none
-    script: str = ""  # the way in which a user's script meets it in an ordinary run; "": none
-    code: int = 1
-    words: tuple[str, ...] = ()  # of the script
-    before: Callable[[Cluster], object] = lambda cluster: None
-    after: Callable[[Run], object] = lambda run: None
+# What a run meets, one after the other; when the last one hits it, it may not start again.
+CHOSEN = [
+    ("ssh", "trainer", "torchrun killed, link down, agent of node 0 killed, connection cut"),
+    ("ssh", "plain script", "worker raises, agent told to end"),
+    ("sbatch", "trainer", "node lost, worker killed"),
+    ("sbatch", "script", "agent killed, worker killed"),
+    ("sbatch", "plain script", "worker stopped, worker exits"),
+]
 
 
-def tell(rank: int, how: str) -> Callable[[Run], object]:
-    return lambda run: (run.folder / f"fault_{rank}").write_text(how)
+def all_faults(way: str, program: str) -> str:
+    found = (name for name, one in FAULTS.items() if way in one.ways and program in one.programs)
+    return ", ".join(found)
 
 
-def cut_connection(run: Run) -> None:
-    below = psutil.Process(run.process.pid).children(recursive=True)
-    (client,) = (one for one in below if one.name() == "ssh" and "node2" in one.cmdline())
-    client.kill()
-
-
-GONE = r"(node2|node3) \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
-FAULTS = {
-    "a_worker_raises": Fault(tell(2, "raise"), "^ValueError: sample 17 is empty$", script="ssh"),
-    "a_worker_is_killed": Fault(
-        lambda run: run.worker(2).kill(),
-        r"rank 2 ended without a message \(killed\? out of memory\?\)",
-        code=137,
-        trainer="sbatch",
-    ),
-    "a_worker_aborts": Fault(tell(2, "abort"), "rank 2 on node2 died: Aborted", code=134),
-    "a_worker_segfaults": Fault(
-        lambda run: run.worker(2).send_signal(signal.SIGSEGV),
-        "rank 2 on node2 died: Segmentation fault",
-        code=139,
-    ),
-    "a_worker_is_stopped": Fault(
-        lambda run: run.worker(2).suspend(),
-        r"rank 2 on node2 has not come to all_reduce .* stopped by a signal \(SIGSTOP\)",
-        script="sbatch",
-        words=("--timeout-s", str(TIMEOUT_S)),
-    ),
-    "a_worker_exits": Fault(
-        tell(2, "exit"), r"^error: rank 2 on \S+: exit code 7$", script="sbatch", code=7
-    ),
-    "torchrun_is_killed": Fault(
-        lambda run: run.torchrun(1).kill(),
-        r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
-        code=137,
-        trainer="ssh",
-    ),
-    "a_supervisor_is_killed": Fault(
-        lambda run: run.agent(3).kill(),
-        r"node3 \(10\.10\.1\.4\) is gone: its agent was killed, or the node went down",
-        trainer="sbatch",
-    ),
-    "the_supervisor_of_node_0_is_killed": Fault(
-        lambda run: run.agent(0).kill(), "is gone: its agent was killed", trainer="ssh"
-    ),
-    "a_supervisor_is_told_to_end": Fault(
-        lambda run: run.agent(2).terminate(), "node2 was sent SIGTERM", script="ssh"
-    ),
-    "a_link_goes_down": Fault(link("down"), r"is its link down\?", after=link("up"), trainer="ssh"),
-    "a_node_dies": Fault(kill_node, GONE, ways=("ssh",)),
-    "a_connection_is_cut": Fault(
-        cut_connection, "node2 .* the connection to it was cut", ways=("ssh",), trainer="ssh"
-    ),
-}
-
-
-def meetings() -> list[object]:
-    """Who meets which fault: in an ordinary run the trainer, or a script, in one way; or in all."""
-    found = []
-    for name, fault in FAULTS.items():
-        for way in fault.ways:
-            if way == fault.trainer or (WHOLE and fault.trainer):
-                found.append(pytest.param(fault, way, Trainer(), id=f"{name}-trainer-{way}"))
-            if WHOLE or way == fault.script:
-                script = Script(*fault.words)
-                found.append(pytest.param(fault, way, script, id=f"{name}-script-{way}"))
-    return found
+ALL = [(way, program, all_faults(way, program)) for way in WAYS for program in PROGRAMS]
+OF_EACH = ["noticed", "stopped", "agents"]
+OF_OURS = [*OF_EACH, "imports", "rendezvous", "model", "checkpoint", "step"]
 
 
 @pytest.fixture
 def begin(cluster, tmp_path, monkeypatch):
     """Starts a run, and leaves nothing of it."""
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
-    made = []
+    begun = []
 
-    def one(way: str, program: Trainer) -> Run:
-        folder = tmp_path / "runs"
-        folder.mkdir()
-        run = Run(cluster, WAYS[way], folder, program=program)
-        run.way = way
-        made.append(run)
-        return run
+    def one(way, program, **more):
+        begun.append(recoveries.begin(cluster, way, program, tmp_path / "runs", **more))
+        return begun[-1]
 
     yield one
-    ways.cancel_all(cluster)
-    for run in made:
-        run.process.kill()
-        run.process.wait()
-        assert wait_until(lambda run=run: run.left() == [])
-
-
-def message(run) -> str:
-    """All that the user sees at the end, where it is seen."""
-    code, _, err = run.end()
-    assert code != 0
-    output = run.folder / "job.out"
-    return err + (output.read_text() if output.exists() else "")
+    for run in begun:
+        recoveries.leave_nothing(run)
 
 
 def last_words(text: str) -> str:
@@ -146,64 +54,78 @@ def last_words(text: str) -> str:
     return [line for line in text.splitlines() if line and not line.startswith(slurm)][-1]
 
 
-@pytest.mark.parametrize(("fault", "way", "program"), meetings())
-def test_what_breaks_is_named_and_all_end(cluster, begin, fault, way, program):
-    fault.before(cluster)
-    run = begin(way, program)
+@pytest.mark.parametrize(("way", "program", "faults"), ALL if WHOLE else CHOSEN)
+def test_what_breaks_is_named_and_the_run_goes_on_or_ends(begin, tmp_path, way, program, faults):
+    *met, last = [FAULTS[name] for name in faults.split(", ")]
+    run = begin(way, PROGRAMS[program](), restarts=len(met))
+    records = [recoveries.recover(run, fault) for fault in met]
     try:
-        fault.hit(run)
+        last.hit(run)
         run.ends()
     finally:
-        fault.after(run)
-    text = message(run)
-    end = json.loads((run.run_dir / "exit.json").read_text())
-    assert re.search(fault.says, last_words(text)), text
-    assert re.search(fault.says, end["message"].splitlines()[-1]), end
-    assert end["code"] == fault.code
-    if isinstance(program, Script):
-        return
-    assert "Traceback" not in text
+        last.after(run)
+    assert run.end()[0] != 0
+    ends = [read_json(run.run_dir / f"attempts/{number}/exit.json") for number in range(len(met))]
+    for fault, end in zip([*met, last], [*ends, run.exit()], strict=True):
+        assert re.search(fault.says, end["message"].splitlines()[-1]), end
+        assert end["code"] == fault.code
+        assert end["message"].splitlines()[-1] in run.printed()
+    assert re.search(last.says, last_words(run.printed())), run.printed()
+    if program == "trainer":
+        assert "Traceback" not in run.printed()
+        assert_as_if_nothing_was_lost(run, tmp_path)
+    back = "first output" if program == "plain script" else "step [0-9]+ again"
+    for record in records:
+        parts = record["parts_s"]
+        assert list(parts) == (OF_OURS if program == "trainer" else [*OF_EACH, "program"])
+        assert record["total_s"] == pytest.approx(sum(parts.values()), abs=0.01)
+        shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+        line = f"attempt {record['attempt']}: {back} after {record['total_s']:.1f} s: {shown}"
+        assert re.search(f"^{line}$", run.printed(), re.MULTILINE), run.printed()
 
 
-def chosen(way: str) -> list[str]:
-    """In an ordinary run one way is enough for a script."""
-    return list(WAYS) if WHOLE else [way]
+def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
+    """Each attempt has had the nodes that there were, and all of them the losses of one run."""
+    attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
+    nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
+    went_on = re.findall(
+        r"^restart \d+ of \d+: (\d) nodes go on from the last", run.printed(), re.M
+    )
+    assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
+    found: dict[int, float] = {}
+    for folder in attempts:
+        found |= losses_so_far(folder)
+    whole = ["--nodes", "2", "--max-steps", str(max(found)), "--logs-dir", str(logs)]
+    words = PROGRAMS["trainer"]().words(logs)
+    code, _, err = submit("--launcher", "local", *whole, *words, "--run-id", "whole")
+    assert code == 0, err
+    assert found == pytest.approx(losses_so_far(logs / "whole"), abs=1e-5)
 
 
-def stop(run: Run) -> None:
-    """Without the SIGKILL that scancel alone has follow after KillWait, here 10 s."""
-    if run.way == "ssh":
-        run.process.terminate()
-    else:
-        run.cluster.run("scancel", "--signal=TERM", ways.running_job(run.cluster))
+def of_a_script(run: Run) -> dict:
+    """Its end, by SIGTERM, after it has saved."""
+    run.ends()
+    assert run.end()[0] != 0 and (run.folder / "saved").read_text() == "all of it"
+    assert run.exit()["code"] == 128 + signal.SIGTERM
+    return run.exit()
 
 
-@pytest.mark.parametrize("way", chosen("sbatch"))
-def test_a_script_that_catches_sigterm_saves(begin, way):
+@pytest.mark.parametrize("way", list(WAYS) if WHOLE else ["sbatch"])
+def test_a_script_that_catches_sigterm_saves(cluster, begin, way):
     run = begin(way, Script("--saves"))
-    stop(run)
-    run.ends()
-    message(run)
-    assert (run.folder / "saved").read_text() == "all of it"
-    assert wait_until((run.run_dir / "exit.json").exists)
-    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 128 + signal.SIGTERM
+    if way == "ssh":
+        run.process.terminate()
+    else:  # without the SIGKILL that scancel alone has follow after KillWait, here 10 s
+        cluster.run("scancel", "--signal=TERM", ways.running_job(cluster))
+    of_a_script(run)
 
 
-@pytest.mark.skipif(not WHOLE, reason="two minutes: make test-all")
+@ways.whole_matrix
 def test_a_script_that_catches_sigterm_saves_before_the_time_is_up(begin, monkeypatch):
-    submit = WAYS["sbatch"]
-
-    def two_minutes(*given):
-        argv = submit(*given)
-        script = argv.index(str(REPOSITORY / "slurm" / "multinode.sh"))
-        return [*argv[:script], "--time=2", *argv[script:]]
-
-    monkeypatch.setitem(globals(), "WAYS", {"sbatch": two_minutes})
-    run = begin("sbatch", Script("--saves"))
-    run.ends()
-    assert (run.folder / "saved").read_text() == "all of it"
-    assert last_words(message(run)).endswith("the time of its job is nearly up")
-    assert json.loads((run.run_dir / "exit.json").read_text())["code"] == 128 + signal.SIGTERM
+    monkeypatch.setitem(ways.PYTHON, "SBATCH_TIMELIMIT", "2")
+    assert of_a_script(begin("sbatch", Script("--saves")))["message"].endswith(
+        "the time of its job is nearly up"
+    )
 
 
 @pytest.fixture
@@ -215,34 +137,22 @@ def small_node(cluster):
     except OSError as error:
         pytest.skip(f"no memory cgroup can be made here: {error.strerror}")
     place = cluster.exec("node2", "readlink", "/proc/self/ns/net").stdout.strip()
-    for one in psutil.process_iter():
-        if one.name() in ("slurmd", "sshd") and network_of(one.pid) == place:
-            (folder / "cgroup.procs").write_text(str(one.pid))
+    for one in daemons_of(place, "slurmd", "sshd"):
+        (folder / "cgroup.procs").write_text(str(one.pid))
     yield folder
     for pid in (folder / "cgroup.procs").read_text().split():
         (folder.parent / "cgroup.procs").write_text(pid)
     folder.rmdir()
 
 
-@pytest.mark.parametrize("way", chosen("ssh"))
-def test_a_script_that_eats_all_memory(begin, way, small_node):
+@pytest.mark.parametrize("way", list(WAYS) if WHOLE else ["ssh"])
+def test_a_script_that_eats_all_memory(small_node, begin, way):
     run = begin(way, Script())
     used = int((small_node / "memory.usage_in_bytes").read_text())
     (small_node / "memory.limit_in_bytes").write_text(str(used + 200_000_000))
-    tell(2, "eat")(run)
+    (run.folder / "fault_2").write_text("eat")
     run.ends()
+    run.end()
     says = "rank 2 ended without a message (out of memory on node2: the kernel killed it for that)"
-    assert says in last_words(message(run))
-    assert says in json.loads((run.run_dir / "exit.json").read_text())["message"]
-
-
-@pytest.mark.parametrize("program", [Trainer(), Script()] if WHOLE else [Trainer()])
-def test_a_node_of_slurm_dies(begin, program):
-    """slurmd and the step's supervisor, as when its node goes down; the job is Slurm's to end."""
-    run = begin("sbatch", program)
-    daemons = slurm_daemons(run, 2)
-    assert {one.name() for one in daemons} == {"slurmd", "slurmstepd"}
-    for one in daemons:
-        one.kill()
-    run.ends()
-    assert re.search(GONE, explain(run.run_dir, 4, 1).text)
+    assert says in last_words(run.printed())
+    assert says in run.exit()["message"]

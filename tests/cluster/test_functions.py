@@ -9,7 +9,6 @@ import pytest
 
 import muster
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY
 
 SCRIPT = """
 import json, os, signal, sys, time
@@ -21,7 +20,7 @@ def work(number):
     dist.init_process_group("gloo")
     total = torch.tensor([float(number * dist.get_rank())])
     dist.all_reduce(total)
-    if number == 13 and dist.get_rank() == 5:
+    if number == 13 and dist.get_rank() == 3:
         raise ValueError("sample 17 is empty")
     dist.barrier()
     return total, dist.get_rank(), os.environ["KEY"]
@@ -32,62 +31,55 @@ def wait():
 
 if __name__ == "__main__":
     flags = json.loads(sys.argv[2])
-    if sys.argv[1] == "results":
-        job = muster.launch(work, 2, env={"KEY": "mine"}, **flags)
-        found = [(total.item(), rank, key) for total, rank, key in job.results(timeout_s=300)]
-        print(json.dumps(found))
-    elif sys.argv[1] == "failure":
-        try:
-            muster.launch(work, 13, env={"KEY": "mine"}, **flags).results(timeout_s=300)
-        except muster.RunFailed as error:
-            print(json.dumps([error.rank, error.host, str(error), repr(error.__cause__)]))
-    else:
+    if sys.argv[1] == "die":
         job = muster.launch(wait, **flags)
         with open("run_dir", "w") as file:
             file.write(str(job.run_dir))
         os.kill(os.getpid(), signal.SIGKILL)
+    job = muster.launch(work, 2, env={"KEY": "mine"}, **flags)
+    print(json.dumps([(total.item(), *more) for total, *more in job.results(timeout_s=300)]))
+    try:
+        muster.launch(work, 13, env={"KEY": "mine"}, **flags).results(timeout_s=300)
+    except muster.RunFailed as error:
+        print(json.dumps([error.rank, error.host, str(error), repr(error.__cause__)]))
 """
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "script.py").write_text(SCRIPT)
-    return tmp_path / "project"
+def run(project):
+    """Runs the script, to its end."""
+    (project / "script.py").write_text(SCRIPT)
+
+    def run(cluster, what: str, way: str, nodes: int, **flags: object) -> tuple[int, str, str]:
+        flags |= {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
+        if way == "ssh":
+            flags |= {"hosts": cluster.hosts[:nodes], "ssh_config": str(cluster.ssh_config)}
+        return ways.call(cluster, [sys.executable, "script.py", what, json.dumps(flags)], project)
+
+    return run
 
 
-def flags_of(cluster, way: str, nodes: int = 4) -> dict[str, object]:
-    more = {"launcher": "slurm", "time": 10}
-    if way == "ssh":
-        hosts, config = cluster.hosts[:nodes], str(cluster.ssh_config)
-        more = {"launcher": "ssh", "hosts": hosts, "ssh_config": config}
-    return {"nodes": nodes, "nproc_per_node": 2, **more}
-
-
-def run(cluster, project: Path, what: str, flags: dict[str, object]) -> tuple[int, str, str]:
-    argv = [sys.executable, "script.py", what, json.dumps(flags)]
-    return ways.finish(ways.start(cluster, argv, project), timeout_s=300)
+def assert_results(done: tuple[int, str, str], ranks: int) -> None:
+    """What all ranks have returned, and what one of them has raised."""
+    code, out, err = done
+    assert code == 0, err
+    results, (rank, host, text, cause) = map(json.loads, out.splitlines())
+    total = 2 * sum(range(ranks))
+    assert results == [[total, one, "mine"] for one in range(ranks)]
+    assert (rank, host) == (3, "node1")
+    assert cause == "ValueError('sample 17 is empty')"
+    assert text.startswith("rank 3 on node1: ValueError: sample 17 is empty\n\nIn the worker:")
 
 
 @pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_results_and_the_exception_of_eight_ranks(cluster, project, way):
-    flags = flags_of(cluster, way)
-    code, out, err = run(cluster, project, "results", flags)
-    assert code == 0, err
-    assert json.loads(out) == [[56.0, rank, "mine"] for rank in range(8)]
-    code, out, err = run(cluster, project, "failure", flags)
-    assert code == 0, err
-    rank, host, text, cause = json.loads(out)
-    assert (rank, host) == (5, "node2")
-    assert cause == "ValueError('sample 17 is empty')"
-    assert text.startswith("rank 5 on node2: ValueError: sample 17 is empty\n\nIn the worker:")
+def test_results_and_the_exception_of_eight_ranks(cluster, run, way):
+    assert_results(run(cluster, "results", way, 4), 8)
 
 
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_results_are_there_after_their_process_was_killed(cluster, project, way, monkeypatch):
-    flags = {**flags_of(cluster, way, nodes=2), "workers": "manual"}
-    code, _, err = run(cluster, project, "die", flags)
+def test_results_are_there_after_their_process_was_killed(cluster, run, project, way, monkeypatch):
+    code, _, err = run(cluster, "die", way, 2, workers="manual")
     assert code == -signal.SIGKILL, err
     for name, value in ways.environment(cluster).items():
         monkeypatch.setenv(name, value)
@@ -96,14 +88,7 @@ def test_results_are_there_after_their_process_was_killed(cluster, project, way,
     assert job.status().word == "done"
 
 
-def test_nodes_with_disks_of_their_own_send_results_home(other_cluster, project, monkeypatch):
-    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # the nodes' own environment
-    venv = str(REPOSITORY / ".venv")
-    cluster = other_cluster("--nodes", "2", "--private-home", env={"MUSTER_BED_VENV": venv})
-    code, out, err = run(cluster, project, "results", flags_of(cluster, "ssh", nodes=2))
-    assert code == 0, err
-    assert json.loads(out) == [[12.0, rank, "mine"] for rank in range(4)]
-    run_dirs = [path for path in (project / "logs").iterdir() if path.is_dir()]
-    assert [oct(path.stat().st_mode & 0o777) for path in run_dirs[0].glob("results/*.pkl")] == [
-        "0o600"
-    ] * 4
+def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):
+    assert_results(run(apart, "results", "ssh", 2), 4)
+    kept = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]
+    assert set(kept) == {"0o600"} and len(kept) >= 4

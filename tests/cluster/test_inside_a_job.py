@@ -1,25 +1,19 @@
 """Inside a job that somebody holds, a run has that job's nodes, and leaves the job as it was."""
 
-import json
 import os
 import re
 import shlex
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.cluster import ways
-from tests.cluster.testbeds import REPOSITORY, Cluster
-from tests.cluster.ways import Run, finish, start
+from tests.cluster.testbeds import Cluster
+from tests.cluster.ways import DOCTOR, SHORT, Run, finish, start, whole_matrix
 from tests.launch.submit import SUBMIT, wait_until
-from tests.train.workers import losses
+from tests.train.workers import losses, read_json
 
-FLAGS = ["--task", "synthetic", "--max-steps", "3", "--evaluate", "never", "--threads", "1"]
-DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
-WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
 
 
@@ -29,7 +23,7 @@ def submit(*flags: str) -> str:
 
 def in_shell(cluster: Cluster, *lines: str) -> tuple[int, str, str]:
     """Commands in a shell of salloc, which has four nodes."""
-    return finish(start(cluster, ["salloc", "--nodes=4", "bash", "-c", "\n".join(lines)]))
+    return ways.call(cluster, ["salloc", "--nodes=4", "bash", "-c", "\n".join(lines)])
 
 
 def jobs_queued(cluster: Cluster) -> list[str]:
@@ -44,7 +38,7 @@ def ids(cluster: Cluster) -> set[str]:
 def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
     """All of them, or fewer; what only a new job could have is refused, and none is queued."""
     before = ids(cluster)
-    flags = [*FLAGS, "--logs-dir", str(tmp_path)]
+    flags = [*SHORT, "--logs-dir", str(tmp_path)]
     code, out, err = in_shell(
         cluster,
         submit(*flags, "--run-id", "all") + " || exit 91",
@@ -62,9 +56,9 @@ def test_a_shell_of_salloc_has_its_nodes_used(cluster, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "two"]
     for name, nodes in (("all", 4), ("two", 2)):
         agents = sorted((tmp_path / name / "agents").glob("node_?????.json"))
-        found = [json.loads(path.read_text())["node"] for path in agents]
-        assert found == [f"node{index}" for index in range(nodes)]
-        assert len(losses(tmp_path / name)) == 3
+        hosts = [read_json(path)["node"] for path in agents]
+        assert hosts == [f"node{index}" for index in range(nodes)]
+        assert len(losses(tmp_path / name)) == 4
     assert len(ids(cluster) - before) == 1  # Slurm forgets older ones meanwhile
 
 
@@ -73,37 +67,32 @@ def test_a_step_that_holds_all_cores_of_its_node_is_not_waited_for(cluster, tmp_
     """As `srun --pty bash` does, in a script of the user's."""
     script = tmp_path / "job.sh"
     step = ["srun", "--nodes=1", "--ntasks=1", "--cpus-per-task=8", "--mem=500", "--exact"]
-    run = submit(*FLAGS, "--nodes", "2", "--logs-dir", str(tmp_path), "--run-id", "run")
+    run = submit(*SHORT, "--nodes", "2", "--logs-dir", str(tmp_path), "--run-id", "run")
     script.write_text(f"#!/bin/bash\n{shlex.join(step)} {run}\n")
-    output = tmp_path / "out"
     asked = ["--nodes=3", "--ntasks-per-node=1", "--cpus-per-task=8", "--mem=500"]
-    argv = [*ways.SBATCH, *asked, f"--output={output}", str(script)]
+    argv = [*ways.SBATCH, *asked, f"--output={tmp_path / 'out'}", str(script)]
     try:
-        code, out, err = finish(start(cluster, argv, cwd=REPOSITORY))
+        code, _, err = ways.call(cluster, argv)
     finally:
         ways.cancel_all(cluster)
-    assert code == 0, out + err + output.read_text()
-    assert "on 2 of its 3 nodes: node0, node1; " in output.read_text()
-    assert len(losses(tmp_path / "run")) == 3
+    output = (tmp_path / "out").read_text()
+    assert code == 0, err + output
+    assert "on 2 of its 3 nodes: node0, node1; " in output
+    assert len(losses(tmp_path / "run")) == 4
 
 
 @pytest.fixture
-def held(cluster):
-    """A job of four nodes, as a shell in it sees it."""
+def held(cluster, monkeypatch):
+    """A job of four nodes, as a shell in it sees it, with a step beside the run's."""
     done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
     (job_id,) = re.findall(r"Granted job allocation (\d+)", done.stderr)
-    other = start_step(cluster, job_id)
-    ways.PYTHON["SLURM_JOB_ID"] = job_id
+    step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
+    other = start(cluster, [*step, "sleep", "10000"])
+    monkeypatch.setitem(ways.PYTHON, "SLURM_JOB_ID", job_id)
     yield job_id
     assert other.poll() is None, "a step that was not the run's has ended with it"
-    del ways.PYTHON["SLURM_JOB_ID"]
     ways.cancel_all(cluster)
     finish(other)
-
-
-def start_step(cluster: Cluster, job_id: str):
-    step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
-    return start(cluster, [*step, "sleep", "10000"])
 
 
 def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -115,31 +104,28 @@ def steps_of(cluster: Cluster, job_id: str) -> list[str]:
     return cluster.run(*argv).stdout.split()
 
 
-def jobs(cluster: Cluster, folder: Path, verb: str) -> str:
-    return cluster.run(sys.executable, JOBS, "--logs-dir", str(folder), verb).stdout
-
-
 def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, monkeypatch):
     # with which `python -m` finds nothing in the folder that it is started in
     monkeypatch.setitem(ways.PYTHON, "PYTHONSAFEPATH", "1")
     run = Run(cluster, in_held_job, tmp_path)
-    assert f"{run.run_dir.name}: running (in job {held}; led by" in jobs(
-        cluster, tmp_path, "status"
-    )
+    logs, name = ["--logs-dir", str(tmp_path)], run.run_dir.name
+    status = ways.jobs(cluster, *logs, "status")
+    assert f"{name}: running (in job {held}; led by" in status
     os.killpg(run.process.pid, signal.SIGINT)
     run.ends()
     code, out, err = run.end()
     assert code == 75 and "; Ctrl-C again ends it at once" in out, out + err
     assert err.splitlines()[-1].startswith("stopped cleanly after step ")
     assert err.count("stopped cleanly after step ") == 1
-    assert jobs(cluster, tmp_path, "status").startswith(f"{run.run_dir.name}: stopped (")
+    assert ways.jobs(cluster, *logs, "status").startswith(f"{name}: stopped (")
     assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
 
 
-@WHOLE_MATRIX
+@whole_matrix
 def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
     run = Run(cluster, in_held_job, tmp_path / "cancelled")
-    assert jobs(cluster, tmp_path / "cancelled", "cancel").endswith(": stopped\n")
+    logs = ["--logs-dir", str(tmp_path / "cancelled")]
+    assert ways.jobs(cluster, *logs, "cancel").endswith(": stopped\n")
     assert run.end()[0] == 75 and run.left() == []
     assert held in {job.split()[0] for job in jobs_queued(cluster) if "JobState=RUNNING" in job}
     killed = Run(cluster, in_held_job, tmp_path / "killed")

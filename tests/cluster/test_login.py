@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.cluster.laptops import HOME
+from tests.cluster.laptops import HOME, LOCAL
 from tests.cluster.testbeds import REPOSITORY
 
 # What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
@@ -40,9 +41,6 @@ if __name__ == "__main__":
 """
 
 
-LOCAL = ("--launcher", "local", "--workers", "manual")
-
-
 def test_it_is_a_laptop(laptop):
     laptop.remote.mkdir()
     (laptop.remote / "of-the-nodes").touch()
@@ -56,60 +54,41 @@ def test_it_is_a_laptop(laptop):
     assert "Network is unreachable" in laptop.call(sys.executable, "-c", reach).stderr
 
 
-def test_nodes_behind_it_by_ssh_and_a_run_comes_home(laptop, cluster):
-    (laptop.project / "t.py").write_text("import os; print('rank', os.environ['RANK'])\n")
-    hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
-    words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--", "t.py"]
-    run = laptop.run(*words)
-    assert run.returncode == 0, run.stderr
-    assert "rank 0" in run.stdout and "rank 1" in run.stdout and "sending Muster" in run.stderr
-    status = laptop.known("jobs", "status", laptop.run_id)
-    assert f"{laptop.run_id}: done" in status.stdout, status.stderr
-    waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
-    assert json.loads(waited.stdout.splitlines()[-1])["kind"] == "ended", waited.stderr
-    fetched = laptop.known("jobs", "fetch", laptop.run_id, "--to", "home")
-    assert fetched.returncode == 0, fetched.stderr
-    end = json.loads((laptop.project / "home" / laptop.run_id / "exit.json").read_text())
-    assert end["code"] == 0
-
-
-def test_a_run_that_is_left_to_itself_is_waited_for_and_followed(laptop, cluster):
-    (laptop.project / "t.py").write_text("import sys; print('begun'); sys.exit(7)\n")
+def test_nodes_behind_it_by_ssh_and_a_run_that_is_left_to_itself_comes_home(laptop, cluster):
     hosts = ["--launcher", "ssh", "--hosts", "node1,node2", "--ssh-config", str(cluster.ssh_config)]
     words = ["--run-id", laptop.run_id, *hosts, "--workers", "manual", "--detach", "--json"]
-    run = laptop.run(*words, "--", "t.py")
-    assert run.returncode == 0 and json.loads(run.stdout.splitlines()[0])["kind"] == "submitted", (
-        run.stderr
-    )
+    run = laptop.run("import sys; print('begun'); sys.exit(7)\n", *words)
+    assert "sending Muster" in run.stderr
+    assert json.loads(run.stdout.splitlines()[0])["kind"] == "submitted"
     waited = laptop.known("jobs", "wait", laptop.run_id, "--json")
     ended = json.loads(waited.stdout.splitlines()[-1])
     assert waited.returncode == ended["exit_code"] == 7, waited.stderr
     assert (ended["kind"], ended["cause"]) == ("ended", "program")
     assert "node1.0| begun" in laptop.known("jobs", "logs", laptop.run_id, "-f").stdout
+    status = laptop.known("jobs", "status", laptop.run_id)
+    assert f"{laptop.run_id}: failed" in status.stdout, status.stderr
+    fetched = laptop.known("jobs", "fetch", laptop.run_id, "--to", "home")
+    assert fetched.returncode == 0, fetched.stderr
+    end = json.loads((laptop.project / "home" / laptop.run_id / "exit.json").read_text())
+    assert end["code"] == 7
 
 
 def test_only_what_changed_is_sent_and_what_is_gone_here_goes_there(laptop):
     (laptop.project / "gone.py").write_text("")
     (laptop.project / "a name\nwith a line").write_text("kept")
-    (laptop.project / "t.py").write_text("from pathlib import Path; Path('made').touch()\n")
-    flags = (*LOCAL, "--", "t.py")
-    assert laptop.run(*flags).returncode == 0
+    laptop.run("from pathlib import Path; Path('made').touch()\n", *LOCAL)
     (copy,) = (laptop.remote / "projects").iterdir()
     (laptop.project / "gone.py").unlink()
-    (laptop.project / "t.py").write_text("import sys; sys.exit(7)\n")
-    again = laptop.run(*flags)
-    assert again.returncode == 7, again.stderr
+    again = laptop.run("import sys; sys.exit(7)\n", *LOCAL, code=7)
     assert "sending Muster" not in again.stderr
     names = {path.name for path in copy.iterdir()}
     assert "gone.py" not in names and {"a name\nwith a line", "made", "t.py"} <= names
 
 
 def test_a_job_of_slurm_and_values_of_env(laptop):
-    (laptop.project / "t.py").write_text("import os; print(os.environ['SECRET'], end='!\\n')\n")
     laptop.env["SECRET"] = "of $HOME"
     flags = ("--launcher", "slurm", "--nodes", "2", "--workers", "manual", "--env", "SECRET")
-    run = laptop.run(*flags, "--", "t.py")
-    assert run.returncode == 0, run.stderr
+    run = laptop.run("import os; print(os.environ['SECRET'], end='!\\n')\n", *flags)
     assert "of $HOME!" in run.stdout
     texts = [path.read_text() for path in laptop.session().iterdir() if path.name != "out"]
     assert not any("of $HOME" in text for text in texts)
@@ -120,11 +99,9 @@ def test_a_full_disk_there_is_named(laptop, cluster):
     small = ("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(laptop.remote))
     assert cluster.exec("node0", *small).returncode == 0
     try:
-        (laptop.project / "t.py").touch()
-        run = laptop.run(*LOCAL, "--", "t.py")
+        run = laptop.run("", *LOCAL, code=1)
     finally:
         cluster.exec("node0", "umount", "--lazy", str(laptop.remote))
-    assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
     assert last.startswith("error: root@node0: ") and str(laptop.remote) in last
     assert "No space left" in last and "make room there, or name a folder" in last
@@ -132,14 +109,10 @@ def test_a_full_disk_there_is_named(laptop, cluster):
 
 def test_two_laptops_at_once(new_laptop):
     laptops = [new_laptop(0), new_laptop(1)]
-    for laptop in laptops:
-        (laptop.project / "t.py").write_text("print('done')\n")
-    flags = ("--launcher", "slurm", "--nodes", "1", "--workers", "manual", "--", "t.py")
-    runs = [laptop.start("run", *flags) for laptop in laptops]
-    for run in runs:
-        out, err = run.communicate(timeout=300)
-        assert run.returncode == 0, err
-        assert "done" in out
+    flags = ("--launcher", "slurm", "--nodes", "1", "--workers", "manual")
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda one: one.run("print('done')\n", *flags), laptops))
+    assert all("done" in run.stdout for run in runs)
     (version,) = (laptops[0].remote / "versions").iterdir()
     assert not version.name.startswith(".")
 
@@ -153,10 +126,8 @@ def test_a_passphrase_is_asked_for_once(laptop):
     laptop.ssh_config.write_text(laptop.ssh_config.read_text().replace("BatchMode yes", ""))
     laptop.env |= {"SSH_ASKPASS": str(HOME / "ask"), "SSH_ASKPASS_REQUIRE": "force"}
     laptop.env["SSH_AUTH_SOCK"] = ""
-    (laptop.project / "t.py").write_text("print('in')\n")
     for _ in range(2):
-        run = laptop.run(*LOCAL, "--", "t.py")
-        assert run.returncode == 0, run.stderr
+        laptop.run("print('in')\n", *LOCAL)
     assert (laptop.home / "asked").read_text() == "\n"
 
 

@@ -3,7 +3,6 @@
 The course's command line has no address in it: each rank finds out where rank 0 is, or refuses.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from tests.cluster.ways import cancel_all
 from tests.preload import interpreter
 from tests.required import missing
 from tests.train.tasks.vision.files import write_cifar
+from tests.train.workers import read_json
 
 NETWORK = "10.10.1.0/24"  # of the testbed's nodes
 ALL = ["--host", "node0,node1,node2,node3", "-np", "4"]
@@ -23,14 +23,9 @@ SHORT = "--device cpu --threads 1 --run-id run --max-steps 2".split()
 SYNTHETIC = ["-m", "train.worker", "--task", "synthetic", "--evaluate", "never", *SHORT]
 
 
-@pytest.fixture(scope="module")
-def cifar(tmp_path_factory) -> Path:
-    return write_cifar(tmp_path_factory.mktemp("cifar"))
-
-
 @pytest.fixture
-def mpirun(cluster, tmp_path):
-    """mpirun on the box, or on a node, to its end; its words come first, then Python's."""
+def words(cluster, tmp_path) -> list[str]:
+    """mpirun with what it has to be told of the testbed."""
     if not shutil.which("mpirun"):
         missing("no mpirun: apt-get install openmpi-bin")
     settings = {
@@ -42,20 +37,26 @@ def mpirun(cluster, tmp_path):
     words = ["mpirun", "--allow-run-as-root"]
     for name, value in settings.items():
         words += ["--mca", name, value]
+    return words
+
+
+@pytest.fixture
+def mpirun(cluster, words):
+    """mpirun on the box, or on a node, to its end; its words come first, then Python's."""
     clean = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
 
     def run(mpi: list[str], program: list[str], node: str | None = None):
         argv = [*words, *mpi, interpreter(), *program]
         if node is not None:
-            return cluster.exec(node, *argv, timeout_s=300)
+            return cluster.exec(node, *argv)
         return subprocess.run(argv, env=clean, capture_output=True, text=True, timeout=300)
 
     return run
 
 
-def course(cifar: Path, logs: Path, *more: str) -> list[str]:
-    where = ["--data-dir", str(cifar), "--logs-dir", str(logs)]
-    return ["train/main.py", *where, *SHORT, "--batch-size=20", "--evaluate=never", *more]
+def course(folder: Path) -> list[str]:
+    where = ["--data-dir", str(write_cifar(folder)), "--logs-dir", str(folder / "logs")]
+    return ["train/main.py", *where, *SHORT, "--batch-size=20", "--evaluate=never"]
 
 
 def ended_well(done: subprocess.CompletedProcess[str]) -> None:
@@ -64,11 +65,11 @@ def ended_well(done: subprocess.CompletedProcess[str]) -> None:
 
 def addresses(logs: Path) -> dict[str, str]:
     """Of each host, the one that it had with the others; there was one run, of four ranks."""
-    assert json.loads((logs / "run" / "summary.json").read_text())["world_size"] == 4
+    assert read_json(logs / "run" / "summary.json")["world_size"] == 4
     assert len(list((logs / "run" / "metrics").iterdir())) == 4
     found = {}
     for path in (logs / "run" / "environment").iterdir():
-        about = json.loads(path.read_text())
+        about = read_json(path)
         own = about["interfaces"][about["gloo_interface"]]["addresses"]
         found[about["host"]] = own[0]
     return found
@@ -78,13 +79,13 @@ NODES = {f"node{index}": f"10.10.1.{index + 1}" for index in range(4)}
 
 
 @pytest.mark.parametrize("node", [None, "node1"], ids=["from the box", "from one of the nodes"])
-def test_the_courses_line_on_four_nodes(mpirun, cifar, tmp_path, node):
-    ended_well(mpirun(ALL, course(cifar, tmp_path / "logs"), node=node))
+def test_the_courses_line_on_four_nodes(mpirun, tmp_path, node):
+    ended_well(mpirun(ALL, course(tmp_path), node=node))
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_four_ranks_of_one_node(mpirun, cifar, tmp_path):
-    ended_well(mpirun(["--host", "node2:4", "-np", "4"], course(cifar, tmp_path / "logs")))
+def test_four_ranks_of_one_node(mpirun, tmp_path):
+    ended_well(mpirun(["--host", "node2:4", "-np", "4"], course(tmp_path)))
     assert addresses(tmp_path / "logs") == {"node2": "127.0.0.1"}
 
 
@@ -104,38 +105,29 @@ def test_where_rank_0_has_been_put_elsewhere_its_address_is_asked_for(mpirun, tm
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_an_mpirun_inside_a_job(cluster: Cluster, tmp_path, mpirun):
+@pytest.fixture
+def in_job(cluster: Cluster):
+    """Runs a command of Slurm's, to its end."""
+    yield lambda *argv: ended_well(cluster.run(*argv))
+    cancel_all(cluster)
+
+
+def test_an_mpirun_inside_a_job(in_job, words, tmp_path):
     """It starts its daemons by srun, whose variables say nothing of the program's ranks."""
-    logs, temporary = tmp_path / "logs", tmp_path / "mpi"
-    words = ["--allow-run-as-root", "--mca", "oob_tcp_if_include", NETWORK]
-    words += ["--mca", "orte_tmpdir_base", str(temporary), "--map-by", "node"]
-    program = [interpreter(), *SYNTHETIC, "--logs-dir", str(logs)]
-    try:
-        job = ["salloc", "--nodes=4", "--ntasks=4"]
-        ended_well(cluster.run(*job, "mpirun", *words, *program, timeout_s=300))
-    finally:
-        cancel_all(cluster)
-    assert addresses(logs) == NODES
-
-
-def test_plain_srun(cluster: Cluster, tmp_path):
     program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
-    argv = ["srun", f"--chdir={REPOSITORY}", "-n4", *program]
-    try:
-        ended_well(cluster.run(*argv, timeout_s=300))
-    finally:
-        cancel_all(cluster)
+    in_job("salloc", "--nodes=4", "--ntasks=4", *words, "--map-by", "node", *program)
+    assert addresses(tmp_path / "logs") == NODES
+
+
+def test_plain_srun(in_job, tmp_path):
+    program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
+    in_job("srun", f"--chdir={REPOSITORY}", "-n4", *program)
     found = addresses(tmp_path / "logs")
     assert found.items() <= NODES.items() or list(found.values()) == ["127.0.0.1"]
 
 
-def test_a_shell_of_a_job_and_a_step_of_one_task_are_alone(cluster: Cluster, tmp_path):
+def test_a_shell_of_a_job_and_a_step_of_one_task_are_alone(in_job, tmp_path):
     program = [interpreter(), *SYNTHETIC, "--sync", "single", "--logs-dir"]
-    try:
-        for name, step in (("shell", []), ("step", ["srun", "--ntasks=1", "--nodes=1"])):
-            argv = ["salloc", "--nodes=2", "--ntasks=4", *step, *program, str(tmp_path / name)]
-            ended_well(cluster.run(*argv, timeout_s=300))
-            summary = json.loads((tmp_path / name / "run" / "summary.json").read_text())
-            assert summary["world_size"] == 1
-    finally:
-        cancel_all(cluster)
+    for name, step in (("shell", []), ("step", ["srun", "--ntasks=1", "--nodes=1"])):
+        in_job("salloc", "--nodes=2", "--ntasks=4", *step, *program, str(tmp_path / name))
+        assert read_json(tmp_path / name / "run" / "summary.json")["world_size"] == 1

@@ -1,6 +1,5 @@
 """Networks as they are elsewhere: two cards in one, IPv6; and more nodes than a few."""
 
-import json
 import re
 import shutil
 import socket
@@ -16,13 +15,12 @@ from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import ways
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import finish, start
-from tests.train.workers import losses
+from tests.cluster.ways import MANUAL, SHORT, finish, start
+from tests.commands import ended
+from tests.train.workers import losses, read_json
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
-FLAGS = ["--task", "synthetic", "--max-steps", "4", "--evaluate", "never", "--threads", "1"]
-PATIENCE_S = 600  # far more than it takes where nothing else runs
 # Each worker stays until all have come.
 MEETS = """#!/bin/sh
 touch "$1/$RANK"
@@ -30,23 +28,17 @@ until [ "$(ls "$1" | wc -l)" -eq "$WORLD_SIZE" ]; do sleep 0.2; done
 """
 
 
-def ssh(cluster: Cluster, hosts: object, folder: Path, *flags: str) -> tuple[int, str, str]:
-    own = ["--ssh-config", str(cluster.ssh_config), *FLAGS, "--logs-dir", str(folder)]
-    return finish(start(cluster, [ways.SSH, str(hosts), *own, *flags]), PATIENCE_S)
-
-
 def workers_that_meet(cluster: Cluster, hosts: str, folder: Path, per_node: int) -> int:
     """How many workers of a program without torch there are at once."""
     project, met = folder / "project", folder / "met"
-    for one in (project, met):
-        one.mkdir()
+    project.mkdir()
+    met.mkdir()
     (project / "meets.sh").write_text(MEETS)
     (project / "meets.sh").chmod(0o755)
-    flags = ["--ssh-config", str(cluster.ssh_config), "--logs-dir", str(folder / "logs")]
-    flags += ["--run-id", "run", "--workers", "manual", "--nproc-per-node", str(per_node)]
-    argv = [ways.SSH, hosts, *flags, "--", "./meets.sh", str(met)]
-    code, out, err = finish(start(cluster, argv, project), PATIENCE_S)
-    assert code == 0, out + err
+    flags = ["--logs-dir", str(folder / "logs"), "--run-id", "run", *MANUAL]
+    words = ["--nproc-per-node", str(per_node), "--", "./meets.sh", str(met)]
+    config = str(cluster.ssh_config)
+    ways.succeed(cluster, [ways.SSH, hosts, "--ssh-config", config, *flags, *words], project)
     return len(list(met.iterdir()))
 
 
@@ -63,11 +55,12 @@ def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_clus
             subprocess.run(["ip", *words.split()], check=True)
     hosts = tmp_path / "hosts.txt"
     hosts.write_text("node0 address=10.10.1.101\nnode1 address=10.10.1.102\n")
-    code, out, err = ssh(cluster, hosts, tmp_path)
-    assert code == 0, err
+    argv = [ways.SSH, str(hosts), "--ssh-config", str(cluster.ssh_config), *SHORT]
+    argv += ["--logs-dir", str(tmp_path)]
+    out, _ = ways.succeed(cluster, argv)
     assert "network: node0 10.10.1.101 (exp1), node1 10.10.1.102 (exp1)" in out
     hosts.write_text("node0 address=10.10.1.7\nnode1\n")
-    code, _, err = ssh(cluster, hosts, tmp_path)
+    code, _, err = ways.call(cluster, argv)
     assert code == 2 and "node0 does not have the address 10.10.1.7 that was given for it" in err
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
 
@@ -77,20 +70,18 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     hosts = "fd00:10:10:1::1,root@[fd00:10:10:1::2]:22"
     assert workers_that_meet(cluster, hosts, tmp_path, 2) == 4
     agents = tmp_path / "logs" / "run" / "agents"
-    found = [json.loads(path.read_text()) for path in sorted(agents.glob("node_0000?.json"))]
-    assert [(one["address"], one["interface"]) for one in found] == [
-        ("fd00:10:10:1::1", "exp0"),
-        ("fd00:10:10:1::2", "exp0"),
-    ]
+    found = [read_json(path) for path in sorted(agents.glob("node_0000?.json"))]
+    assert [one["address"] for one in found] == ["fd00:10:10:1::1", "fd00:10:10:1::2"]
+    assert [one["interface"] for one in found] == ["exp0", "exp0"]
     where = ["--master-ip", "fd00:10:10:1::1", "--master-port", "6585", "--world-size", "2"]
-    argv = [sys.executable, "-m", "train.worker", *FLAGS, "--logs-dir", str(tmp_path), *where]
+    argv = [sys.executable, "-m", "train.worker", *SHORT, "--logs-dir", str(tmp_path), *where]
     argv += ["--run-id", "by-hand"]
     workers = [
         start(cluster, [sys.executable, TESTBED, "exec", node, "--", *argv, "--rank", str(rank)])
         for rank, node in enumerate(cluster.hosts)
     ]
     for worker in workers:
-        code, _, err = finish(worker, PATIENCE_S)
+        code, _, err = finish(worker)
         assert code == 0, err
     assert len(losses(tmp_path / "by-hand")) == 4
 
@@ -98,7 +89,7 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
 def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):
     cluster = other_cluster("--nodes", "16")
     assert workers_that_meet(cluster, "node[0-15]", tmp_path, 4) == 64
-    ends = [json.loads(one.read_text()) for one in tmp_path.glob("logs/run/agents/*.exit.json")]
+    ends = [read_json(one) for one in tmp_path.glob("logs/run/agents/*.exit.json")]
     assert [one["code"] for one in ends] == [0] * 16
 
 
@@ -108,22 +99,26 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
     conf = tmp_path / "sshd.conf"
     conf.write_text(re.sub("MaxStartups .*", "MaxStartups 1:100:1", usual))
     sshd = [str(shutil.which("sshd")), "-D", "-e", "-f", str(conf), "-p", "2222"]
-    argv = ["exec", "node1", "--", *sshd]
-    server = subprocess.Popen([sys.executable, TESTBED, *argv], stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        while "listening" not in server.stderr.readline():
-            assert server.poll() is None
+    argv = [sys.executable, TESTBED, "exec", "node1", "--", *sshd]
+    with (
+        ended(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        until(server, "listening")
         config = SshConfig(ssh_config=cluster.ssh_config)
-        log_in = openssh.command(NodeSpec("node1", 1, port=2222), config, ["id"])
-        with ThreadPoolExecutor(1) as pool:
-            with socket.create_connection(("10.10.1.2", 2222)) as other:
-                assert other.recv(4) == b"SSH-"  # and says nothing itself
-                login = pool.submit(subprocess.run, log_in, capture_output=True, text=True)
-                while "maxstartups" not in (line := server.stderr.readline()).lower():
-                    assert line
-            done = login.result(timeout=300)
-        assert done.returncode == 0 and done.stdout.startswith("uid=0"), done.stderr
-    finally:
-        server.terminate()
-        server.communicate(timeout=300)
+        with socket.create_connection(("10.10.1.2", 2222)) as other:
+            assert other.recv(4) == b"SSH-"  # and says nothing itself
+            log_in = openssh.command(NodeSpec("node1", 1, port=2222), config, ["id"])
+            login = pool.submit(subprocess.run, log_in, capture_output=True, text=True)
+            until(server, "maxstartups")
+        done = login.result(timeout=300)
+        server.terminate()  # and, with it, sshd
+        server.wait()
+    assert done.returncode == 0 and done.stdout.startswith("uid=0"), done.stderr
+
+
+def until(server: subprocess.Popen[str], words: str) -> None:
+    """Wait until it says so."""
+    assert server.stderr is not None
+    while words not in (line := server.stderr.readline()).lower():
+        assert line

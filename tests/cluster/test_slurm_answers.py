@@ -3,7 +3,6 @@
 None of it waits for workers to train: what Slurm and the agents do comes before that.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -16,17 +15,17 @@ import pytest
 from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, Cluster
-from tests.cluster.ways import finish, start
+from tests.cluster.ways import MANUAL, MULTINODE, finish, start
 from tests.launch.submit import SUBMIT, wait_until
+from tests.train.workers import read_json
 
-JOBS = str(REPOSITORY / "launch" / "jobs.py")
 # As `testbed up` does; a testbed that is made anew would have forgotten the job.
 START_CONTROLLER = """
 from launch.virtual_cluster import daemons, slurm_daemons
 slurm_daemons.start_controller()
 daemons.wait(slurm_daemons.CONTROLLER, slurm_daemons.answers)
 """
-ENDLESS = ["--workers", "manual", "--no-snapshot", "--", "sleep", "10000"]
+ENDLESS = [*MANUAL, "--no-snapshot", "--", "sleep", "10000"]
 
 
 class Run:
@@ -35,35 +34,22 @@ class Run:
     def __init__(self, cluster: Cluster, folder: Path, argv: list[str]) -> None:
         self.cluster, self.folder = cluster, folder
         self.process = start(cluster, [*argv, "--logs-dir", str(folder), *ENDLESS])
-        begun = wait_until(lambda: self._job().get("job_id") or self.has_failed())
-        assert begun and not self.has_failed(), self.process.communicate(timeout=5)
+        begun = wait_until(lambda: self._jobs() or self.process.poll() not in (None, 0))
+        assert begun and self._jobs(), self.process.communicate(timeout=5)
+        (self.job_id,) = map(str, self._jobs())
 
-    def _job(self) -> dict:
-        for path in self.folder.glob("*/job.json"):
-            return json.loads(path.read_text())
-        return {}
+    def _jobs(self) -> list[object]:
+        records = map(read_json, self.folder.glob("*/job.json"))
+        return [one["job_id"] for one in records if one.get("job_id")]
 
-    @property
-    def job_id(self) -> str:
-        return str(self._job()["job_id"])
-
-    def has_failed(self) -> bool:
-        return self.process.poll() not in (None, 0)
-
-    def has_agents(self, count: int) -> bool:
-        return wait_until(lambda: len(self._agents()) == count)
-
-    def _agents(self) -> list[Path]:
-        return sorted(self.folder.glob("*/agents/node_?????.json"))
-
-    def environments(self) -> list[dict[str, str]]:
-        """What Slurm tells each node's agent."""
-        pids = [json.loads(path.read_text())["pid"] for path in self._agents()]
-        return [psutil.Process(pid).environ() for pid in pids]
+    def agents(self, count: int) -> list[psutil.Process]:
+        """Those of its nodes, once they are there."""
+        pattern = "*/agents/node_?????.json"
+        assert wait_until(lambda: len(list(self.folder.glob(pattern))) == count)
+        return [psutil.Process(read_json(path)["pid"]) for path in self.folder.glob(pattern)]
 
     def jobs(self, *words: str) -> str:
-        argv = [sys.executable, JOBS, "--logs-dir", str(self.folder), *words]
-        return self.cluster.run(*argv, timeout_s=300).stdout
+        return ways.jobs(self.cluster, "--logs-dir", str(self.folder), *words)
 
     def is_queued(self) -> bool:
         queue = self.cluster.run("squeue", "--noheader", "--format=%A %T").stdout.splitlines()
@@ -89,14 +75,13 @@ def submitted(*flags: str) -> list[str]:
 
 
 def multinode(folder: Path, *options: str) -> list[str]:
-    output = f"--output={folder / 'job.out'}"
-    return [*ways.SBATCH, *options, output, str(REPOSITORY / "slurm" / "multinode.sh")]
+    return [*ways.SBATCH, *options, f"--output={folder / 'job.out'}", MULTINODE]
 
 
 def test_a_controller_that_is_down_ends_nothing(run):
     one = run(*submitted("--nodes", "1", "--wait"))
     try:
-        assert one.has_agents(1)
+        one.agents(1)
         pid = daemons.pid(slurm_daemons.CONTROLLER)
         assert pid is not None
         controller = psutil.Process(pid)
@@ -139,17 +124,21 @@ def test_a_pending_job_is_cancelled(run):
 
 def test_a_requeued_job_is_cancelled_before_it_starts_again(run, tmp_path):
     one = run(*multinode(tmp_path, "--nodes=1"))
-    assert one.has_agents(1)
+    one.agents(1)
     one.cluster.run("scontrol", "requeuehold", one.job_id)
     assert wait_until(lambda: ": pending (job " in one.jobs("status"))
     assert one.jobs("cancel").endswith(": stopped\n")
     assert not one.is_queued()
 
 
+def of_steps(one: Run, variable: str) -> list[str]:
+    """What Slurm tells the agents of two nodes."""
+    return [agent.environ()[variable] for agent in one.agents(2)]
+
+
 def test_a_step_has_all_cores_that_its_job_has(run, tmp_path):
     one = run(*multinode(tmp_path, "--nodes=2", "--exclusive"))
-    assert one.has_agents(2)
-    assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["8", "8"]
+    assert of_steps(one, "SLURM_CPUS_ON_NODE") == ["8", "8"]
 
 
 def test_a_step_has_the_gpus_and_their_cores(other_cluster, run, tmp_path):
@@ -159,6 +148,5 @@ def test_a_step_has_the_gpus_and_their_cores(other_cluster, run, tmp_path):
     cluster = other_cluster("--nodes", "2", "--gpus", "2")
     argv = multinode(tmp_path, "--nodes=2", "--gpus-per-node=2", "--cpus-per-gpu=3")
     one = run(*argv, on=cluster)
-    assert one.has_agents(2)
-    assert [env["SLURM_CPUS_ON_NODE"] for env in one.environments()] == ["6", "6"]
-    assert [env["CUDA_VISIBLE_DEVICES"] for env in one.environments()] == ["0,1", "0,1"]
+    assert of_steps(one, "SLURM_CPUS_ON_NODE") == ["6", "6"]
+    assert of_steps(one, "CUDA_VISIBLE_DEVICES") == ["0,1", "0,1"]

@@ -1,8 +1,6 @@
 """A sweep over ssh has hosts for each run, on Slurm it is one job array; both go on when called."""
 
 import csv
-import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -11,15 +9,13 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
-from tests.cluster.ways import finish
+from tests.cluster.ways import MANUAL, finish, whole_matrix
 from tests.commands import call
 from tests.launch.submit import wait_until
-from tests.launch.sweeps import DOC, EXAMPLES
+from tests.launch.sweeps import DOC, EXAMPLES, SWEEP, cells, folder_of
 
-SWEEP = str(REPOSITORY / "launch" / "sweep.py")
 # Of docs/sweeps.md, those that need a cluster.
 ON_CLUSTERS = [words for words in EXAMPLES if "--launcher" in words]
-WHOLE_MATRIX = pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="of make test-all")
 GRID = ["--over", "lr=1e-4,3e-4", "--over", "seed=1,2"]
 # It says where and when it ran.
 PROGRAM = """
@@ -42,6 +38,12 @@ if os.environ["RANK"] == "0":
 """
 
 
+def sweep(cluster, project: Path, *flags: str) -> tuple[int, str, str]:
+    # the program needs no torchrun, which would take seconds to start
+    argv = [sys.executable, SWEEP, *GRID, *MANUAL, "--nodes", "2", *flags]
+    return ways.call(cluster, [*argv, "--", "train.py", "--betas", "0.9,0.999"], project)
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
     root = tmp_path / "project"
@@ -49,18 +51,6 @@ def project(tmp_path) -> Path:
     (root / "train.py").write_text(PROGRAM)
     (root / "text").write_text("with a bug")
     return root
-
-
-def sweep(cluster, project: Path, *flags: str) -> tuple[int, str, str]:
-    # the program needs no torchrun, which would take seconds to start
-    argv = [sys.executable, SWEEP, *GRID, "--workers", "manual", "--nodes", "2", *flags]
-    words = [*argv, "--", "train.py", "--betas", "0.9,0.999"]
-    return finish(ways.start(cluster, words, project), timeout_s=300)
-
-
-def folder_of(project: Path) -> Path:
-    (folder,) = (project / "logs" / "sweeps").iterdir()
-    return folder
 
 
 def rows(project: Path) -> dict[str, dict[str, str]]:
@@ -105,9 +95,8 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
         assert states.pop("train-lr-3e-4_seed-2") == "failed", err
         assert set(states.values()) == {"done"} and most_at_once([*first.values()]) == 2
         (array,) = {row["place"].partition("_")[0] for row in first.values()}
-        assert {row["place"] for row in first.values()} == {
-            f"{array}_{index}" for index in range(4)
-        }
+        places = {f"{array}_{index}" for index in range(4)}
+        assert {row["place"] for row in first.values()} == places
 
         (project / "text").write_text("repaired")
         code, out, err = sweep(cluster, project, *flags)
@@ -120,21 +109,26 @@ def test_on_slurm_it_is_one_array_and_the_second_call_runs_what_failed(cluster, 
     assert second["train-lr-3e-4_seed-2"]["place"].endswith("_3")
     assert float(second["train-lr-3e-4_seed-2"]["loss"]) == 6e-4
     scripts = sorted((folder_of(project) / "submissions").glob("*/array.sh"))
-    assert [line for line in scripts[1].read_text().splitlines() if "--array" in line] == [
-        "#SBATCH --array=3%2"
-    ]
-    assert [(path.parent / "snapshot" / "text").read_text() for path in scripts] == [
-        "with a bug",
-        "repaired",
-    ]
-    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
-    listed = call(*jobs, "list", env=ways.environment(cluster), cwd=project).stdout
+    assert "#SBATCH --array=3%2\n" in scripts[1].read_text()
+    snapshots = [(path.parent / "snapshot" / "text").read_text() for path in scripts]
+    assert snapshots == ["with a bug", "repaired"]
+    environment = ways.environment(cluster)
+    listed = call(sys.executable, ways.JOBS, "list", env=environment, cwd=project).stdout
     assert listed.count("train-lr-") >= 4, listed
-    record = json.loads((folder_of(project) / "sweep.json").read_text())
-    assert record["cells"][3]["state"] == "done"
+    assert [one["state"] for one in cells(project).values()] == ["done"] * 4
 
 
-@WHOLE_MATRIX
+def test_it_takes_a_program_in_a_script_too_and_refuses_a_point_that_is_none(cluster, tmp_path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    argv = [*ways.SBATCH, "--array=1,18", f"--output={tmp_path / '%a.out'}"]
+    argv += [str(REPOSITORY / "slurm" / "sweep.sh"), "--", "train.py", "--lr", "1"]
+    code, _, err = ways.call(cluster, argv, tmp_path)
+    outputs = [(tmp_path / f"{point}.out").read_text() for point in (1, 18)]
+    assert code == 2 and "error: array index 18, but the grid has 18 points: " in outputs[1], err
+    assert "['--lr', '1', '--batch-size', '128', '--precision', 'fp32']" in outputs[0]
+
+
+@whole_matrix
 def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(cluster, project):
     (project / "train.py").write_text(
         "import json, os, sys, time\n"
@@ -142,24 +136,22 @@ def test_a_task_of_the_array_that_is_requeued_goes_on_as_a_single_run_does(clust
         "print(json.dumps({'attempt': attempt}), flush=True)\n"
         "time.sleep(10_000 if sys.argv[2] == '2' and attempt == 0 else 0)\n"
     )
-    argv = [sys.executable, SWEEP, "--launcher", "slurm", "--workers", "manual", "--at-once", "2"]
+    argv = [sys.executable, SWEEP, "--launcher", "slurm", *MANUAL, "--at-once", "2"]
     process = ways.start(cluster, [*argv, "--over", "seed=1,2", "--", "train.py"], project)
     try:
         output = "logs/sweeps/*/runs/train-seed-2/workers/rank_00000.out"
         assert wait_until(lambda: any(path.stat().st_size for path in project.glob(output)))
-        place = json.loads((folder_of(project) / "sweep.json").read_text())["cells"][1]["place"]
+        place = cells(project)["train-seed-2"]["place"]
         assert cluster.run("scontrol", "requeue", place).returncode == 0
-        code, out, err = finish(process, timeout_s=300)
+        code, out, err = finish(process)
     finally:
         ways.cancel_all(cluster)
     assert code == 0, out + err
-    assert {name: row["attempt"] for name, row in rows(project).items()} == {
-        "train-seed-1": "0",
-        "train-seed-2": "1",
-    }
+    attempts = {name: row["attempt"] for name, row in rows(project).items()}
+    assert attempts == {"train-seed-1": "0", "train-seed-2": "1"}
 
 
-@WHOLE_MATRIX
+@whole_matrix
 @pytest.mark.parametrize(
     "words", ON_CLUSTERS, ids=lambda words: words[words.index("--launcher") + 1]
 )
@@ -168,6 +160,5 @@ def test_every_example_of_the_documentation_runs(cluster, tmp_path, words):
     (tmp_path / "train.py").write_text(script[1])
     (tmp_path / "hosts.txt").write_text("\n".join(cluster.hosts))
     config = ["--ssh-config", str(cluster.ssh_config)] if "ssh" in words else []
-    argv = [sys.executable, SWEEP, *config, *words]
-    code, out, err = finish(ways.start(cluster, argv, tmp_path), timeout_s=300)
-    assert code == 0 and "4 of 4 done" in out and "0.4994" in out, out + err
+    out, _ = ways.succeed(cluster, [sys.executable, SWEEP, *config, *words], tmp_path)
+    assert "4 of 4 done" in out and "0.4994" in out

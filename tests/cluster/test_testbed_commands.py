@@ -1,39 +1,34 @@
 """`launch/testbed.py` up, status, env and down: what they do, say and leave."""
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.cluster.testbeds import STATE, TESTBED, take_down, testbed
+from tests.cluster.testbeds import STATE, TESTBED, bring_up, take_down, testbed
 from tests.commands import call
 from tests.launch.submit import wait_until
+from tests.train.workers import read_json
 
 NODES = ["node0", "node1", "node2", "node3"]
 DAEMONS = {"slurmd", "slurmctld", "slurmstepd", "munged", "sshd", "nsenter"}
 
 
 def record(name: str) -> int:
-    return int(json.loads((STATE / "pids" / f"{name}.json").read_text())["pid"])
+    return int(read_json(STATE / "pids" / f"{name}.json")["pid"])
 
 
 def processes() -> dict[int, str]:
     """Name of each process that is alive: a zombie is not, and this machine's init may keep it."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            before, _, after = path.read_text(errors="replace").rpartition(")")
-        except OSError:
-            continue
-        if after.split()[0] != "Z":
-            found[int(path.parent.name)] = before.partition("(")[2]
-    return found
+    every = psutil.process_iter(["name", "status"])
+    alive = (one for one in every if one.info["status"] != psutil.STATUS_ZOMBIE)
+    return {one.pid: one.info["name"] for one in alive}
 
 
 def machine() -> dict[str, object]:
@@ -47,6 +42,17 @@ def machine() -> dict[str, object]:
         "hosts": Path("/etc/hosts").read_text(),
         "daemons": {pid for pid, name in processes().items() if name in DAEMONS},
     }
+
+
+@pytest.fixture
+def nothing_left(other_cluster):
+    """No testbed is up, and when the test is over the machine is as before."""
+    take_down()
+    before = machine()
+    yield
+    after = machine()
+    for what, was in before.items():
+        assert after[what] == was, what
 
 
 def test_up_again_changes_nothing_and_another_is_refused(cluster):
@@ -91,48 +97,39 @@ def test_status_and_env_say_what_there_is(cluster):
 @pytest.mark.parametrize(
     ("stage", "then"), [("network", "down"), ("nodes", "down"), ("slurm and sshd", "up")]
 )
-def test_what_is_cut_short_can_be_cleaned_up(other_cluster, stage, then):
-    take_down()
-    before = machine()
+@pytest.mark.usefixtures("nothing_left")
+def test_what_is_cut_short_can_be_cleaned_up(stage, then):
     cut = subprocess.Popen([sys.executable, TESTBED, "up"], stdout=subprocess.PIPE, text=True)
     with cut:
         assert cut.stdout is not None
         while cut.stdout.readline() != f"{stage}\n":
-            pass
-        time.sleep(0.05)
+            assert cut.poll() is None
         cut.kill()
     done = testbed(then)
     assert done.returncode == 0, done.stderr
     if then == "up":
         assert "cleaning up" in done.stdout
         take_down()
-    assert_same(machine(), before)
 
 
-def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log(other_cluster):
-    take_down()
-    before = machine()
+@pytest.mark.usefixtures("nothing_left")
+def test_a_daemon_that_does_not_come_up_leaves_nothing_but_its_log():
     with socket.create_server(("0.0.0.0", 16817)):
         done = testbed("up")
     assert done.returncode == 1
     assert done.stderr.startswith("error: slurmctld did not stay up; its log ends with:\n")
     assert "Address already in use" in done.stderr
-    assert_same(machine(), before)
 
 
-def test_down_leaves_nothing(other_cluster, tmp_path):
-    take_down()
-    before = machine()
-    env = {"MUSTER_BED_VENV": sys.prefix}
+@pytest.mark.usefixtures("nothing_left")
+def test_down_leaves_nothing(tmp_path):
     flags = ["--nodes", "3", "--control-network", "--private-home", "--rate", "1gbit"]
-    assert testbed("up", *flags, env=env).returncode == 0
-    assert machine() != before
-    slurm = {**os.environ, "SLURM_CONF": str(STATE / "slurm" / "slurm.conf")}
+    cluster = bring_up(*flags, env={"MUSTER_BED_VENV": sys.prefix})
     # One that ignores SIGTERM, and one that has left its session.
     stubborn = "trap '' TERM; setsid sleep 1000 & while :; do sleep 1; done"
     batch = ["sbatch", "--output=/dev/null", f"--chdir={tmp_path}", f"--wrap={stubborn}"]
-    subprocess.run(batch, env=slurm, check=True, capture_output=True)
-    ssh = subprocess.Popen(["ssh", "-F", str(STATE / "ssh_config"), "node1", "sleep", "1000"])
+    assert cluster.run(*batch).returncode == 0
+    ssh = subprocess.Popen(["ssh", "-F", str(cluster.ssh_config), "node1", "sleep", "1000"])
     assert wait_until(lambda: "slurmstepd" in processes().values())
     pids = {record(path.stem) for path in (STATE / "pids").glob("*.json")}
     namespaces = list(Path("/run/netns").glob("muster-*"))
@@ -142,20 +139,12 @@ def test_down_leaves_nothing(other_cluster, tmp_path):
     ssh.wait(timeout=300)
     assert not pids & set(processes())
     for pid in processes():
-        try:
+        with suppress(OSError):
             assert Path(f"/proc/{pid}/ns/net").stat().st_ino not in inside
-        except OSError:
-            continue
-    assert_same(machine(), before)
     again = testbed("down")
     assert (again.returncode, again.stdout) == (0, "nothing is up\n")
     assert testbed("status").returncode == 1
     assert testbed("env").stdout == ""
-
-
-def assert_same(after: dict[str, object], before: dict[str, object]) -> None:
-    for what, was in before.items():
-        assert after[what] == was, what
 
 
 def test_a_box_that_cannot_is_told_what_it_lacks(_fit_box):

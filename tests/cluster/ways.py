@@ -1,28 +1,42 @@
 """The ways of starting a run on the testbed, each as a user types it, and what is left of a run."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from launch.runs.run_record import is_same_process
+from muster import run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
 from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
+from tests.train.workers import read_json
 
+# `make test-all` runs whole matrices, an ordinary run a choice from them.
+WHOLE = "WHOLE_MATRIX" in os.environ
+whole_matrix = pytest.mark.skipif(not WHOLE, reason="of make test-all")
+JOBS = str(REPOSITORY / "launch" / "jobs.py")
+DOCTOR = str(REPOSITORY / "launch" / "doctor.py")
 SSH = str(REPOSITORY / "launch" / "ssh.sh")
 MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 # Of a job: on its first node it says why the run failed, when all of the run is gone.
 LEADER = "run_module.py launch.leading.batch_job"
-STEPS = Path(__file__).with_name("programs") / "steps.py"
+PROGRAMS = Path(__file__).with_name("programs")
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
+MULTINODE = str(REPOSITORY / "slurm" / "multinode.sh")
 PYTHON = {"MUSTER_PYTHON": sys.executable}
+SYNTHETIC = ["--task", "synthetic", "--evaluate", "never", "--threads", "1"]
+SHORT = [*SYNTHETIC, "--max-steps", "4"]
+# Of a user's program that is no Python, as one that has to begin at once.
+MANUAL = ["--workers", "manual"]
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
@@ -31,6 +45,35 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 def start(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> subprocess.Popen:
     return commands.begin(*argv, cwd=cwd, env={**cluster.env, **PYTHON})
+
+
+def call(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[int, str, str]:
+    """A command to its end: its exit code, and what it has printed."""
+    return finish(start(cluster, argv, cwd), timeout_s=600)
+
+
+def succeed(cluster: Cluster, argv: list[str], cwd: Path = REPOSITORY) -> tuple[str, str]:
+    """What a command has printed, which ends well."""
+    code, out, err = call(cluster, argv, cwd)
+    assert code == 0, (code, out, err)
+    return out, err
+
+
+def jobs(cluster: Cluster, *words: str) -> str:
+    return cluster.run(sys.executable, JOBS, *words).stdout
+
+
+def only_run(logs: Path) -> Path:
+    """The folder of the one run."""
+    (run_dir,) = (path.parent for path in logs.glob("*/config.yaml"))
+    return run_dir
+
+
+def losses_so_far(run_dir: Path) -> dict[int, float]:
+    """Of each step, of a run that may still be writing."""
+    path = run_files.METRICS.path(run_dir, rank=0)
+    records = run_files.read_objects(path) if path.exists() else []
+    return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -51,21 +94,27 @@ def sbatch(script: str) -> Callable[..., list[str]]:
     """A script of slurm/, to the end of its job."""
 
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
-        output = Path(flags[flags.index("--logs-dir") + 1]) / "job.out"
-        own = ["--nodes", str(nodes), f"--output={output}"]
+        folder = flags[flags.index("--logs-dir") + 1] if "--logs-dir" in flags else "."
+        own = ["--nodes", str(nodes), f"--output={folder}/job.out"]
         return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
 
     return way
 
 
+WAYS = {"ssh": ssh, "slurm": slurm, "sbatch": sbatch("multinode.sh")}
+
+
 class Trainer:
-    """This repository's own, as what a run is of."""
+    """This repository's own, as what a run is of, with flags of its own."""
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
 
+    def __init__(self, *own: str) -> None:
+        self._own = own
+
     def words(self, folder: Path) -> list[str]:
-        return ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
+        return [*SYNTHETIC, "--epochs", "1000000", *self._own]
 
     def place(self, folder: Path) -> Path:
         """Where the command is given."""
@@ -75,20 +124,25 @@ class Trainer:
 class Script(Trainer):
     """A user's script, with no word of Muster in it, in a folder of its own."""
 
+    file = "steps.py"
     output = "*/workers/rank_0000[0-3].out"
     output_bytes = 100
 
-    def __init__(self, *words: str) -> None:
-        self._own = words
-
     def words(self, folder: Path) -> list[str]:
-        return ["--", "train.py", "--folder", str(folder), *self._own]
+        return ["--", "train.py", str(folder), *self._own]
 
     def place(self, folder: Path) -> Path:
         project = folder.parent / "project"  # beside the runs: a snapshot has none of them
         project.mkdir()
-        (project / "train.py").write_text(STEPS.read_text())
+        (project / "train.py").write_text((PROGRAMS / self.file).read_text())
         return project
+
+
+class SavingScript(Script):
+    """A user's loop with checkpoints and records of Muster's library."""
+
+    file = "saves.py"
+    output, output_bytes = Trainer.output, Trainer.output_bytes
 
 
 class Run:
@@ -101,16 +155,25 @@ class Run:
         folder: Path,
         *more: str,
         program: Trainer | None = None,
-        ranks: int = 4,
+        nodes: int = 4,
     ) -> None:
         self.cluster, self.folder, self._program = cluster, folder, program or Trainer()
-        self._ranks = ranks
+        self._ranks = nodes
+        folder.mkdir(exist_ok=True)
         flags = ["--logs-dir", str(folder), *more, *self._program.words(folder)]
-        place = self._program.place(folder)
-        self.process = start(cluster, way(cluster, 4, *flags), place)
-        wait_until(lambda: self._all_train() or self.process.poll() is not None)
-        assert self._all_train(), self.process.communicate(timeout=5)
-        (self.run_dir,) = (path.parent for path in folder.glob("*/config.yaml"))
+        # Files: what several attempts print would fill a pipe that nobody reads.
+        with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+            self.process = subprocess.Popen(
+                way(cluster, nodes, *flags),
+                cwd=self._program.place(folder),
+                env=environment(cluster),
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        wait_until(lambda: self._all_train() or self.is_over())
+        assert self._all_train(), self.printed()
+        self.run_dir = only_run(folder)
 
     def _all_train(self) -> bool:
         files = list(self.folder.glob(self._program.output))
@@ -118,8 +181,14 @@ class Run:
         return len(files) == self._ranks and all(path.stat().st_size > enough for path in files)
 
     def agent(self, node: int) -> psutil.Process:
-        record = json.loads((self.run_dir / "agents" / f"node_{node:05d}.json").read_text())
-        return psutil.Process(record["pid"])
+        return psutil.Process(read_json(self.run_dir / f"agents/node_{node:05d}.json")["pid"])
+
+    def hosts(self) -> list[str]:
+        """Of each node, in their order."""
+        return [read_json(path)["host"] for path in self._agents()]
+
+    def _agents(self) -> list[Path]:
+        return sorted(self.run_dir.glob("agents/node_?????.json"))
 
     def torchrun(self, node: int) -> psutil.Process:
         (child,) = self.agent(node).children()
@@ -133,6 +202,9 @@ class Run:
                 return process
         raise AssertionError(f"no worker on node {node}")
 
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
     def ends(self) -> None:
         """Wait until nothing of the run is left anywhere."""
         assert wait_until(lambda: self.left() == []), self.left()
@@ -140,11 +212,8 @@ class Run:
     def left(self) -> list[str]:
         """Command lines of the run's processes, on whatever node; all nodes share one kernel."""
         found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:
-                continue
+        for process in psutil.process_iter(["cmdline"]):
+            words = " ".join(process.info["cmdline"] or [])
             named = self.run_dir.name in words or str(self.folder) in words
             mine = named and not words.startswith("srun ") and LEADER not in words
             if mine and any(mark in words for mark in MARKS):
@@ -152,22 +221,33 @@ class Run:
         return found + [f"agent {pid}" for pid in self._agents_alive()]
 
     def _agents_alive(self) -> list[int]:
-        alive = []
-        for path in self.run_dir.glob("agents/node_?????.json"):
-            record = json.loads(path.read_text())
-            try:
-                process = psutil.Process(record["pid"])
-                if (
-                    is_same_process(process.pid, record)
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    alive.append(record["pid"])
-            except psutil.Error:
-                continue
-        return alive
+        records = [read_json(path) for path in self._agents()]
+        return [one["pid"] for one in records if is_alive(one)]
 
     def end(self) -> tuple[int, str, str]:
-        return finish(self.process, timeout_s=300)
+        """Exit code and what it has printed, when it is over."""
+        code = self.process.wait(300)
+        return code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+
+    def printed(self) -> str:
+        """All that the user sees, wherever it is seen."""
+        files = [self.folder / name for name in ("out", "job.out", "err")]
+        return "".join(file.read_text() for file in files if file.exists())
+
+    def exit(self) -> dict[str, Any]:
+        """What the run has recorded of its end, once it has."""
+        path = self.run_dir / "exit.json"
+        assert wait_until(path.exists)
+        return read_json(path)
+
+
+def is_alive(record: dict[str, Any]) -> bool:
+    """Whether the process that has written `record` of itself is there."""
+    with suppress(psutil.Error):
+        process = psutil.Process(record["pid"])
+        is_zombie = process.status() == psutil.STATUS_ZOMBIE
+        return is_same_process(process.pid, record) and not is_zombie
+    return False
 
 
 def running_job(cluster: Cluster) -> str:
@@ -175,6 +255,12 @@ def running_job(cluster: Cluster) -> str:
     asked = ("squeue", "--noheader", "--states=running", "--format=%A")
     (job,) = cluster.run(*asked).stdout.split()
     return job
+
+
+def wait_for_requeue(cluster: Cluster, job: str) -> None:
+    """Wait until Slurm has put a job into its queue once more."""
+    show = ("scontrol", "show", "job", "--oneliner", job)
+    assert wait_until(lambda: " Restarts=1 " in cluster.run(*show).stdout)
 
 
 def cancel_all(cluster: Cluster) -> None:

@@ -23,7 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from tests.train.workers import read_json, run_on_ranks
 from tests.versions.names import REPOSITORY, Table
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -158,12 +160,9 @@ def launched(python: str, folder: Path, row: dict[str, str]) -> list[str]:
 def by_own_torch(folder: Path) -> dict[str, Any]:
     """What the program finds with the torch that the toolkit has."""
     found = folder / "own.json"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MUSTER_RUN_DIR": str(folder / "own")}
-    words = [sys.executable, *torchrun, str(PROGRAM), str(found)]
-    subprocess.run(words, env={**env, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True)
-    result: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
-    return result
+    with mock.patch.dict(os.environ, MUSTER_RUN_DIR=str(folder / "own")):
+        run_on_ranks(str(PROGRAM), 2, str(found))
+    return read_json(found)
 
 
 def wrong_with(

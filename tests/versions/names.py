@@ -7,7 +7,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -50,10 +50,7 @@ def used() -> set[str]:
     files = [file for folder in LIBRARY for file in sorted((REPOSITORY / folder).rglob("*.py"))]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     own = {name for tree in trees for name in _defined(tree)}
-    found = {*METHODS}
-    for tree in trees:
-        found.update(_Names(tree, own).found)
-    return found
+    return {*METHODS, *(name for tree in trees for name in _used(tree, own))}
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
@@ -68,62 +65,58 @@ def _defined(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-class _Names:
-    """What one file uses."""
-
-    def __init__(self, tree: ast.AST, own: set[str]) -> None:
-        self.found: set[str] = set()
-        self._aliases: dict[str, str] = {}
-        for node in ast.walk(tree):
-            self._bind(node)
-        for node in ast.walk(tree):
-            self._use(node, own)
-
-    def _bind(self, node: ast.AST) -> None:
-        match node:
-            case ast.Import(names=names):
-                for one in names:
-                    if one.name.split(".")[0] == "torch":
-                        self.found.add(one.name)
-                        self._aliases[one.asname or "torch"] = one.name if one.asname else "torch"
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                for one in names:
-                    if module.split(".")[0] == "torch":
-                        self.found.add(f"{module}.{one.name}")
-                        self._aliases[one.asname or one.name] = f"{module}.{one.name}"
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value):
-                if full := self._full(value):  # of sys.modules, where torch may not be loaded
-                    self._aliases[name] = full
-
-    def _use(self, node: ast.AST, own: set[str]) -> None:
+def _used(tree: ast.AST, own: set[str]) -> Iterator[str]:
+    """What one file uses, in which all files define `own`."""
+    names = dict(_bound(tree))
+    yield from names.values()
+    for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=attr):
-                if full := self._full(node):
-                    self.found.add(full)
-                elif attr[:1] == "_" and attr[:2] != "__" and attr not in own:
-                    holder = HOLDERS.get(attr, "?")
-                    self.found.update([f"{holder}.{attr}"] if holder else [])
+                if full := _full(node, names):
+                    yield full
+                elif re.match("_(?!_)", attr) and attr not in own and HOLDERS.get(attr, "?"):
+                    yield f"{HOLDERS.get(attr, '?')}.{attr}"
             case ast.Call(func=ast.Name(id="getattr"), args=[of, ast.Constant(value=name), *_]):
-                if full := self._full(of):
-                    self.found.add(f"{full}.{name}")
+                if full := _full(of, names):
+                    yield f"{full}.{name}"
             case ast.Call(func=func, keywords=keywords):
-                full = self._full(func) or ""
+                full = _full(func, names) or ""
                 if full == DDP or re.fullmatch(r"torch\.distributed\.[a-z_.]+", full):
-                    self.found.update(f"{full}({one.arg})" for one in keywords if one.arg)
+                    yield from (f"{full}({one.arg})" for one in keywords if one.arg)
 
-    def _full(self, node: ast.AST) -> str | None:
+
+def _bound(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names of a file that stand for something of torch's, and for what."""
+    for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=of, attr=attr):
-                holder = self._full(of)
-                return holder and f"{holder}.{attr}"
-            case ast.Name(id=name):
-                return self._aliases.get(name)
-            case ast.Call(
-                func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="get"),
-                args=[ast.Constant(value=str(name))],
-            ) if name.split(".")[0] == "torch":
-                return name
-        return None
+            case ast.Import(names=names):
+                yield from (
+                    (one.asname or one.name, one.name) for one in names if _torchs(one.name)
+                )
+            case ast.ImportFrom(module=str(module), names=names, level=0) if _torchs(module):
+                yield from ((one.asname or one.name, f"{module}.{one.name}") for one in names)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value):
+                if full := _full(value, {}):  # of sys.modules, where torch may not be loaded
+                    yield name, full
+
+
+def _torchs(module: str) -> bool:
+    return module.split(".")[0] == "torch"
+
+
+def _full(node: ast.AST, names: Mapping[str, str]) -> str | None:
+    match node:
+        case ast.Attribute(value=of, attr=attr):
+            holder = _full(of, names)
+            return holder and f"{holder}.{attr}"
+        case ast.Name(id=name):
+            return name if name == "torch" else names.get(name)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="get"),
+            args=[ast.Constant(value=str(name))],
+        ) if _torchs(name):
+            return name
+    return None
 
 
 def is_private(name: str) -> bool:

@@ -8,6 +8,8 @@ It runs on the Python and the torch of any user, and needs numpy and psutil no m
 import json
 import platform
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 for name in sys.argv[2:]:
@@ -30,6 +32,8 @@ EXACT = {
     "all_reduce": muster.sync,
     "gather_scatter": lambda model: muster.sync(model, "gather_scatter"),
 }
+# As records name it, and of each micro-batch the samples and their weight.
+Step = tuple[Any, list[tuple[list[int], float]]]
 COMPRESSED = ("bf16", "fp16", "int8", "powersgd", "topk")
 # An embedding of which only the rows in use travel: it has more than 1 MiB.
 WORDS, WIDTH, SAMPLES, BATCH = 20_000, 8, 48, 12
@@ -44,55 +48,39 @@ class Net(nn.Module):
             nn.Linear(WIDTH, 64), nn.Tanh(), nn.Linear(64, 64), nn.Linear(64, 1)
         )
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: Tensor) -> Tensor:
         return self.rest(self.words(words).mean(1)).squeeze(1)
 
 
-def data() -> tuple[torch.Tensor, torch.Tensor]:
+def data() -> tuple[Tensor, Tensor]:
     chance = torch.Generator().manual_seed(1)
     words = torch.randint(WORDS, (SAMPLES, 6), generator=chance)
     return words, torch.randn(SAMPLES, generator=chance, dtype=torch.float64)
 
 
-def losses(wrap: Any, *, record: bool = False) -> tuple[list[float], list[list[int]]]:
-    """Of each step the mean over ranks, and this rank's samples."""
+def losses(wrap: Any, steps: Sequence[Step], record: Callable[..., Any] | None = None) -> Tensor:
+    """Of each step, whose micro-batches each have samples and a weight; on this rank."""
     torch.manual_seed(0)
     model = wrap(Net().double())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     words, wanted = data()
-    found, samples = [], []
-    for step in muster.steps(SAMPLES, batch_size=BATCH, epochs=2, accumulation=2):
-        total, own = torch.zeros((), dtype=torch.float64), []
-        for micro in step.micro_batches:
-            chosen = list(micro.indices)
-            error = (model(words[chosen]) - wanted[chosen]).square().mean() * micro.weight
+    found = torch.zeros(len(steps), dtype=torch.float64)
+    for number, (step, micro_batches) in enumerate(steps):
+        for chosen, weight in micro_batches:
+            error = (model(words[chosen]) - wanted[chosen]).square().mean() * weight
             error.backward()
-            total += error.detach()
-            own += chosen
+            found[number] += error.detach()
         optimizer.step()
         optimizer.zero_grad()
-        if record:
-            muster.record(step, loss=total, model=model)
-        dist.all_reduce(total)
-        found.append(total.item() / dist.get_world_size())
-        samples.append(own)
-    return found, samples
-
-
-def by_one_process(steps: list[list[int]]) -> list[float]:
-    """The same samples in one batch, without a group's help."""
-    torch.manual_seed(0)
-    model = Net().double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    words, wanted = data()
-    found = []
-    for chosen in steps:
-        error = (model(words[chosen]) - wanted[chosen]).square().mean()
-        error.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(error.item())
+        if record is not None:
+            record(step, loss=found[number], model=model)
     return found
+
+
+def over_ranks(found: Tensor) -> list[float]:
+    """The means over ranks."""
+    dist.all_reduce(found)
+    return (found / dist.get_world_size()).tolist()
 
 
 def half() -> float:
@@ -104,20 +92,26 @@ def half() -> float:
 
 def main() -> None:
     with muster.init(device="cpu") as run:
-        exact, compressed, own = {}, {}, list[list[int]]()
+        plan = muster.steps(SAMPLES, batch_size=BATCH, epochs=2, accumulation=2)
+        own = [
+            (step, [([*one.indices], one.weight) for one in step.micro_batches]) for step in plan
+        ]
+        exact, compressed = {}, {}
         for name, wrap in EXACT.items():
-            exact[name], own = losses(wrap, record=name == "all_reduce")
+            record = muster.record if name == "all_reduce" else None
+            exact[name] = over_ranks(losses(wrap, own, record))
         for way in COMPRESSED:
-            compressed[way], _ = losses(lambda model, way=way: muster.sync(model, compress=way))
+            wrap = partial(muster.sync, compress=way)
+            compressed[way] = over_ranks(losses(wrap, own))
         every: list[Any] = [None] * run.world_size
-        dist.all_gather_object(every, own)
-        steps = [[*chain(*parts)] for parts in zip(*every, strict=True)]
+        dist.all_gather_object(every, [[one for one, _ in parts] for _, parts in own])
+        whole = [(None, [([*chain(*chain(*parts))], 1.0)]) for parts in zip(*every, strict=True)]
         found = {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "ranks": run.world_size,
             "half": [half(), HALF],
-            "one process": by_one_process(steps),
+            "one process": losses(nn.Identity(), whole).tolist(),
             "exact": exact,
             "compressed": compressed,
         }

@@ -7,19 +7,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
 
 
 class Transformer(nn.Module):
-    def __init__(self, layers=2, dim=32, vocabulary=64):
+    def __init__(self):
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, dim)
+        self.tokens = nn.Embedding(64, 32)
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, 4, 64, dropout=0.0, batch_first=True)
-            for _ in range(layers)
+            nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True) for _ in range(2)
         )
-        self.output = nn.Linear(dim, vocabulary)
+        self.output = nn.Linear(32, 64)
 
     def forward(self, x):
         x = self.tokens(x)
@@ -30,7 +29,6 @@ class Transformer(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description="PyTorch FSDP2 example")
-    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--fail", type=int)
     args = parser.parse_args()
     dist.init_process_group(backend="gloo")
@@ -41,12 +39,9 @@ def main():
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    assert isinstance(model, FSDPModule)
-    for parameter in model.parameters():
-        assert isinstance(parameter, DTensor)
-        assert parameter.placements == (Shard(0),)
+    assert all(parameter.placements == (Shard(0),) for parameter in model.parameters())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for step in range(args.steps):
+    for step in range(3):
         if step == 1 and rank == args.fail:
             raise ValueError("sample 17 is empty")
         x = torch.randint(0, 64, (4, 16))

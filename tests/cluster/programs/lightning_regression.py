@@ -28,8 +28,6 @@ class Regression(L.LightningModule):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--fail", type=int)
     args = parser.parse_args()
     L.seed_everything(0)
@@ -38,8 +36,8 @@ def main():
     trainer = L.Trainer(
         accelerator="auto",
         strategy="ddp",
-        num_nodes=args.nodes,
-        devices=args.devices,
+        num_nodes=4,
+        devices=2,
         max_steps=3,
         log_every_n_steps=1,
         enable_progress_bar=False,

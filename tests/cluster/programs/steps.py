@@ -1,9 +1,10 @@
 """Steps without end: a plain script under torchrun's variables, which breaks down where it is told.
 
-A file `fault_2` in the folder tells rank 2 how; a file `over`, seen by all, ends the program.
+A file `fault_2` in the folder tells rank 2 how.
 """
 
 import argparse
+import itertools
 import os
 import signal
 import sys
@@ -32,7 +33,7 @@ def break_down(how: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--timeout-s", type=float, default=600)
     parser.add_argument("--saves", action="store_true")
     args = parser.parse_args()
@@ -42,26 +43,24 @@ def main() -> None:
         (args.folder / "saved").write_text("all of it")
         sys.exit(0)
 
-    # They meet when all are there: how soon that is says nothing.
-    (args.folder / f"here_{os.environ['RANK']}").touch()
-    while len(list(args.folder.glob("here_*"))) < int(os.environ["WORLD_SIZE"]):
+    # They meet when all are there: how soon that is says nothing. Each attempt has another port.
+    here = args.folder / os.environ["MASTER_PORT"]
+    here.mkdir(exist_ok=True)
+    (here / os.environ["RANK"]).touch()
+    while len(list(here.iterdir())) < int(os.environ["WORLD_SIZE"]):
         time.sleep(0.05)
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout_s))
     rank = dist.get_rank()
     if args.saves and rank == 0:  # as is usual: the others have nothing to save
         signal.signal(signal.SIGTERM, save)
     fault = args.folder / f"fault_{rank}"
-    is_over, step = False, 0
-    while not is_over:
-        if fault.exists():
-            break_down(fault.read_text())
-        votes = torch.full((50_000,), float((args.folder / "over").exists()))
-        dist.all_reduce(votes)
-        is_over = bool(votes.max() > 0)
-        step += 1
+    for step in itertools.count(1):
+        if fault.exists() and (how := fault.read_text()):
+            fault.unlink()  # once is enough
+            break_down(how)
+        dist.all_reduce(torch.zeros(50_000))
         print(f"rank {rank}: step {step}", flush=True)
         time.sleep(0.05)
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

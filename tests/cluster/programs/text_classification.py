@@ -1,21 +1,18 @@
-"""transformers' Trainer on a text classification, with a model and a tokenizer made here."""
+"""transformers' Trainer on a text classification, with a model made here."""
 
 import argparse
 
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    DataCollatorWithPadding,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film", "a", "very", "is", "this"]
+WORDS = "[PAD] this is a very good film bad".split()
 
 
 class FailsAt(TrainerCallback):
@@ -27,13 +24,11 @@ class FailsAt(TrainerCallback):
             raise ValueError("sample 17 is empty")
 
 
-def make_tokenizer():
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]"
-    )
+def encode(row):
+    """Each word's number, and the words that there are."""
+    words = [WORDS.index(word) for word in row["text"].split()]
+    padding = [0] * (6 - len(words))
+    return {"input_ids": words + padding, "attention_mask": [1] * len(words) + padding}
 
 
 def main():
@@ -50,26 +45,17 @@ def main():
         disable_tqdm=True,
     )
     set_seed(arguments.seed)
-    tokenizer = make_tokenizer()
     texts = ["this is a very good film", "this film is bad"] * 40
-    data = Dataset.from_dict({"text": texts, "label": [1, 0] * 40})
-    data = data.map(lambda batch: tokenizer(batch["text"]), batched=True)
+    data = Dataset.from_dict({"text": texts, "label": [1, 0] * 40}).map(encode)
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertForSequenceClassification(
-        BertConfig(
-            vocab_size=len(WORDS),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-        )
+        BertConfig(vocab_size=len(WORDS), num_hidden_layers=1, **shape)
     )
     trainer = Trainer(
         model=model,
         args=arguments,
         train_dataset=data,
         eval_dataset=data,
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
         callbacks=[FailsAt(fail)],
     )
     result = trainer.train()
