@@ -19,7 +19,7 @@ from muster.command import COMMANDS as MUSTER
 from tests.commands import call
 from tests.preload import interpreter
 from train import run_glue
-from train.command_lines import course, hetseq_flags
+from train.command_lines import hetseq
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -175,9 +175,9 @@ def test_command_lines_are_accepted(words, monkeypatch):
         case _ if worker := {"train.worker", "train/worker.py"} & set(words):
             accepts_worker_flags(words[words.index(worker.pop()) + 1 :])
         case ["python" | "python3", "train/run_glue.py", *flags]:
-            run_glue.translate(*course.parse(flags), env={})
+            run_glue.translate(*run_glue.parse(flags), env={})
         case ["python" | "python3", "train/command_lines/hetseq.py", *flags]:
-            hetseq_flags.translate(*hetseq_flags.parse(flags))
+            hetseq.translate(*hetseq.parse(flags))
         case _ if "train/main.py" in words:
             flags = words[words.index("train/main.py") + 1 :]
             accepts_worker_flags(["--task", "cs744", *flags])

@@ -30,16 +30,18 @@ from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY
 from muster.writing import write_text
 from train import worker
-from train.command_lines import course, translation
+from train.command_lines import translation
 from train.distributed.world import World
 
+FAMILIES = ("bert", "xlnet", "xlm", "roberta", "distilbert")
+FLAGS = translation.read("course")
 COURSE_TOTAL = 64  # samples per step in the assignment, for any number of workers
 COURSE_NAMES = {"accuracy": "acc", "matthews_correlation": "mcc"}  # of metrics in its files
 NO_METRIC = re.compile("epoch|step|eval_loss.*")  # of what records have beside them
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args, words = course.parse(sys.argv[1:] if argv is None else argv)
+    args, words = parse(sys.argv[1:] if argv is None else argv)
     config, by_hand, world = translate(args, words, os.environ)
     if config.cache_dir is not None:  # read when transformers is imported
         os.environ.setdefault("HF_HOME", str(config.cache_dir))
@@ -58,6 +60,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What the skeleton's flags say, with dashes or underscores; the other words as ours.
+
+    Raises:
+        UsageError: a missing or wrong flag.
+    """
+    what = "Fine-tune on a GLUE task, with the command line of the COS598D course"
+    parser = translation.Parser(FLAGS, "python train/run_glue.py", what)
+    add = parser.add_argument
+    add("--task_name", required=True, type=str.lower, choices=FLAGS.tasks, help="in any case")
+    add("--model_name_or_path", required=True, help="Hub name or folder")
+    add("--output_dir", required=True, type=Path, help="where eval_results.txt goes")
+    add("--model_type", type=str.lower, choices=FAMILIES, help="must be what the model is")
+    add("--config_name", default="", help="accepted if it is the model's own")
+    add("--do_train", action="store_true", help="train")
+    add("--do_eval", action="store_true", help="evaluate after every epoch, or only evaluate")
+    add("--per_gpu_train_batch_size", type=int, default=8, help="samples per worker")
+    add("--gradient_accumulation_steps", type=int, default=1, help="batches per step")
+    add("--num_train_epochs", type=float, default=3.0, help="whole passes over the training set")
+    add("--max_steps", type=int, default=-1, help="above 0: train so many steps instead")
+    add("--overwrite_output_dir", action="store_true", help="write into a folder in use")
+    return parser.parted([_underscored(word) for word in argv])
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
+
+
 def translate(
     args: argparse.Namespace, words: Sequence[str], env: Mapping[str, str]
 ) -> tuple[TrainConfig, ByHand, World]:
@@ -68,7 +99,7 @@ def translate(
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
-    config, by_hand, world = translation.of_worker(argv, env, course.FLAGS.same)
+    config, by_hand, world = translation.of_worker(argv, env, FLAGS.same)
     config = config.on(world.world_size)
     if config.bucket_mb == 0:
         config = replace(config, overlap=False, sparse_rows=False)
@@ -110,8 +141,8 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
 
 def _argv(args: argparse.Namespace) -> Iterator[str]:
     """Those of the course's flags in ours that say something else here."""
-    task, model = course.FLAGS.tasks[args.task_name], args.model_name_or_path
-    yield from (f"--task={task}", f"--model={model}", *course.FLAGS.defaults)
+    task, model = FLAGS.tasks[args.task_name], args.model_name_or_path
+    yield from (f"--task={task}", f"--model={model}", *FLAGS.defaults)
     epochs, evaluate = int(args.num_train_epochs), "epoch"
     if args.max_steps > 0:  # as in the skeleton: the learning rate is 0 at the last step
         epochs, evaluate = args.max_steps, "end"

@@ -11,6 +11,7 @@ from configs.plugins import load
 from configs.settings.train import TrainConfig
 from tests.train.on_ranks import flat, trainer_of
 from tests.train.tasks import test_bert, test_ner
+from tests.train.tasks.text.made import small
 from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
@@ -87,9 +88,8 @@ def settings(folder):
     (folder / "text" / "valid.txt").write_text(test_bert.text(5))
     test_bert.shard(folder / "shards" / "0.h5", 30)
     test_bert.shard(folder / "shards" / "test.h5", 7)
-    words = [*test_bert.VOCABULARY, *test_ner.WORDS[5:]]
-    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(words)))
-    (folder / "config.json").write_text(json.dumps({**test_bert.MODEL, "vocab_size": 60}))
+    words = dict.fromkeys([*test_bert.VOCABULARY, *test_ner.WORDS[5:]])
+    small(folder, words, {**test_bert.MODEL, "vocab_size": 60})
     yield {**common, "task": "ner", "data_dir": str(folder / "ner")}
     yield {**common, "task": "bert", "data_dir": str(folder / "text"), "train_samples": 40}
     yield {**common, "task": "bert", "data_dir": str(folder / "shards")}

@@ -48,10 +48,9 @@ def _write(config: TrainConfig, output: Path) -> int:
 
     task = bert.build(config)
     task.prepare()
-    data = task.build_datasets()
-    if isinstance(data.train, shards.Shards):
+    sets = task.sets()
+    if isinstance(sets["train"], shards.Shards):
         raise UsageError(f"--data-dir {config.data_dir} has HDF5 shards already, no text")
-    sets = {"train": data.train} | {name or "valid": one for name, one in data.evaluation.items()}
     files = {
         output / f"{name}_{epoch}.hdf5": (name, epoch)
         for name in sets

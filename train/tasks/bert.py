@@ -1,7 +1,7 @@
 """BERT's pre-training: hidden tokens and next sentences, from plain text or HDF5 shards."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from transformers import BertForPreTraining
 
 from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples, in_float32
+from train.tasks.base import Answers, Batch, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier
 from train.tasks.language.prepared import PreparedTask, Sets
 from train.tasks.pretraining import corpus
@@ -26,11 +27,11 @@ from train.tasks.pretraining.segment_pairs import (
     most_per_sample,
 )
 from train.tasks.pretraining.shards import Shards
-from train.tasks.sources import cache, hub
 
 BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # with the shape's vocabulary
 SHARDS_PADDING = 0
+INPUTS = ("input_ids", "token_type_ids", "attention_mask", "masked_positions")  # of the model
 COLUMNS = ("surprise", "right", "hidden", "next_right")
 MAX_EXPONENT = 700.0  # beyond it e**x is not a float
 
@@ -52,48 +53,45 @@ class BertPreTraining(PreparedTask):
         """
         if not self.config.mask_probability:
             raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
-        config, length = self._model_config, self.config.max_seq_length
-        if self.is_ready:
-            classifier.check_length(self.model, config, length)
-            for shards in self._shards().values():
-                if shards.width > length:
-                    raise UsageError(
-                        f"--max-seq-length is {length}, but {shards.paths[0].parent} has samples "
-                        f"of {shards.width} tokens; give --max-seq-length {shards.width}"
-                    )
-            return
-        classifier.check(self.model, config, self._loaded_tokenizer, length)
-        self._check_text(self._loaded_tokenizer)
+        kind, length = self._model_config.model_type, self.config.max_seq_length
+        if kind != "bert":
+            raise UsageError(f"--model {self.model} is of type {kind}; pre-training is for bert")
+        if not self.is_ready:
+            self._check_text(self._loaded_tokenizer)
         super().prepare()
+        for own in self.sets().values():
+            if isinstance(own, Shards) and own.width > length:
+                raise UsageError(
+                    f"--max-seq-length is {length}, but {own.paths[0].parent} has samples "
+                    f"of {own.width} tokens; give --max-seq-length {own.width}"
+                )
 
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
         for name, paths in self._files.items():
             read = corpus.read(paths, tokenizer.unk_token)
             sets[name] = corpus.encode(tokenizer, read, self.config.max_seq_length - corpus.MARKS)
-            corpus.refuse_few(f"the {name} set of --data-dir {self.data_dir}", sets[name])
+            count = len(sets[name]["documents"]) - 1
+            if count < 2:
+                raise UsageError(
+                    f"the {name} set of --data-dir {self.data_dir} has {count} document"
+                    f"{'s'[: count != 1]}, but a random next sentence comes from another one; "
+                    "put blank lines between documents"
+                )
         return sets, {}
-
-    def build_datasets(self) -> Datasets:
-        sets: Mapping[str, Samples] = self._shards() if self.is_ready else self._pairs()
-        named = {"" if name == "valid" else name: own for name, own in sets.items()}
-        self._train = named.pop("train")
-        return Datasets(self._train, named)
 
     def start_epoch(self, epoch: int) -> None:
         """Draw new pairs and masks; those in shards are fixed."""
-        if isinstance(self._train, Pairs):
+        if not self.is_ready:
             self._train.epoch = epoch
 
     def build_model(self) -> nn.Module:
         """BERT and both heads on the CPU in float32."""
-        from train.tasks.pretraining.bert_heads import SparseBert
-
         return classifier.build(self.model, self._model_config, self.is_fresh, SparseBert)
 
     def collate(self, samples: Sequence[PairSample]) -> Batch:
         padding = SHARDS_PADDING if self.is_ready else self._loaded_tokenizer.pad_token_id
-        return collate(samples, padding, self._width)
+        return collate(samples, padding, self.pad_multiple)
 
     def units(self, batch: Batch) -> Tensor:
         """Hidden tokens and samples of the batch, (2,)."""
@@ -101,17 +99,20 @@ class BertPreTraining(PreparedTask):
         return torch.tensor(counts, dtype=torch.float64)
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
-        """The mean loss over hidden tokens and over pairs, (2,), and what `Guesses` counts."""
-        scores, pairs = map(in_float32, model(**classifier.inputs(model, batch)))
+        """The mean loss over hidden tokens and over pairs, (2,), and `COLUMNS` to sum, (n, 4)."""
+        inputs = {name: batch[name] for name in INPUTS}
+        scores, pairs = map(in_float32, model(**inputs))
         targets, labels = batch["masked_labels"], batch["labels"]
         token_losses = cross_entropy(scores, targets, reduction="none")
         mlm = token_losses.sum() / max(1, len(targets))
         loss = torch.stack([mlm, cross_entropy(pairs, labels)])
         with torch.no_grad():
-            rows = batch["masked_positions"] // batch["input_ids"].shape[1]
-            right = pairs.argmax(-1) == labels
-            counts = per_sample(token_losses.detach(), scores, targets, rows, right)
-        return Output(loss, counts)
+            is_right = (scores.argmax(-1) == targets).to(scores)
+            each = torch.stack([token_losses, is_right, torch.ones_like(is_right)], dim=1)
+            rows = batch["masked_positions"] // batch["input_ids"].shape[1]  # samples of tokens
+            sums = each.new_zeros(len(labels), 3).index_add(0, rows, each)
+            next_right = (pairs.argmax(-1) == labels).to(sums)
+        return Output(loss, torch.cat([sums, next_right[:, None]], dim=1))
 
     def metric(self, evaluation_set: Samples) -> Metric:
         return Guesses()
@@ -121,22 +122,23 @@ class BertPreTraining(PreparedTask):
         right = logits[:, COLUMNS.index("next_right")] > 0
         return torch.where(right, labels, 1 - labels), labels
 
-    def _shards(self) -> dict[str, Shards]:
-        size = self._model_config.vocab_size
-        return {name: Shards(paths, size) for name, paths in self._files.items()}
-
-    def _pairs(self) -> dict[str, Pairs]:
+    def sets(self) -> dict[str, Samples]:
+        if self.is_ready:
+            size = self._model_config.vocab_size
+            return {name: Shards(paths, size) for name, paths in self._files.items()}
         tokenizer, config = self._loaded_tokenizer, self.config
-        return {
+        sets = {
             name: Pairs(
-                cache.read(self._cache, name),
+                own,
                 self._masking,
                 (tokenizer.cls_token_id, tokenizer.sep_token_id),
                 seed=config.seed if name == "train" else EVALUATION_SEED,
                 room=config.max_seq_length - corpus.MARKS,
             )
-            for name in cache.facts(self._cache)["sets"]
+            for name, own in self._cached["sets"].items()
         }
+        self._train = sets["train"]
+        return {**sets}
 
     def _check_text(self, tokenizer: Any) -> None:
         if self.config.max_seq_length < corpus.MARKS + 2:
@@ -158,18 +160,7 @@ class BertPreTraining(PreparedTask):
     @property
     def is_ready(self) -> bool:  # type: ignore[override]
         """Whether the files are shards, which are read as they are."""
-        return corpus.are_shards(self._files)
-
-    @cached_property
-    def _model_config(self) -> Any:
-        from transformers import AutoConfig
-
-        config = hub.fetch("--model", self.model, AutoConfig.from_pretrained)
-        if config.model_type != "bert":
-            raise UsageError(
-                f"--model {self.model} is of type {config.model_type}; pre-training is for bert"
-            )
-        return config
+        return self._files["train"][0].suffix in corpus.SHARDS
 
     @cached_property
     def _masking(self) -> Masking:
@@ -182,18 +173,23 @@ class BertPreTraining(PreparedTask):
         )  # fmt: skip
 
 
-def per_sample(
-    token_losses: Tensor, scores: Tensor, targets: Tensor, rows: Tensor, next_right: Tensor
-) -> Tensor:
-    """The values to sum for n samples with m hidden tokens: `COLUMNS`, (n, 4).
+class SparseBert(BertForPreTraining):  # type: ignore[misc]  # transformers ships no types for it
+    """BertForPreTraining with its weights, but with scores only at given positions.
 
-    Each hidden token has its loss and target (m,), its scores (m, vocabulary), and its sample in
-    `rows` (m,). Each sample has whether the next sentence was predicted correctly (n,).
+    Scores for every token would be n * width * vocabulary numbers, most of them unused.
     """
-    each = [token_losses, (scores.argmax(-1) == targets).to(token_losses)]
-    each.append(torch.ones_like(token_losses))
-    sums = token_losses.new_zeros(len(next_right), 3).index_add(0, rows, torch.stack(each, dim=1))
-    return torch.cat([sums, next_right.to(sums)[:, None]], dim=1)
+
+    @classmethod
+    def from_config(cls, config: Any, dtype: torch.dtype) -> "SparseBert":
+        """Random weights, made like those of the Auto classes."""
+        model: SparseBert = cls._from_config(config, dtype=dtype)
+        return model
+
+    def forward(self, masked_positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (m, vocabulary) at m positions of the flattened batch, and (n, 2) of the pairs."""
+        hidden, pooled = self.bert(**inputs)[:2]
+        scores, pairs = self.cls(hidden.flatten(0, 1)[masked_positions], pooled)
+        return scores, pairs
 
 
 class Guesses:
@@ -203,7 +199,7 @@ class Guesses:
         self.state = torch.zeros(len(COLUMNS) + 1, dtype=torch.float64)
 
     def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
-        """Count n samples: `per_sample` (n, 4) in place of logits, which would take gigabytes."""
+        """Count n samples: `COLUMNS` (n, 4) in place of logits, which would take gigabytes."""
         self.state[:-1] += logits.double().sum(0)
         self.state[-1] += len(labels)
 

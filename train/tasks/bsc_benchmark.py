@@ -1,18 +1,16 @@
 """BSC's benchmark: DistilBERT's shape on generated samples of emotion's shape, without files."""
 
-from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 
 from configs.plugins import REPOSITORY
 from muster.errors import UsageError
 from train.model.rng import hash_seed
-from train.tasks.base import Batch, Datasets
-from train.tasks.language import classifier
-from train.tasks.language.prepared import Sample, TokenSet, collator
-from train.tasks.text.classification import GlueTask
-from train.tasks.text.tsv import Spec
+from train.tasks.base import Samples
+from train.tasks.language.prepared import TokenSet
+from train.tasks.text.classification import GlueTask, Spec
 
 DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags set others
@@ -42,36 +40,31 @@ class Benchmark(GlueTask):
         Raises:
             UsageError: there is no such model, or it has too few positions or words.
         """
-        config = classifier.load_config(self.model, self.spec, self.is_fresh)
-        classifier.check_length(self.model, config, self.config.max_seq_length)
-        if config.vocab_size <= FIRST_WORD:
+        super().prepare()
+        words = self._model_config.vocab_size
+        if words <= FIRST_WORD:
             raise UsageError(
-                f"--model {self.model} knows {config.vocab_size} tokens, but the benchmark's words "
+                f"--model {self.model} knows {words} tokens, but the benchmark's words "
                 f"begin at {FIRST_WORD}; give a model with BERT's vocabulary"
             )
 
-    def build_datasets(self) -> Datasets:
-        words = classifier.load_config(self.model, self.spec, self.is_fresh).vocab_size
-        train, evaluation = (
-            draw(size, words, self.config.max_seq_length, hash_seed(self.config.seed, number))
-            for number, size in enumerate(self._sizes, start=1)
-        )
-        return Datasets(train, {"": evaluation})
+    def sets(self) -> dict[str, Samples]:
+        config, words = self.config, self._model_config.vocab_size
 
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        config = self.config
-        return config.train_samples or TRAIN_SAMPLES, config.eval_samples or EVALUATION_SAMPLES
+        def drawn(size: int, number: int) -> TokenSet:
+            return draw(size, words, config.max_seq_length, hash_seed(config.seed, number))
+
+        train = drawn(config.train_samples or TRAIN_SAMPLES, 1)
+        return {"train": train, "valid": drawn(config.eval_samples or EVALUATION_SAMPLES, 2)}
 
     @cached_property
-    def _collator(self) -> Callable[[Sequence[Sample]], Batch]:
-        """Pads like a tokenizer, with the only token that it knows."""
+    def _loaded_tokenizer(self) -> Any:
+        """It pads, with the only token that it knows."""
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
 
         knows = Tokenizer(models.WordLevel({"[PAD]": 0}, "[PAD]"))
-        tokenizer = PreTrainedTokenizerFast(tokenizer_object=knows, pad_token="[PAD]")
-        return collator(tokenizer, None, self.pad_multiple)
+        return PreTrainedTokenizerFast(tokenizer_object=knows, pad_token="[PAD]")
 
 
 def draw(size: int, vocabulary: int, longest: int, seed: int) -> TokenSet:

@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from train.tasks.text.classification import GlueTask
-from train.tasks.text.tsv import Part, Spec
+from train.tasks.text.classification import GlueTask, Part, Spec
 
 SPEC = Spec(
     name="emotion",
@@ -15,8 +14,8 @@ SPEC = Spec(
     labels=("sadness", "joy", "love", "anger", "fear", "surprise"),
     parts={
         "train": Part("train.txt", "train"),
-        "dev_val": Part("val.txt", "validation"),
-        "dev_test": Part("test.txt", "test"),
+        "val": Part("val.txt", "validation"),
+        "test": Part("test.txt", "test"),
     },
     pad_multiple=8,  # the fastest for half precision on tensor cores
 )

@@ -1,16 +1,15 @@
 """GLUE's nine tasks: `--task rte` is a row of this table."""
 
 from configs.settings.train import TrainConfig
-from train.tasks.text.classification import GlueTask
-from train.tasks.text.tsv import TRAIN, Part, Spec
+from train.tasks.text.classification import TRAIN, GlueTask, Part, Spec
 
 TWO_SENTENCES = ("sentence1", "sentence2")
 ENTAILMENT = ("entailment", "not_entailment")
 BOTH = ("accuracy", "f1")
 MNLI = {
     "train": TRAIN,
-    "dev": Part("dev_matched.tsv", "validation_matched"),
-    "dev_mm": Part("dev_mismatched.tsv", "validation_mismatched"),
+    "valid": Part("dev_matched.tsv", "validation_matched"),
+    "mm": Part("dev_mismatched.tsv", "validation_mismatched"),
 }
 SPECS = (
     # Is an English sentence acceptable?

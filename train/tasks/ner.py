@@ -1,11 +1,12 @@
 """Named-entity recognition: a tag for every word, on sets in CoNLL-2003's form."""
 
 import logging
+import re
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from seqeval.metrics.sequence_labeling import get_entities
@@ -14,20 +15,29 @@ from torch.nn.functional import cross_entropy
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
-from train.tasks.language import classifier, tokens
+from train.tasks.base import Answers, Batch, Metric, Output, Samples
+from train.tasks.language import tokens
 from train.tasks.language.classifier import Labels
-from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
-from train.tasks.sources import cache, hub
-from train.tasks.tagging import conll
-from train.tasks.tagging.conll import Sentence
+from train.tasks.language.prepared import LabelledTask, Sets
+from train.tasks.language.tokens import IGNORED
+from train.tasks.sources import files, hub
 
-IGNORED = -100  # the tag of other pieces than a word's first, and of padding
+OUTSIDE = "O"
+TAG = re.compile(r"O|[BI]-\S+")
+NAMES = {"train": ("train.txt",), "valid": ("valid.txt", "dev.txt")}  # a test set need not be
 TRUE, PREDICTED, GOLD = range(3)
 DEFAULT_MODEL = "bert-base-cased"
 # The original set is a script, which `datasets` no longer runs; this is the Hub's copy of its rows.
 HUB_REVISION = "refs/convert/parquet"
 HUB_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
+
+
+class Sentence(NamedTuple):
+    """One sentence of w words."""
+
+    words: list[str]
+    tags: list[str]
+    line: int  # of its first word
 
 
 class Entities:
@@ -44,75 +54,72 @@ class Entities:
 
     def update(self, logits: Tensor, labels: Tensor, positions: Tensor) -> None:
         """Count n sentences: logits (n, pieces, tags), labels (n, pieces) with `IGNORED`."""
-        for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
-            words = gold != IGNORED
-            self.count(predicted[words].tolist(), gold[words].tolist())
+        for predicted, gold in zip(*by_name(logits, labels, self._tags), strict=True):
+            self.count(predicted, gold)
 
-    def count(self, predicted: Sequence[int], gold: Sequence[int]) -> None:
-        """Count one sentence, a tag's number per word."""
-        found, wanted = (
-            set(get_entities([self._tags[tag] for tag in tags])) for tags in (predicted, gold)
-        )
+    def count(self, predicted: list[str], gold: list[str]) -> None:
+        """Count one sentence, a tag per word."""
+        found, wanted = set(get_entities(predicted)), set(get_entities(gold))
         for column, some in ((TRUE, found & wanted), (PREDICTED, found), (GOLD, wanted)):
             for kind, _, _ in some:
                 self.state[self._types.index(kind), column] += 1
 
     def compute(self) -> dict[str, float]:
-        """Over all entities, and F1 of each type, such as `f1_LOC`."""
-        precision, recall, f1 = _scores(self.state.sum(0))
-        each = {
-            f"f1_{kind}": _scores(row)[2] for kind, row in zip(self._types, self.state, strict=True)
+        """Over all entities, and F1 of each type, such as `f1_LOC`; 0 if there are none."""
+        true, predicted, gold = torch.cat([self.state, self.state.sum(0, keepdim=True)]).T
+        *each, f1 = (2 * true / (predicted + gold).clamp(min=1)).tolist()
+        return {
+            "precision": (true / predicted.clamp(min=1))[-1].item(),
+            "recall": (true / gold.clamp(min=1))[-1].item(),
+            "f1": f1,
+            **{f"f1_{kind}": one for kind, one in zip(self._types, each, strict=True)},
         }
-        return {"precision": precision, "recall": recall, "f1": f1, **each}
 
 
-def _scores(counts: Tensor) -> tuple[float, float, float]:
-    """Precision, recall and F1; 0 if there is nothing to count."""
-    true, predicted, gold = counts.tolist()
-    return (
-        true / predicted if predicted else 0.0,
-        true / gold if gold else 0.0,
-        2 * true / (predicted + gold) if predicted + gold else 0.0,
-    )
+def by_name(
+    logits: Tensor, labels: Tensor, tags: Sequence[str]
+) -> tuple[list[list[str]], list[list[str]]]:
+    """The tags of each sentence's words, predicted and right, from logits (n, pieces, tags)."""
+    is_word = labels != IGNORED
+
+    def named(rows: Tensor) -> list[list[str]]:
+        words = (row[own].tolist() for row, own in zip(rows, is_word, strict=True))
+        return [[tags[number] for number in numbers] for numbers in words]
+
+    return named(logits.argmax(-1)), named(labels)
 
 
 class Ner(LabelledTask):
     """Word pieces; the first one of each word has the word's tag. The loss is a mean over words."""
 
-    has_tags = True
+    collator = "ForTokenClassification"
     hub_name = ("eriktks/conll2003",)
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config, DEFAULT_MODEL)
 
-    def prepare(self) -> None:
-        """Tokenise all sets into the cache; the tags that there are decide on the model.
-
-        Raises:
-            UsageError: data, model or tokenizer are missing or do not fit each other.
-        """
-        _require_fast(self._loaded_tokenizer, self.tokenizer)
-        super().prepare()
-        config = classifier.load_config(self.model, self.labels, self.is_fresh)
-        length = self.config.max_seq_length
-        classifier.check(self.model, config, self._loaded_tokenizer, length)
-
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
+        if not tokenizer.is_fast:
+            raise UsageError(
+                f"--tokenizer {self.tokenizer} has no fast form, which alone tells the word of "
+                "each piece; give another, such as bert-base-cased"
+            )
         read = self._read()
-        tags, length = conll.tags_of(read["train"]), self.config.max_seq_length
-        for name in read if self.data_dir is not None else ():
-            conll.refuse_unknown(self._files[name][0], read[name], tags)
-        sets = {
-            name: _encode(tokenizer, name, sentences, tags, length)
-            for name, sentences in read.items()
-        }
+        tags, length = tags_of(read["train"]), self.config.max_seq_length
+        sets = {}
+        for name, sentences in read.items():
+            if self.data_dir is not None:
+                refuse_unknown(self._files[name][0], sentences, tags)
+            words = [sentence.words for sentence in sentences]
+            numbers = [[tags.index(tag) for tag in sentence.tags] for sentence in sentences]
+            sets[name] = tokens.encode(tokenizer, [words], length, numbers)
+            lost = sum(map(len, words)) - int((sets[name]["labels"] != IGNORED).sum())
+            if lost:
+                logging.getLogger(__name__).warning(
+                    f"{name} set: {lost} words are beyond --max-seq-length {length}, or nothing "
+                    "but control characters; they are left out of training and scores"
+                )
         return sets, {"tags": tags}
-
-    def build_datasets(self) -> Datasets:
-        names = cache.facts(self._cache)["sets"]
-        sets = {name: TokenSet(cache.read(self._cache, name)) for name in names}
-        train, valid = sets.pop("train"), sets.pop("valid")
-        return Datasets(train, {"": valid, **sets})
 
     def units(self, batch: Batch) -> Tensor:
         """The words of the batch, (1,)."""
@@ -130,30 +137,81 @@ class Ner(LabelledTask):
 
     def predictions(self, logits: Tensor, labels: Tensor) -> tuple[Answers, Answers]:
         """The tags of each sentence's words by name, in seqeval's form."""
-        answers: tuple[list[list[str]], list[list[str]]] = ([], [])
-        for predicted, gold in zip(logits.argmax(-1), labels, strict=True):
-            words = gold != IGNORED
-            for column, tags in zip(answers, (predicted, gold), strict=True):
-                column.append([self._tags[tag] for tag in tags[words].tolist()])
-        return answers
+        return by_name(logits, labels, self._tags)
 
     def _read(self) -> dict[str, list[Sentence]]:
         if self.data_dir is not None:
-            return {name: conll.read(path) for name, (path,) in self._files.items()}
+            return {name: read(path) for name, (path,) in self._files.items()}
         return {name: _of_hub(split) for name, split in HUB_SPLITS.items()}
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return conll.find(self.data_dir)
+        what = "ner is read from train.txt, valid.txt (or dev.txt) and test.txt in CoNLL's columns"
+        found = files.find(self.data_dir, NAMES, what)
+        test = found["train"].with_name("test.txt")
+        if test.is_file():
+            found["test"] = test
+        return {name: [path] for name, path in found.items()}
 
-    @cached_property
+    @property
     def _tags(self) -> list[str]:
-        return list(cache.facts(self._cache)["tags"])
+        return list(self._cached["tags"])
 
-    @cached_property
-    def labels(self) -> Labels:
+    @property
+    def labels(self) -> Labels:  # type: ignore[override]
         tags = tuple(self._tags)
         return Labels(name="the training set", labels=tags, head="TokenClassification")
+
+
+def read(path: Path) -> list[Sentence]:
+    """All sentences: one word a line, the word first and its tag last, blank lines between.
+
+    Raises:
+        UsageError: the file is empty, not UTF-8, or holds a wrong row or tag.
+    """
+    sentences, columns = list[Sentence](), 0
+    # Split only at blanks and tabs: a word may contain other separators, such as a no-break
+    # space.
+    rows = ((at, re.split(r"[ \t]+", line.strip(" \t"))) for at, line in files.numbered_lines(path))
+    for is_between, group in groupby(rows, lambda row: row[1][0] in ("", "-DOCSTART-")):
+        if is_between:
+            continue
+        found = list(group)
+        columns = columns or max(2, len(found[0][1]))
+        for number, fields in found:
+            if len(fields) != columns:
+                raise UsageError(
+                    f"{path}:{number}: expected {columns} columns, the word first and its tag "
+                    f"last, got {' '.join(fields)[:60]!r}"
+                )
+            if not TAG.fullmatch(fields[-1]):
+                raise UsageError(
+                    f"{path}:{number}: expected O, B-TYPE or I-TYPE as tag, got {fields[-1]!r}"
+                )
+        words, tags = ([fields[column] for _, fields in found] for column in (0, -1))
+        sentences.append(Sentence(words, tags, line=found[0][0]))
+    if not sentences:
+        raise UsageError(f"{path}: no sentences in it")
+    return sentences
+
+
+def tags_of(sentences: list[Sentence]) -> list[str]:
+    """The tags that occur, `O` first."""
+    found = {tag for sentence in sentences for tag in sentence.tags} - {OUTSIDE}
+    return [OUTSIDE, *sorted(found, key=lambda tag: (tag[2:], tag))]
+
+
+def refuse_unknown(path: Path, sentences: list[Sentence], known: list[str]) -> None:
+    """Refuse tags that the training file does not have.
+
+    Raises:
+        UsageError: there is one; the message names file and line.
+    """
+    for sentence in sentences:
+        for line, tag in enumerate(sentence.tags, sentence.line):
+            if tag not in known:
+                it_has = f"the training file has no tag {tag!r}; it has {', '.join(known)}"
+                raise UsageError(f"{path}:{line}: {it_has}")
 
 
 def _of_hub(split: str) -> list[Sentence]:
@@ -163,60 +221,6 @@ def _of_hub(split: str) -> list[Sentence]:
         Sentence(list(row["tokens"]), [names[tag] for tag in row["ner_tags"]], line=0)
         for row in rows
         if row["tokens"]
-    ]
-
-
-def _require_fast(tokenizer: Any, name: str) -> None:
-    """Refuse a tokenizer that cannot tell to which word a piece belongs.
-
-    Raises:
-        UsageError: it is not one of the fast ones.
-    """
-    if not tokenizer.is_fast:
-        raise UsageError(
-            f"--tokenizer {name} has no fast form, which alone tells the word of each piece; "
-            "give another, such as bert-base-cased"
-        )
-
-
-def _encode(
-    tokenizer: Any, name: str, sentences: list[Sentence], tags: list[str], max_seq_length: int
-) -> dict[str, Tensor]:
-    """The pieces of the n sentences of set `name` in one row, and where each sentence begins.
-
-    Returns:
-        input_ids, labels and, if the tokenizer makes them, token_type_ids: int32 (all pieces,);
-        labels are numbers in `tags`, or `IGNORED`; offsets: int64 (n + 1,), sentence i is
-        [offsets[i], offsets[i + 1]).
-    """
-    numbers = {tag: number for number, tag in enumerate(tags)}
-
-    def add_tags(encoded: Any, start: int) -> dict[str, list[list[int]]]:
-        part = enumerate(sentences[start : start + tokens.BATCH])
-        return {"labels": [_of_first_pieces(encoded.word_ids(r), one, numbers) for r, one in part]}
-
-    words = [[sentence.words for sentence in sentences]]
-    found = tokens.encode(tokenizer, words, max_seq_length, add_tags, is_split_into_words=True)
-    lost = sum(len(sentence.words) for sentence in sentences)
-    lost -= int((found["labels"] != IGNORED).sum())
-    if lost:
-        logging.getLogger(__name__).warning(
-            "%s set: %d words are beyond --max-seq-length %d, or nothing but control characters; "
-            "they are left out of training and scores",
-            name,
-            lost,
-            max_seq_length,
-        )
-    return found
-
-
-def _of_first_pieces(
-    words: list[int | None], sentence: Sentence, numbers: dict[str, int]
-) -> list[int]:
-    """The tag of each piece that begins a word; `words` has the word of each piece."""
-    return [
-        IGNORED if word is None or word == before else numbers[sentence.tags[word]]
-        for before, word in pairwise([None, *words])
     ]
 
 

@@ -7,8 +7,7 @@ from configs.settings.train import TrainConfig
 from train.tasks.language import classifier
 from train.tasks.sources import cache
 from train.tasks.text import generated
-from train.tasks.text.classification import GlueTask
-from train.tasks.text.tsv import Spec
+from train.tasks.text.classification import GlueTask, Spec
 
 SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
 SPEC = Spec(
@@ -28,9 +27,8 @@ class Quickstart(GlueTask):
         version = cache.fingerprint(path.read_bytes() for path in texts)
         self._generated = cache.root(config.cache_dir) / f"quickstart-data-{version}"
         self.data_dir = config.data_dir or self._generated
-        if config.tokenizer is None:
-            ours = classifier.is_configuration(self.model)
-            self.tokenizer = str(self._generated / "vocab.txt") if ours else self.model
+        if config.tokenizer is None and classifier.is_configuration(self.model):
+            self.tokenizer = str(self._generated / "vocab.txt")
 
     def prepare(self) -> None:
         """Generate the set, then continue as for any other GLUE task.

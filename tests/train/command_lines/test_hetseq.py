@@ -12,7 +12,7 @@ from configs.plugins import REPOSITORY
 from muster.errors import UsageError
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.workers import finish, free_port, records, start
-from train.command_lines import hetseq, hetseq_flags
+from train.command_lines import hetseq
 
 # As HetSeq's README and the article give it for the second of two nodes, but for the folders.
 GIVEN = (
@@ -27,7 +27,7 @@ LEAST = "--task mnist --data mnist --max-sentences 8 --max-epoch 1".split()
 
 
 def translate(*argv):
-    return hetseq_flags.translate(*hetseq_flags.parse(argv))
+    return hetseq.translate(*hetseq.parse(argv))
 
 
 def refusal(*argv):
@@ -46,10 +46,10 @@ def test_the_given_command():
     assert (config.optimizer, config.schedule, config.sync) == ("adamw", "polynomial", "ddp")
     assert (config.checkpoint_dir, config.resume) == (Path("bert_node2gpu4"), "auto")
     assert (config.data_workers, config.seed, config.max_grad_norm) == (4, 19940802, 25)
-    args, _ = hetseq_flags.parse(GIVEN)
-    assert list(hetseq_flags.ranks_here(args)) == [4, 5, 6, 7]
-    alone, _ = hetseq_flags.parse([*GIVEN, "--distributed-no-spawn"])
-    assert list(hetseq_flags.ranks_here(alone)) == [4]
+    args, _ = hetseq.parse(GIVEN)
+    assert list(hetseq.ranks_here(args)) == [4, 5, 6, 7]
+    alone, _ = hetseq.parse([*GIVEN, "--distributed-no-spawn"])
+    assert list(hetseq.ranks_here(alone)) == [4]
 
 
 def test_mnist_as_hetseq_has_it_and_flags_of_ours():
@@ -89,7 +89,7 @@ def test_what_has_no_meaning_here_is_refused_with_what_to_use(flags, message):
 
 
 def test_every_refused_flag_is_refused_by_its_name():
-    for flag in hetseq_flags.FLAGS.refused:
+    for flag in hetseq.FLAGS.refused:
         assert f"{flag}: " in refusal(*LEAST, flag, "1")
 
 

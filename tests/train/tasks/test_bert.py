@@ -3,21 +3,20 @@
 import json
 from dataclasses import replace
 
-import h5py
 import numpy
 import pytest
 import torch
 
-from muster.errors import UsageError
-from tests.train import alone
-from tests.train.tasks.text import made as small
+from tests.train.tasks.pretraining.test_shards import write
+from tests.train.tasks.text.made import MODEL as SMALL
+from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import bert
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 WORDS = [f"w{number}" for number in range(30)]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##x"]
-MODEL = {**small.MODEL, "hidden_size": 32}
+MODEL = {**SMALL, "hidden_size": 32}
 
 
 def text(documents):
@@ -29,34 +28,14 @@ def text(documents):
 @pytest.fixture
 def made(tmp_path):
     """A folder of text, a vocabulary and a model's configuration."""
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.txt").write_text(text(30))
-    (tmp_path / "data" / "valid.txt").write_text(text(12))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
-    return tmp_path
-
-
-def config_of(made, **more):
-    base = {"task": "bert", "data_dir": made / "data", "batch_size": 16, "epochs": 40}
-    return alone.settings(made, **{**base, "max_seq_length": 24, **more})
-
-
-def prepared(made, **settings):
-    task = bert.build(config_of(made, **settings))
-    task.prepare()
-    assert task.is_prepared()
-    return task
-
-
-def refusal(made, **settings):
-    with pytest.raises(UsageError) as error:
-        bert.build(config_of(made, **settings)).prepare()
-    return str(error.value)
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "train.txt").write_text(text(30))
+    (tmp_path / "bert" / "valid.txt").write_text(text(12))
+    return small(tmp_path, VOCABULARY, MODEL)
 
 
 def test_it_learns_both_from_text(made):
-    history, _ = alone.train(config_of(made), made)
+    history, _ = trained(made, "bert", batch_size=16, epochs=40)
     (scores,) = history.evaluations
     found = scores.metrics
     assert scores.samples == 24  # two chunks of each document
@@ -67,7 +46,7 @@ def test_it_learns_both_from_text(made):
 
 
 def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
-    task = prepared(made)
+    task = prepared(made, "bert")
     train, evaluation = task.build_datasets()
     retained, seen = [evaluation[""][at] for at in range(24)], []
     for epoch in (0, 1, 0):
@@ -75,7 +54,7 @@ def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
         seen.append([train[at] for at in range(20)])
         assert [evaluation[""][at] for at in range(24)] == retained
     assert seen[0] != seen[1] and seen[0] == seen[2]
-    other = prepared(made, seed=7).build_datasets()
+    other = prepared(made, "bert", seed=7).build_datasets()
     assert [other.evaluation[""][at] for at in range(24)] == retained
     other_train = [other.train[at] for at in range(20)]
     assert other_train not in seen
@@ -84,7 +63,7 @@ def test_every_epoch_has_other_masks_and_evaluation_the_same(made):
 def test_the_loss_is_that_of_transformers_own_model(made):
     from transformers import BertForPreTraining
 
-    task = prepared(made)
+    task = prepared(made, "bert")
     model = task.build_model().eval()
     batch = task.collate([task.build_datasets().train[at] for at in range(9)])
     loss, counts = task.forward(model, batch)
@@ -102,7 +81,7 @@ def test_the_loss_is_that_of_transformers_own_model(made):
 
 
 def test_a_batch_without_hidden_tokens_has_no_part_in_the_loss(made):
-    task = prepared(made)
+    task = prepared(made, "bert")
     samples = [task.build_datasets().train[at] for at in range(3)]
     batch = task.collate([sample._replace(positions=[], targets=[]) for sample in samples])
     model = task.build_model()
@@ -115,7 +94,7 @@ def test_a_batch_without_hidden_tokens_has_no_part_in_the_loss(made):
 def test_padding_changes_nothing(made):
     found = []
     for pad in ("longest", "max_length"):
-        task = prepared(made, pad=pad)
+        task = prepared(made, "bert", pad=pad)
         torch.manual_seed(0)
         model = task.build_model().double().eval()
         train = task.build_datasets().train
@@ -128,29 +107,27 @@ def test_padding_changes_nothing(made):
 def test_weights_go_in_and_out_under_their_usual_names(made):
     from transformers import BertForPreTraining
 
-    made_model = prepared(made).build_model()
+    made_model = prepared(made, "bert").build_model()
     made_model.save_pretrained(made / "saved")
-    again = prepared(made, model=str(made / "saved")).build_model()
+    again = prepared(made, "bert", model=str(made / "saved")).build_model()
     theirs = BertForPreTraining.from_pretrained(made / "saved")
     for name, tensor in made_model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
         assert torch.equal(tensor, theirs.state_dict()[name]), name
 
 
-def shard(path, rows, width=16):
+def shard(path, rows):
+    """Rows of one token each, of which one or two are hidden."""
     numbers = numpy.arange(rows)[:, None]
-    ids = numpy.full((rows, width), 6) + numbers % 20
+    ids = numpy.full((rows, 16), 6) + numbers % 20
     positions = numpy.where(numbers % 3 == 0, [2, 0, 0], [2, 5, 0])
-    with h5py.File(path, "w") as file:
-        for name, values in {
-            "input_ids": ids,
-            "input_mask": numpy.ones_like(ids),
-            "segment_ids": numpy.arange(width)[None].repeat(rows, 0) // (width // 2),
-            "masked_lm_positions": positions,
-            "masked_lm_ids": numpy.where(positions > 0, 6 + numbers % 20, 0),
-            "next_sentence_labels": numpy.arange(rows) % 2,
-        }.items():
-            file.create_dataset(name, data=values, dtype="i4", compression="gzip")
+    write(
+        path, rows,
+        input_ids=ids, input_mask=numpy.ones_like(ids),
+        segment_ids=numpy.arange(16)[None].repeat(rows, 0) // 8,
+        masked_lm_positions=positions,
+        masked_lm_ids=numpy.where(positions > 0, 6 + numbers % 20, 0),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -164,8 +141,8 @@ def shards(made):
 
 @pytest.mark.parametrize("data_workers", [0, 2])
 def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
-    config = config_of(made, data_dir=shards, tokenizer=None, epochs=20, data_workers=data_workers)
-    history, _ = alone.train(config, made)
+    recipe = {"batch_size": 16, "epochs": 20, "data_workers": data_workers}
+    history, _ = trained(made, "bert", data_dir=shards, tokenizer=None, **recipe)
     (scores,) = history.evaluations
     assert [step.samples for step in list(history.steps)[:3]] == [16, 16, 8]
     assert scores.metrics["mlm_accuracy_test"] > 0.9
@@ -173,25 +150,25 @@ def test_it_learns_from_shards_without_a_tokenizer(made, shards, data_workers):
 
 
 def test_settings_that_cannot_work_are_refused(made, shards):
-    assert "needs --data-dir" in refusal(made, data_dir=None)
-    assert "leaves nothing to learn" in refusal(made, mask_probability=0.0)
-    assert "--max-seq-length 48 is more than the 32" in refusal(made, max_seq_length=48)
-    assert "give --max-seq-length 16" in refusal(made, data_dir=shards, max_seq_length=8)
-    (made / "data" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
-    assert "the valid set of --data-dir" in refusal(made)
+    assert "needs --data-dir" in refusal(made, "bert", data_dir=None)
+    assert "leaves nothing to learn" in refusal(made, "bert", mask_probability=0.0)
+    assert "--max-seq-length 48 is more than the 32" in refusal(made, "bert", max_seq_length=48)
+    assert "give --max-seq-length 16" in refusal(made, "bert", data_dir=shards, max_seq_length=8)
+    (made / "bert" / "valid.txt").write_text("w1 w1. W2 w2.\nw3 .")
+    message = "has 1 document, but a random next sentence comes from another one"
+    assert f"the valid set of --data-dir {made / 'bert'} {message}" in refusal(made, "bert")
     (made / "config.json").write_text(json.dumps({**MODEL, "model_type": "distilbert"}))
-    assert "is of type distilbert; pre-training is for bert" in refusal(made)
+    assert "is of type distilbert; pre-training is for bert" in refusal(made, "bert")
 
 
 def test_whole_words_need_a_vocabulary_that_tells_them(made):
-    prepared(made, whole_word=True)
+    prepared(made, "bert", whole_word=True)
     (made / "vocab.txt").write_text("\n".join(VOCABULARY[:-1]))
-    assert "--whole-word needs WordPiece's ##" in refusal(made, whole_word=True)
+    assert "--whole-word needs WordPiece's ##" in refusal(made, "bert", whole_word=True)
 
 
 def test_the_default_is_berts_base_shape_with_its_vocabulary(made):
-    config = replace(config_of(made), model=None, tokenizer=None)
-    task = bert.build(config)
+    task = bert.build(replace(build(made, "bert").config, model=None, tokenizer=None))
     assert task.tokenizer == "bert-base-uncased" and task.is_fresh
     shape = task._model_config
     assert (shape.hidden_size, shape.num_hidden_layers, shape.vocab_size) == (768, 12, 30522)

@@ -1,19 +1,25 @@
-"""NER learns a small set in CoNLL's form; pieces, words, tags and models fit each other."""
+"""NER learns a small set in CoNLL's form; pieces, words, tags and models fit each other.
 
-import json
+Files are read with their quirks; what is wrong is named by file and line. Scores are seqeval's.
+"""
+
+import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from muster.errors import UsageError
-from tests.train import alone
-from tests.train.tasks.text import made as small
+from tests.train.tasks.text.made import MODEL as SMALL
+from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import ner
+from train.tasks.ner import Entities
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] Ann Bo ##b ##by saw in York New . the".split()
-MODEL = {**small.MODEL, "vocab_size": 20, "max_position_embeddings": 24}
+MODEL = {**SMALL, "vocab_size": 20, "max_position_embeddings": 24}
 TRAIN = """-DOCSTART- O
 
 Bobby B-PER
@@ -35,33 +41,14 @@ York B-LOC
 @pytest.fixture
 def made(tmp_path):
     """Files in CoNLL's form, a vocabulary and a model's configuration."""
+    (tmp_path / "ner").mkdir()
     for name, text in (("train", TRAIN * 10), ("dev", TRAIN * 2), ("test", TRAIN)):
-        (tmp_path / f"{name}.txt").write_text(text)
-    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
-    return tmp_path
-
-
-def config_of(made, **more):
-    base = {"task": "ner", "batch_size": 4, "epochs": 8, "max_seq_length": 16}
-    return alone.settings(made, **{**base, **more})
-
-
-def prepared(made, **settings):
-    task = ner.build(config_of(made, **settings))
-    task.prepare()
-    assert task.is_prepared()
-    return task
-
-
-def refusal(made, **settings):
-    with pytest.raises(UsageError) as error:
-        ner.build(config_of(made, **settings)).prepare()
-    return str(error.value)
+        (tmp_path / "ner" / f"{name}.txt").write_text(text)
+    return small(tmp_path, WORDS, MODEL)
 
 
 def test_it_learns_and_entities_are_scored_on_both_sets(made):
-    history, _ = alone.train(config_of(made), made)
+    history, _ = trained(made, "ner", batch_size=4, epochs=8)
     (scores,) = history.evaluations
     assert scores.samples == 4 + 2
     for name in ("precision", "recall", "f1", "f1_LOC", "f1_PER", "f1_test", "f1_PER_test"):
@@ -70,7 +57,7 @@ def test_it_learns_and_entities_are_scored_on_both_sets(made):
 
 
 def test_the_first_piece_of_a_word_carries_its_tag(made):
-    task = prepared(made)
+    task = prepared(made, "ner")
     batch = task.collate(list(task.build_datasets().evaluation["test"]))
     # [CLS] Bo ##b ##by saw Ann in New York . [SEP]; [CLS] Ann saw York . [SEP]
     assert batch["labels"].tolist() == [
@@ -82,7 +69,7 @@ def test_the_first_piece_of_a_word_carries_its_tag(made):
 
 
 def test_the_loss_is_the_models_own_mean_over_words(made):
-    task = prepared(made)
+    task = prepared(made, "ner")
     model = task.build_model().eval()
     batch = task.collate(list(task.build_datasets().train)[:3])
     output = task.forward(model, batch)
@@ -91,25 +78,10 @@ def test_the_loss_is_the_models_own_mean_over_words(made):
 
 
 def test_words_that_are_cut_off_are_counted_aloud(made, caplog):
-    task = prepared(made, max_seq_length=8)
+    task = prepared(made, "ner", max_seq_length=8)
     assert "test set: 3 words are beyond --max-seq-length 8, or nothing but" in caplog.text
     batch = task.collate(list(task.build_datasets().train)[:1])
     assert batch["labels"].tolist() == [[-100, 3, -100, -100, 0, 3, 0, -100]]
-
-
-def test_a_fine_tuned_taggers_own_order_of_tags_is_followed(made):
-    from transformers import AutoModelForTokenClassification, BertConfig
-
-    tags = ["I-LOC", "B-LOC", "B-PER", "O"]
-    config = BertConfig(**MODEL, id2label=dict(enumerate(tags)))
-    config.label2id = {tag: at for at, tag in enumerate(tags)}
-    AutoModelForTokenClassification.from_config(config).save_pretrained(made / "tuned")
-    task = prepared(made, model=str(made / "tuned"))
-    model = task.build_model().eval()
-    batch = task.collate(list(task.build_datasets().train)[:2])
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    expected = model(**inputs).logits[..., [3, 1, 0, 2]]  # O, B-LOC, I-LOC, B-PER
-    assert torch.equal(task.forward(model, batch).logits, expected)
 
 
 def test_a_tagger_for_other_tags_is_refused(made):
@@ -117,19 +89,27 @@ def test_a_tagger_for_other_tags_is_refused(made):
 
     config = BertConfig(**MODEL, id2label={0: "O", 1: "B-ORG"})
     AutoModelForTokenClassification.from_config(config).save_pretrained(made / "tuned")
-    message = refusal(made, model=str(made / "tuned"))
-    assert "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)" in message
+    message = "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)"
+    assert message in refusal(made, "ner", model=str(made / "tuned"))
 
 
 def test_an_evaluation_tag_that_training_lacks_is_refused(made):
-    (made / "dev.txt").write_text("Ann B-PER\nsaw I-PER\n")
-    assert f"{made / 'dev.txt'}:2: the training file has no tag 'I-PER'" in refusal(made)
+    path = made / "ner" / "dev.txt"
+    path.write_text("Ann B-PER\nsaw I-PER\n")
+    assert f"{path}:2: the training file has no tag 'I-PER'" in refusal(made, "ner")
 
 
-def test_a_change_of_the_files_makes_another_cache(made):
-    prepared(made)
-    (made / "dev.txt").write_text("Ann B-PER\n")
-    assert not ner.build(config_of(made)).is_prepared()
+def test_files_are_found_by_either_name_and_the_test_set_need_not_be_there(made):
+    folder = made / "ner"
+    prepared(made, "ner")
+    (folder / "valid.txt").write_text("Ann B-PER\n")  # comes before dev.txt
+    (folder / "test.txt").unlink()
+    assert not build(made, "ner").is_prepared()
+    ((name, samples),) = prepared(made, "ner").build_datasets().evaluation.items()
+    assert (name, len(samples)) == ("", 1)
+    (folder / "valid.txt").unlink()
+    (folder / "dev.txt").unlink()
+    assert "has no valid.txt or dev.txt; ner is read from" in refusal(made, "ner")
 
 
 def test_the_hubs_set_is_read_by_its_own_columns(made, monkeypatch):
@@ -151,9 +131,95 @@ def test_the_hubs_set_is_read_by_its_own_columns(made, monkeypatch):
         return datasets.Dataset.from_dict(rows, features=features)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    task = prepared(made, data_dir=None)
+    task = prepared(made, "ner", data_dir=None)
     train, evaluation = task.build_datasets()
     assert (len(train), list(evaluation)) == (2, ["", "test"])
     assert task.collate([train[0]])["labels"].tolist() == [[-100, 3, 0, 1, 2, -100]]
     assert [split for *_, split in asked] == ["train", "validation", "test"]
     assert {one[:2] for one in asked} == {("eriktks/conll2003", "refs/convert/parquet")}
+
+
+IOB2 = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+German JJ B-NP B-MISC
+
+-DOCSTART- -X- -X- O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def read(tmp_path, text):
+    (tmp_path / "train.txt").write_bytes(text.encode("utf-8", "surrogateescape"))
+    return ner.read(tmp_path / "train.txt")
+
+
+def test_sentences_are_cut_at_blank_lines_and_tags_have_an_order_of_their_own(tmp_path):
+    found = read(tmp_path, IOB2)
+    assert found == [
+        (["EU", "rejects", "German"], ["B-ORG", "O", "B-MISC"], 3),
+        (["Peter", "Blackburn"], ["B-PER", "I-PER"], 9),
+    ]
+    assert ner.tags_of(found) == ["O", "B-MISC", "B-ORG", "B-PER", "I-PER"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("EU\tI-ORG\r\nrejects\tO\r\n \r\nPeter\tI-PER", [["EU", "rejects"], ["Peter"]]),
+        ("EU O\n-DOCSTART- O\nPeter O\n", [["EU"], ["Peter"]]),
+        ("1\u00a0000 O\n", [["1\u00a0000"]]),
+    ],
+)
+def test_tabs_windows_ends_bare_document_marks_and_odd_blanks_will_do(tmp_path, text, sentences):
+    assert [one.words for one in read(tmp_path, text)] == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("EU NNP B-ORG\nrejects\n", ":2: expected 3 columns, the word first and its tag last"),
+        ("EU NNP B-ORG\n\nrejects O\n", ":3: expected 3 columns"),
+        ("EU\n", ":1: expected 2 columns"),
+        ("EU O\nPeter S-PER\n", ":2: expected O, B-TYPE or I-TYPE as tag, got 'S-PER'"),
+        ("EU B-\n", ":1: expected O, B-TYPE or I-TYPE as tag, got 'B-'"),
+        ("-DOCSTART- O\n\n", ": no sentences in it"),
+        ("EU O\n\udcff O\n", ":2: not UTF-8 text"),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path, text, message):
+    with pytest.raises(UsageError) as error:
+        read(tmp_path, text)
+    assert str(error.value).startswith(f"{tmp_path}/train.txt{message}")
+
+
+TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER", "I-X-Y"]
+# Sentences of (predicted, gold) per word.
+corpora = st.lists(
+    st.lists(st.tuples(*[st.sampled_from(TAGS)] * 2), min_size=1, max_size=12), min_size=1
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(corpora, st.integers(1, 4))
+def test_scores_are_seqevals_over_any_number_of_ranks(corpus, ranks):
+    from seqeval import metrics
+
+    predicted, gold = ([[pair[at] for pair in one] for one in corpus] for at in (0, 1))
+    parts = [Entities(TAGS) for _ in range(ranks)]
+    for at, sentence in enumerate(zip(predicted, gold, strict=True)):
+        parts[at % ranks].count(*sentence)
+    whole = Entities(TAGS)
+    whole.state = torch.stack([part.state for part in parts]).sum(0)
+    found = whole.compute()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of nothing to count, which is 0 there as here
+        for name in ("precision", "recall", "f1"):
+            score = getattr(metrics, f"{name}_score")(gold, predicted)
+            assert found[name] == pytest.approx(score)
+        report = metrics.classification_report(gold, predicted, output_dict=True)
+    for kind in ("LOC", "PER", "X-Y"):
+        assert found[f"f1_{kind}"] == pytest.approx(report.get(kind, {}).get("f1-score", 0.0))

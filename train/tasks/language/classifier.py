@@ -1,9 +1,6 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import torch
 from torch import nn
 
 from muster.errors import UsageError
-from train.tasks.base import Batch
 from train.tasks.sources import hub
 
 # Their position ids start after the padding id, so that the last positions are never used.
@@ -42,39 +38,56 @@ class Labels:
         return self.label_names or self.labels
 
 
-def load_config(name: str, task: Labels, is_fresh: bool) -> Any:
-    """The model's configuration, with the labels of the task; `is_fresh`: without weights.
+def load_config(name: str) -> Any:
+    """The model's configuration.
 
     Raises:
-        UsageError: there is no such model, or it was made for another number of labels.
+        UsageError: there is no such model.
     """
     from transformers import AutoConfig
 
-    config = hub.fetch("--model", name, AutoConfig.from_pretrained)
+    return hub.fetch("--model", name, AutoConfig.from_pretrained)
+
+
+def set_labels(name: str, config: Any, task: Labels, is_fresh: bool) -> list[int] | None:
+    """Give a model's configuration the labels of the task, unless it has just them, in any order.
+
+    `is_fresh`: the model has no weights.
+
+    Returns:
+        The model's output for each of the task's labels; None if they are in GLUE's order. For
+        example, RoBERTa's MNLI models have contradiction first.
+
+    Raises:
+        UsageError: the model was made for another number of labels.
+    """
     has_head = any(f"For{task.head}" in made for made in config.architectures or ())
     if not is_fresh and has_head and config.num_labels != task.num_labels:
-        names = ", ".join(str(label) for label in config.id2label.values())
+        found = ", ".join(str(label) for label in config.id2label.values())
         raise UsageError(
-            f"--model {name} has {config.num_labels} labels ({names}), but {task.name} has "
+            f"--model {name} has {config.num_labels} labels ({found}), but {task.name} has "
             f"{task.num_labels} ({', '.join(task.class_names) or 'a score'}); "
             "give a model without a classification head, or one for this task"
         )
-    if not _names_labels(config, task):
-        config.num_labels = task.num_labels
-        config.id2label = dict(enumerate(task.class_names or ("score",)))
-        config.label2id = {label: at for at, label in config.id2label.items()}
     if task.is_regression:
         config.problem_type = "regression"
-    return config
+    numbers = {str(label).lower(): int(at) for label, at in (config.label2id or {}).items()}
+    names = [label.lower() for label in task.class_names]
+    if sorted(numbers) == sorted(names):
+        order = [numbers[label] for label in names]
+        return None if order == sorted(order) else order
+    config.num_labels = task.num_labels
+    config.id2label = dict(enumerate(task.class_names or ("score",)))
+    config.label2id = {label: at for at, label in config.id2label.items()}
+    return None
 
 
-def check(name: str, config: Any, tokenizer: Any, max_seq_length: int) -> None:
-    """Refuse a tokenizer or a length for which the model has no embeddings.
+def check_tokenizer(name: str, config: Any, tokenizer: Any) -> None:
+    """Refuse a tokenizer that cannot pad, or has tokens for which the model has no embeddings.
 
     Raises:
-        UsageError: one of the two is too large.
+        UsageError: it does not fit.
     """
-    check_length(name, config, max_seq_length)
     if tokenizer.pad_token_id is None:
         raise UsageError(f"the tokenizer of {name} has no padding token; give another --tokenizer")
     if len(tokenizer) > config.vocab_size:
@@ -127,45 +140,6 @@ def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
     return model
 
 
-def label_order(config: Any, task: Labels) -> list[int] | None:
-    """The model's output for each of the task's labels; None if they are in GLUE's order.
-
-    For example, RoBERTa's MNLI models have contradiction first.
-    """
-    if not _names_labels(config, task):
-        return None
-    numbers = {str(label).lower(): int(at) for label, at in config.label2id.items()}
-    order = [numbers[label.lower()] for label in task.class_names]
-    return None if order == sorted(order) else order
-
-
 def is_configuration(name: str) -> bool:
     """Whether `name` is a configuration, which has no weights."""
     return Path(name).suffix == ".json"
-
-
-def inputs(model: nn.Module, batch: Batch) -> Batch:
-    """The inputs for `model` in a batch, without labels; DistilBERT has no token types."""
-    return {key: tensor for key, tensor in batch.items() if key != "labels" and _takes(model, key)}
-
-
-def _takes(model: nn.Module, key: str) -> bool:
-    """Whether its forward has an argument `key`, or that of a part to which it passes **kwargs.
-
-    The wrappers of DDP and PEFT name few inputs and pass the others on.
-    """
-    names, hands_on = _named_inputs(type(model).forward)
-    return key in names or (hands_on and any(_takes(child, key) for child in model.children()))
-
-
-@lru_cache
-def _named_inputs(forward: Callable[..., object]) -> tuple[frozenset[str], bool]:
-    """The inputs that `forward` names, and whether it takes any others."""
-    found = signature(forward).parameters
-    return frozenset(found), any(one.kind is Parameter.VAR_KEYWORD for one in found.values())
-
-
-def _names_labels(config: Any, task: Labels) -> bool:
-    """Whether the model's configuration has exactly the task's labels, in any order."""
-    known = sorted(str(label).lower() for label in (config.label2id or {}))
-    return known == sorted(label.lower() for label in task.class_names)

@@ -2,8 +2,9 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,9 @@ from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from train.tasks.base import Batch, Samples, Task, in_float32
+from train.tasks.base import Batch, Datasets, Samples, Task, in_float32
 from train.tasks.language import classifier, tokens
 from train.tasks.sources import cache
-
-# One example of t tokens: "input_ids", other values of each token (t,), and tags as "labels"; or
-# "label", a class number or a score.
-Sample = dict[str, Any]
 
 
 class TokenSet:
@@ -38,28 +35,16 @@ class TokenSet:
         """Tokens of each sample: int64 (n,)."""
         return torch.tensor(self._offsets).diff()
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One example of t tokens: "input_ids" and other values of each token, (t,).
+
+        Besides tags as "labels" (t,), or "label", a class number or a score.
+        """
         start, end = self._offsets[index], self._offsets[index + 1]
-        sample: Sample = {key: flat[start:end].tolist() for key, flat in self._tokens.items()}
+        sample: dict[str, Any] = {
+            key: flat[start:end].tolist() for key, flat in self._tokens.items()
+        }
         return sample if self._label is None else {**sample, "label": self._label[index].item()}
-
-
-def collator(
-    tokenizer: Any, width: int | None, multiple: int, *, tags: bool = False
-) -> Callable[[Sequence[Sample]], Batch]:
-    """A function that makes a batch, padded like `tokenizer`: int64 (n, width), and labels (n,).
-
-    `width` None: that of the longest sample, rounded up to a `multiple`. With `tags`, tokens have
-    labels.
-    """
-    from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding
-
-    kind = DataCollatorForTokenClassification if tags else DataCollatorWithPadding
-    if width is None:
-        pad = kind(tokenizer, padding="longest", pad_to_multiple_of=multiple)
-    else:
-        pad = kind(tokenizer, padding="max_length", max_length=width)
-    return lambda samples: dict(pad(samples))
 
 
 Sets = Mapping[str, Mapping[str, Tensor]]  # by their names
@@ -73,7 +58,6 @@ class PreparedTask(Task):
     """
 
     pad_multiple = 1  # the longest sample is padded to a multiple of it
-    has_tags = False  # whether tokens have labels
     is_ready = False  # whether samples are read without the cache
     hub_name: tuple[str, ...] = ()  # of the data, where no files are given
 
@@ -81,8 +65,12 @@ class PreparedTask(Task):
         self.config = config
         self.data_dir = config.data_dir
         self.model = config.model or model
-        self.tokenizer = config.tokenizer or tokenizer or _home(self.model)
-        self.is_fresh = config.random_weights or classifier.is_configuration(self.model)
+        is_configuration = classifier.is_configuration(self.model)
+        home = str(Path(self.model).parent) if is_configuration else self.model
+        self.tokenizer = config.tokenizer or tokenizer or home
+        self.is_fresh = config.random_weights or is_configuration
+        if config.pad == "max_length":
+            self.pad_multiple = config.max_seq_length
 
     def is_prepared(self) -> bool:
         """Whether this process sees the whole cache."""
@@ -97,15 +85,30 @@ class PreparedTask(Task):
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
+        classifier.check_length(self.model, self._model_config, self.config.max_seq_length)
+        if self.is_ready:
+            return
+        tokenizer = self._loaded_tokenizer
+        classifier.check_tokenizer(self.model, self._model_config, tokenizer)
         if not cache.is_whole(self._cache):
-            sets, facts = self._tokenised(self._loaded_tokenizer)
+            sets, facts = self._tokenised(tokenizer)
             for one in sets.values():
-                tokens.refuse_unknown(self._loaded_tokenizer, self.tokenizer, one["input_ids"])
-            cache.write(self._cache, sets, **facts)
+                tokens.refuse_unknown(tokenizer, self.tokenizer, one["input_ids"])
+            cache.write(self._cache, {"sets": sets, **facts})
 
     @abstractmethod
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         """All sets as the cache holds them, each with its `input_ids`; and facts of them."""
+
+    def build_datasets(self) -> Datasets:
+        """The sets `train` and `valid`, and any others by their names."""
+        sets = self.sets()
+        train, valid = sets.pop("train"), sets.pop("valid", None)
+        return Datasets(train, sets if valid is None else {"": valid, **sets})
+
+    def sets(self) -> dict[str, Samples]:
+        """The samples of each set, by its name."""
+        return {name: TokenSet(one) for name, one in self._cached["sets"].items()}
 
     @cached_property
     @abstractmethod
@@ -123,34 +126,22 @@ class PreparedTask(Task):
                 with path.open("rb") as file:
                     yield hashlib.file_digest(file, "sha256").digest()
 
-    @property
-    def _width(self) -> int | None:
-        """The width to pad to; None: that of the batch's longest sample."""
-        return self.config.max_seq_length if self.config.pad == "max_length" else None
-
     def lengths(self, samples: Samples) -> Tensor | None:
-        """The lengths of tokenised text, unless all of it is padded to --max-seq-length."""
-        if self._width is not None or not isinstance(samples, TokenSet):
+        """The lengths of tokenised text."""
+        if not isinstance(samples, TokenSet):
             return None
         return -(-samples.lengths // self.pad_multiple) * self.pad_multiple
-
-    def collate(self, samples: Sequence[Any]) -> Batch:
-        """n samples as int64 (n, width) each, and labels (n,).
-
-        If tokens have labels, they are (n, width), and -100 for padding.
-        """
-        return self._collator(samples)
 
     def tokens(self) -> Any | None:
         return self._loaded_tokenizer
 
     @cached_property
-    def _collator(self) -> Callable[[Sequence[Sample]], Batch]:
-        return collator(self._loaded_tokenizer, self._width, self.pad_multiple, tags=self.has_tags)
-
-    @cached_property
     def _loaded_tokenizer(self) -> Any:
         return tokens.load(self.tokenizer, self.config.lower_case)
+
+    @cached_property
+    def _model_config(self) -> Any:
+        return classifier.load_config(self.model)
 
     @cached_property
     def _cache(self) -> Path:
@@ -159,31 +150,51 @@ class PreparedTask(Task):
         parts = [*self._source(), identity, str(self.config.max_seq_length)]
         return cache.place(self.config.cache_dir, self.config.task, parts)
 
+    @cached_property
+    def _cached(self) -> dict[str, Any]:
+        return cache.read(self._cache)
+
 
 class LabelledTask(PreparedTask):
     """A task whose model gives one of a few labels to a text or to each word."""
 
+    labels: classifier.Labels
     _label_order: list[int] | None = None  # of the model's outputs, if it differs
+    collator = "WithPadding"  # transformers' name of it
 
-    @property
-    @abstractmethod
-    def labels(self) -> classifier.Labels: ...
+    def prepare(self) -> None:
+        """Tokenise all sets into the cache; the model must be one for the labels of the task.
+
+        Raises:
+            UsageError: data, model or tokenizer are missing or do not fit each other.
+        """
+        super().prepare()
+        classifier.set_labels(self.model, self._model_config, self.labels, self.is_fresh)
 
     def build_model(self) -> nn.Module:
         """The model on the CPU in float32."""
-        config = classifier.load_config(self.model, self.labels, self.is_fresh)
-        self._label_order = classifier.label_order(config, self.labels)
+        config = self._model_config
+        self._label_order = classifier.set_labels(self.model, config, self.labels, self.is_fresh)
         import transformers
 
         kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
-        return classifier.build(self.model, config, self.is_fresh, kind)
+        model = classifier.build(self.model, config, self.is_fresh, kind)
+        # DistilBERT has no token types; wrappers, such as DDP's, do not name what they pass on.
+        self._inputs = signature(model.forward).parameters.keys() - {"labels"}
+        return model
+
+    def collate(self, samples: Sequence[Any]) -> Batch:
+        """n samples, padded as the tokenizer does it: int64 (n, width) each, and labels (n,).
+
+        If tokens have labels, they are (n, width), and -100 for padding.
+        """
+        import transformers
+
+        kind: Any = getattr(transformers, f"DataCollator{self.collator}")
+        return dict(kind(self._loaded_tokenizer, pad_to_multiple_of=self.pad_multiple)(samples))
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's output for `batch`, (n, ..., labels) in the task's order of labels."""
-        found: Tensor = model(**classifier.inputs(model, batch)).logits
+        inputs = {key: tensor for key, tensor in batch.items() if key in self._inputs}
+        found: Tensor = model(**inputs).logits
         return in_float32(found if self._label_order is None else found[..., self._label_order])
-
-
-def _home(model: str) -> str:
-    """The place of the tokenizer of `model`: with it, or next to its config.json."""
-    return str(Path(model).parent) if classifier.is_configuration(model) else model

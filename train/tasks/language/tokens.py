@@ -1,8 +1,9 @@
 """Turn text into token ids, by the tokenizer of the model."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch import Tensor
 
 from muster.errors import UsageError
 from train.tasks.sources import hub
+from train.tasks.sources.files import numbered_lines
 
 BATCH = 1000  # texts that the fast tokenizers divide among the cores at a time
+IGNORED = -100  # the label of other tokens than a word's first, and of padding
 MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right vocabulary
 # A tokenizer's folder has one of these; without any, transformers 5 makes up an empty one.
 FILES = (
@@ -27,14 +30,15 @@ def load(name: str, lower_case: str) -> Any:
         UsageError: there is none, or it does not treat case as `lower_case` says.
     """
     path = Path(name).expanduser()
-    present = {file.name for file in path.iterdir()} if path.is_dir() else set[str]()
-    if path.is_dir() and present.isdisjoint(FILES):
-        raise UsageError(
-            f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
-            "give a tokenizer with --tokenizer"
-        )
-    if path.is_dir() and not present & {"tokenizer.json", "tokenizer_config.json"}:
-        path /= "vocab.txt"
+    if path.is_dir():
+        present = {file.name for file in path.iterdir()}
+        if present.isdisjoint(FILES):
+            raise UsageError(
+                f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
+                "give a tokenizer with --tokenizer"
+            )
+        if present.isdisjoint({"tokenizer.json", "tokenizer_config.json"}):
+            path /= "vocab.txt"
     if path.is_file():
         return _from_vocabulary(path, lower_case)
     from transformers import AutoTokenizer
@@ -63,29 +67,41 @@ def encode(
     tokenizer: Any,
     columns: Sequence[Sequence[Any]],
     max_seq_length: int,
-    add: Callable[[Any, int], Mapping[str, list[list[int]]]] = lambda encoded, start: {},
-    **options: Any,
+    tags: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, Tensor]:
     """Token ids of n examples in one row, and where each example begins.
 
-    `columns` has one text of each example, or two. `add` makes more rows for the examples from
-    `start` on, from the tokenizer's output: a number for each token.
+    `columns` has one text of each example, or two. With `tags`, an example is a list of words, and
+    each word has a tag: the label of its first token.
 
     Returns:
-        input_ids, token_type_ids if the tokenizer makes them, and the rows of `add`: int32
+        input_ids, token_type_ids if the tokenizer makes them, and labels if there are tags: int32
         (all tokens,);
         offsets: int64 (n + 1,), example i is [offsets[i], offsets[i + 1]).
     """
-    flat: dict[str, list[int]] = {}
+    options = {"truncation": True, "max_length": max_seq_length, "return_attention_mask": False}
+    flat = defaultdict[str, list[int]](list)
     lengths: list[int] = []
-    options |= {"truncation": True, "max_length": max_seq_length, "return_attention_mask": False}
     for start in range(0, len(columns[0]), BATCH):
-        encoded = tokenizer(*(column[start : start + BATCH] for column in columns), **options)
-        for key, rows in {**encoded, **add(encoded, start)}.items():
-            flat.setdefault(key, []).extend(token for row in rows for token in row)
+        part = slice(start, start + BATCH)
+        texts = (column[part] for column in columns)
+        encoded = tokenizer(*texts, is_split_into_words=tags is not None, **options)
+        if tags is not None:
+            rows = enumerate(tags[part])
+            encoded["labels"] = [_of_first(encoded.word_ids(row), own) for row, own in rows]
+        for key, values in encoded.items():
+            flat[key].extend(chain.from_iterable(values))
         lengths += map(len, encoded["input_ids"])
     tensors = {key: torch.tensor(tokens, dtype=torch.int32) for key, tokens in flat.items()}
     return {**tensors, "offsets": torch.tensor([0, *accumulate(lengths)])}
+
+
+def _of_first(words: list[int | None], tags: Sequence[int]) -> list[int]:
+    """The tag of each token that begins a word; `words` has the word of each token."""
+    return [
+        IGNORED if word is None or word == before else tags[word]
+        for before, word in pairwise([None, *words])
+    ]
 
 
 def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
@@ -110,22 +126,16 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
 def _from_vocabulary(path: Path, lower_case: str) -> Any:
     if path.suffix != ".txt":
         raise UsageError(f"--tokenizer {path}: give a Hub name, a folder, or a vocab.txt")
-    try:
-        words = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise UsageError(f"--tokenizer {path}: not UTF-8 text") from None
+    words = [word for _, word in numbered_lines(path)]
     missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise UsageError(
             f"--tokenizer {path}: not a BERT vocabulary, it has no {', '.join(missing)}"
         )
-    if lower_case == "auto":
-        whole = (word for word in words if not word.startswith("["))  # [CLS] and the like
-        lowers = all(word == word.lower() for word in whole)
-    else:
-        lowers = lower_case == "yes"
+    whole = [word for word in words if not word.startswith("[")]  # not [CLS] and the like
+    is_lower = lower_case == "auto" and all(word == word.lower() for word in whole)
     from transformers import BertTokenizerFast
 
     # vocab=: transformers 5 silently ignores vocab_file=.
     numbers = {word: number for number, word in enumerate(words)}
-    return BertTokenizerFast(vocab=numbers, do_lower_case=lowers)
+    return BertTokenizerFast(vocab=numbers, do_lower_case=is_lower or lower_case == "yes")

@@ -3,18 +3,19 @@
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import accumulate, chain, groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from muster.errors import UsageError
-from train.tasks.language.tokens import BATCH
 from train.tasks.sources.files import folder_of, numbered_lines
 
 HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
+BLANK = re.compile(r"\s*$")
 TITLE = re.compile(r"^ ?= [^=].* = ?$")
 # After a full stop and before the start of a sentence; not after an initial, as in "J. Smith".
 BOUNDARY = re.compile(r"(?<=[.!?])(?<!\b[A-Z]\.)\s+(?=[\"'\u201c\u2018(]?\s?[A-Z0-9])")
@@ -34,20 +35,15 @@ def read(paths: list[Path], unknown: str) -> Iterator[Document]:
     """
     for path in paths:
         is_wikitext = any(TITLE.match(line) for _, line in numbered_lines(path))
-        document: Document = []
-        for _, line in numbered_lines(path):
-            if TITLE.match(line) if is_wikitext else not line.strip():
-                if document:
-                    yield document
-                document = []
-            elif is_wikitext and HEADING.match(line):
-                continue
-            else:
-                if is_wikitext:
-                    line = JOINER.sub(r"\1", line).replace("<unk>", unknown)
-                document += sentences(line)
-        if document:
-            yield document
+        between = TITLE if is_wikitext else BLANK
+        lines = ((between.match(line) is None, line) for _, line in numbered_lines(path))
+        for is_inside, group in groupby(lines, itemgetter(0)):
+            own = [line for _, line in group if is_inside]
+            if is_wikitext:
+                text = [line for line in own if not HEADING.match(line)]
+                own = [JOINER.sub(r"\1", line).replace("<unk>", unknown) for line in text]
+            if document := [sentence for line in own for sentence in sentences(line)]:
+                yield document
 
 
 def sentences(line: str) -> list[str]:
@@ -60,7 +56,7 @@ SHARDS = (".hdf5", ".h5")
 SETS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 NOT_TEXT = ("vocab.txt", "readme.txt", "license.txt", "requirements.txt")
 MARKS = 3  # [CLS] A [SEP] B [SEP]
-Thing = TypeVar("Thing")
+DOCUMENTS = 64  # whose sentences the tokenizer gets at a time
 
 
 def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str, Tensor]:
@@ -75,59 +71,29 @@ def encode(tokenizer: Any, documents: Iterable[Document], room: int) -> dict[str
         chunks: int64 (c, 3), each document, first sentence and the one behind the last.
     """
     tokens, ends, document_ends = array("i"), array("q", [0]), array("q", [0])
-    chunks = array("q")
-    for part in _batches(documents):
-        counts = [len(document) for document in part]
-        rows = iter(_tokenised(tokenizer, chain.from_iterable(part)))
-        for count in counts:
-            first = len(ends) - 1
-            for sentence in islice(rows, count):
-                for start in range(0, len(sentence), room):
-                    tokens.extend(sentence[start : start + room])
-                    ends.append(len(tokens))
-            own = ends[first:]
-            pieces = list(_chunks(own, room))
-            if pieces:
-                number = len(document_ends) - 1
-                for start, end in pieces:
-                    chunks.extend((number, first + start, first + end))
+    chunks, rest = array("q"), iter(documents)
+    options = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
+    while part := list(islice(rest, DOCUMENTS)):
+        rows = iter(tokenizer(list(chain.from_iterable(part)), **options)["input_ids"])
+        for document in part:
+            pieces = [
+                sentence[start : start + room]
+                for sentence in islice(rows, len(document))
+                for start in range(0, len(sentence), room)
+            ]
+            number, first = len(document_ends) - 1, len(ends) - 1
+            own = list(accumulate(map(len, pieces), initial=ends[-1]))
+            if runs := list(_chunks(own, room)):  # else at most one token, too few for a pair
+                chunks.extend(chain(*((number, first + at, first + end) for at, end in runs)))
+                tokens.extend(chain(*pieces))
+                ends.extend(own[1:])
                 document_ends.append(len(ends) - 1)
-            else:  # empty, or a single token: it cannot make a pair
-                del tokens[ends[first] :]
-                del ends[first + 1 :]
     return {
         "input_ids": torch.tensor(tokens, dtype=torch.int32),
         "sentences": torch.tensor(ends),
         "documents": torch.tensor(document_ends),
         "chunks": torch.tensor(chunks, dtype=torch.int64).view(-1, 3),
     }
-
-
-def refuse_few(where: str, corpus: dict[str, Tensor]) -> None:
-    """Refuse a set with a single document: a random next sentence must come from another one.
-
-    Raises:
-        UsageError: there are fewer than two documents.
-    """
-    count = len(corpus["documents"]) - 1
-    if count < 2:
-        raise UsageError(
-            f"{where} has {count} document{'s'[: count != 1]}, but a random next sentence comes "
-            "from another one; put blank lines between documents"
-        )
-
-
-def _tokenised(tokenizer: Any, texts: Iterable[str]) -> Iterator[list[int]]:
-    for part in _batches(texts):
-        yield from tokenizer(
-            part, add_special_tokens=False, return_attention_mask=False, verbose=False
-        )["input_ids"]
-
-
-def _batches(things: Iterable[Thing]) -> Iterator[list[Thing]]:
-    rest = iter(things)
-    while part := list(islice(rest, BATCH)):
-        yield part
 
 
 def _chunks(ends: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
@@ -166,11 +132,6 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
     if len(kinds) > 1:
         raise UsageError(f"--data-dir {folder} has text and HDF5 shards; give a folder of one kind")
     return sets
-
-
-def are_shards(sets: dict[str, list[Path]]) -> bool:
-    """Whether the files from `find` are HDF5, not text."""
-    return sets["train"][0].suffix in SHARDS
 
 
 def _set_of(path: Path) -> str:

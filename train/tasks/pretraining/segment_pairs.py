@@ -27,29 +27,30 @@ class PairSample(NamedTuple):
     is_random_next: int  # 1 if the second segment is from elsewhere
 
 
-def collate(samples: Sequence[PairSample], padding: int, width: int | None) -> Batch:
-    """n samples, padded to `width` or to the longest.
+def collate(samples: Sequence[PairSample], padding: int, multiple: int) -> Batch:
+    """n samples, padded to the longest, rounded up to a `multiple`.
 
     Returns:
         input_ids, token_type_ids and attention_mask: int64 (n, width); masked_positions in the
         flattened (n * width,), masked_labels: int64 (all m,); labels (n,).
     """
-    longest = width or max(len(sample.tokens) for sample in samples)
-
-    def filled(rows: Iterable[list[int]], padding: int = 0) -> Tensor:
-        return torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
-
+    width = -(-max(len(sample.tokens) for sample in samples) // multiple) * multiple
     rows = enumerate(samples)
-    positions = [row * longest + at for row, sample in rows for at in sample.positions]
+    positions = [row * width + at for row, sample in rows for at in sample.positions]
     targets = [target for sample in samples for target in sample.targets]
     return {
-        "input_ids": filled((sample.tokens for sample in samples), padding),
-        "token_type_ids": filled(sample.segments for sample in samples),
-        "attention_mask": filled([1] * len(sample.tokens) for sample in samples),
+        "input_ids": padded((sample.tokens for sample in samples), width, padding),
+        "token_type_ids": padded((sample.segments for sample in samples), width),
+        "attention_mask": padded(([1] * len(sample.tokens) for sample in samples), width),
         "masked_positions": torch.tensor(positions, dtype=torch.int64),
         "masked_labels": torch.tensor(targets, dtype=torch.int64),
         "labels": torch.tensor([sample.is_random_next for sample in samples]),
     }
+
+
+def padded(rows: Iterable[list[int]], width: int, padding: int = 0) -> Tensor:
+    """The n rows, filled up to `width`: int64 (n, width)."""
+    return torch.tensor([row + [padding] * (width - len(row)) for row in rows])
 
 
 class Masking(NamedTuple):
@@ -146,19 +147,16 @@ class Pairs:
         rng = Random(hash_seed(self._seed, self.epoch, index))
         document, start, end = self._chunks[index].tolist()
         cut = self._cut(start, end, rng)
-        first = self._span(int(self._sentences[start]), cut)
+        first = self._tokens[self._sentences[start] : cut].tolist()
         is_random_next = rng.random() < RANDOM_NEXT
         if is_random_next:
             second = self._elsewhere(document, self._room - len(first), rng)
         else:
-            second = self._span(cut, int(self._sentences[end]))
+            second = self._tokens[cut : self._sentences[end]].tolist()
         cls, sep = self._marks
-        tokens = [cls, *first, sep, *second, sep]
-        masked = hide(tokens, self._masking, rng)
         segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        return PairSample(
-            masked.tokens, segments, masked.positions, masked.targets, int(is_random_next)
-        )
+        seen, positions, targets = hide([cls, *first, sep, *second, sep], self._masking, rng)
+        return PairSample(seen, segments, positions, targets, int(is_random_next))
 
     def _cut(self, start: int, end: int, rng: Random) -> int:
         """Where the second segment begins: at a sentence, or within a single one."""
@@ -172,8 +170,5 @@ class Pairs:
         other += other >= document
         first, last = int(self._documents[other]), int(self._documents[other + 1])
         start = int(self._sentences[rng.randrange(first, last)])
-        return self._span(start, min(start + room, int(self._sentences[last])))
-
-    def _span(self, start: int, end: int) -> list[int]:
-        tokens: list[int] = self._tokens[start:end].tolist()
+        tokens: list[int] = self._tokens[start : min(start + room, self._sentences[last])].tolist()
         return tokens

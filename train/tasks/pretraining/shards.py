@@ -2,24 +2,23 @@
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy
+import torch
 
 from muster.errors import UsageError
 from muster.writing import writing
 from train.tasks.base import Samples
-from train.tasks.pretraining.segment_pairs import PairSample
+from train.tasks.pretraining.segment_pairs import PairSample, padded
 
 PER_TOKEN = ("input_ids", "input_mask", "segment_ids")  # (n, width)
 PER_GUESS = ("masked_lm_positions", "masked_lm_ids")  # (n, most guesses), padded with zeros
 LABELS = "next_sentence_labels"  # (n,), 1 if the second segment is from elsewhere
 DATASETS = (*PER_TOKEN, *PER_GUESS, LABELS)
-SMALL = ("input_mask", "segment_ids")  # values of 0 and 1
+SMALL = ("input_mask", "segment_ids", LABELS)  # values of 0 and 1
 # Compressed chunks are unpacked once for all of their rows. This many bytes are cached per process,
 # over all shards, and at least HDF5's own default for each dataset.
 CACHE_BYTES, LEAST_CACHE_BYTES = 512 * 2**20, 2**20
@@ -39,7 +38,7 @@ class Shards:
         shapes = [_shape(path) for path in paths]
         self._ends = list(accumulate(rows for rows, _ in shapes))
         self.width = max(width for _, width in shapes)
-        self._owner, self._open = -1, dict[int, dict[str, Any]]()
+        self._open = dict[tuple[int, int], dict[str, Any]]()
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -59,20 +58,18 @@ class Shards:
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_owner": -1, "_open": {}}  # without open files
+        return {**vars(self), "_open": {}}  # without open files
 
     def _opened(self, number: int) -> dict[str, Any]:
         """The datasets of a file, opened by this process: HDF5's handles do not survive a fork."""
-        if self._owner != os.getpid():
-            self._owner, self._open = os.getpid(), {}
-        if number not in self._open:
-            path = self.paths[number]
+        key = os.getpid(), number
+        if key not in self._open:
             share = CACHE_BYTES // (len(self.paths) * len(DATASETS))
             cache_bytes = max(LEAST_CACHE_BYTES, share)
-            file = h5py.File(path, "r", rdcc_nbytes=cache_bytes, locking=False)
+            file = h5py.File(self.paths[number], "r", rdcc_nbytes=cache_bytes, locking=False)
             # A dataset's cache lives as long as the dataset is open: forty times faster.
-            self._open[number] = {name: file[name] for name in DATASETS}
-        return self._open[number]
+            self._open[key] = {name: file[name] for name in DATASETS}
+        return self._open[key]
 
     def _check(self, sample: PairSample, where: str) -> None:
         largest = max(max(sample.tokens, default=0), max(sample.targets, default=0))
@@ -118,31 +115,19 @@ def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
     rows = len(samples)
     partial = path.with_name(f"{path.name}.partial")
     with writing(path), h5py.File(partial, "w") as file:
-        shapes = dict.fromkeys(PER_TOKEN, width) | dict.fromkeys(PER_GUESS, guesses)
-        data = {
-            name: file.create_dataset(name, (rows, size), "i1" if name in SMALL else "i4")
-            for name, size in shapes.items()
-        }
-        labels = file.create_dataset(LABELS, (rows,), "i1")
         for start in range(0, rows, WRITTEN_ROWS):
             part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
-            end = start + len(part)
             columns = {
-                "input_ids": [one.tokens for one in part],
-                "input_mask": [[1] * len(one.tokens) for one in part],
-                "segment_ids": [one.segments for one in part],
-                "masked_lm_positions": [one.positions for one in part],
-                "masked_lm_ids": [one.targets for one in part],
+                "input_ids": padded((one.tokens for one in part), width),
+                "input_mask": padded(([1] * len(one.tokens) for one in part), width),
+                "segment_ids": padded((one.segments for one in part), width),
+                "masked_lm_positions": padded((one.positions for one in part), guesses),
+                "masked_lm_ids": padded((one.targets for one in part), guesses),
+                LABELS: torch.tensor([one.is_random_next for one in part]),
             }
             for name, values in columns.items():
-                data[name][start:end] = _filled(values, shapes[name])
-            labels[start:end] = [one.is_random_next for one in part]
+                if not start:
+                    kind = "i1" if name in SMALL else "i4"
+                    file.create_dataset(name, (rows, *values.shape[1:]), kind)
+                file[name][start : start + len(part)] = values
     partial.replace(path)
-
-
-def _filled(rows: Sequence[Sequence[int]], width: int) -> numpy.ndarray[Any, Any]:
-    """The rows, padded with zeros to `width`: (rows, width)."""
-    filled = numpy.zeros((len(rows), width), dtype="i4")
-    for at, row in enumerate(rows):
-        filled[at, : len(row)] = row
-    return filled

@@ -8,11 +8,6 @@ from typing import Any
 from muster.errors import UsageError
 
 
-def is_local(name: str) -> bool:
-    """Whether `name` is written as a path, or is one; anything else is a Hub name."""
-    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or Path(name).exists()
-
-
 def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
     """`load(name, **options)`, from the disk if possible, so that one rank's download serves all.
 
@@ -20,17 +15,18 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
         UsageError: it is neither on the disk nor on the Hub; one line says what to do.
     """
     _hush()
-    found = is_local(name)
-    if found and not Path(name).expanduser().exists():
+    path = Path(name).expanduser()
+    is_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.exists()
+    if is_path and not path.exists():
         raise UsageError(f"{flag} {name}: no such file or folder")
-    place = str(Path(name).expanduser()) if found else name
-    for more in ({},) if found else ({"local_files_only": True}, {}):  # downloaded, or not yet
+    # A Hub name may be downloaded, or not yet.
+    for more in ({},) if is_path else ({"local_files_only": True}, {}):
         try:
-            return load(place, **options, **more)
+            return load(str(path) if is_path else name, **options, **more)
         except (OSError, ValueError, KeyError) as error:
             failure = error
     file = "vocab.txt" if flag == "--tokenizer" else "config.json"
-    reason = _first_line(failure) if found else _reason(failure, f"a folder or {file}")
+    reason = _first_line(failure) if is_path else _reason(failure, f"a folder or {file}")
     raise UsageError(f"{flag} {name}: {reason}") from None
 
 

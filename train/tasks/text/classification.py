@@ -1,46 +1,78 @@
-"""A text with one label: prepared once, read by all ranks, and scored by its own metrics."""
+"""A text with one label: read from GLUE's own files or the Hub, and scored by its own metrics.
 
+A wrong row of a file is refused with file and line.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from configs.settings.train import TrainConfig
+from muster.errors import UsageError
 from train.evaluation.metrics import Confusion, Correlation
-from train.tasks.base import Answers, Batch, Datasets, Metric, Output, Samples
-from train.tasks.language import classifier, tokens
-from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
-from train.tasks.sources import cache, hub
-from train.tasks.text import tsv
-from train.tasks.text.tsv import Examples, Spec
+from train.tasks.base import Answers, Batch, Metric, Output, Samples
+from train.tasks.language import tokens
+from train.tasks.language.classifier import Labels
+from train.tasks.language.prepared import LabelledTask, Sets
+from train.tasks.sources import files, hub
 
 DEFAULT_MODEL = "bert-base-cased"
+HUB_SET = "nyu-mll/glue"
+
+
+class Part(NamedTuple):
+    """The names of one set of samples."""
+
+    file: str  # in GLUE's own folder
+    split: str  # on the Hub
+
+
+TRAIN = Part("train.tsv", "train")
+DEV = Part("dev.tsv", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(Labels):
+    """One task with a label per text or pair of texts, in its files and on the Hub.
+
+    `name` is also its name in GLUE on the Hub; `labels` are in GLUE's order.
+    """
+
+    hub: tuple[str, ...] = ()  # its name on the Hub, if it is not in GLUE
+    text: tuple[str, ...]  # columns of GLUE's files: one sentence or two
+    label: str = "label"
+    hub_text: tuple[str, ...] = ()  # columns on the Hub, if they differ
+    metrics: tuple[str, ...] = ("accuracy",)
+    columns: tuple[str, ...] | None = None  # of files that need no header line
+    separator: str = "\t"  # of fields; if it is not a tab, the first field may contain it
+    short_rows: bool = False  # the original files have rows without some fields: skip them
+    # All sets: "train", "valid" if there is one to evaluate on, else each by its name.
+    parts: Mapping[str, Part] = field(default_factory=lambda: {"train": TRAIN, "valid": DEV})
+    pad_multiple: int = 1  # samples are padded to a multiple of it
+
+
+class Examples(NamedTuple):
+    """n samples as text."""
+
+    texts: tuple[list[str], ...]  # one or two columns of n
+    labels: list[float]  # n: class numbers in GLUE's order, or scores
 
 
 class GlueTask(LabelledTask):
     """One of GLUE's nine tasks, or another of their kind, as `spec` describes it."""
 
     def __init__(self, spec: Spec, config: TrainConfig, model: str = DEFAULT_MODEL) -> None:
+        self.spec = self.labels = spec
+        self.pad_multiple, self.hub_name = spec.pad_multiple, spec.hub or (HUB_SET, spec.name)
         super().__init__(config, model)
-        self.spec, self.pad_multiple, self.hub_name = spec, spec.pad_multiple, spec.hub_name
-
-    @property
-    def labels(self) -> Spec:
-        return self.spec
-
-    def prepare(self) -> None:
-        """Tokenise all sets into the cache, unless it is done already.
-
-        Raises:
-            UsageError: data, model or tokenizer are missing or do not fit each other.
-        """
-        config = classifier.load_config(self.model, self.spec, self.is_fresh)
-        length = self.config.max_seq_length
-        classifier.check(self.model, config, self._loaded_tokenizer, length)
-        super().prepare()
 
     def _tokenised(self, tokenizer: Any) -> tuple[Sets, dict[str, Any]]:
         sets = {}
@@ -50,11 +82,6 @@ class GlueTask(LabelledTask):
             kind = torch.float32 if self.spec.is_regression else torch.int64
             sets[name]["label"] = torch.tensor(examples.labels, dtype=kind)
         return sets, {}
-
-    def build_datasets(self) -> Datasets:
-        train, *evaluation = (TokenSet(cache.read(self._cache, name)) for name in self.spec.parts)
-        names = [name.removeprefix("dev").removeprefix("_") for name in self.spec.parts][1:]
-        return Datasets(train, dict(zip(names, evaluation, strict=True)))
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         """The mean loss, and logits (n, labels) in GLUE's order of labels."""
@@ -76,11 +103,75 @@ class GlueTask(LabelledTask):
 
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:
-            rows = hub.rows(*self.spec.hub_name, split=self.spec.parts[name].split)
+            rows = hub.rows(*self.hub_name, split=self.spec.parts[name].split)
             columns = tuple(list(rows[column]) for column in self.spec.hub_text or self.spec.text)
             return Examples(columns, list(rows["label"]))
-        return tsv.read(self.spec, self._files[name][0])
+        return read(self.spec, self._files[name][0])
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
-        return tsv.find(self.spec, self.data_dir)
+        spec = self.spec
+        what = f"{spec.name} is read from {', '.join(part.file for part in spec.parts.values())}"
+        # GLUE's own archive has a folder for each task
+        inner = (self.data_dir or Path()) / spec.name.upper()
+        what += f"; they are in {inner}" if (inner / spec.parts["train"].file).is_file() else ""
+        names = {name: (part.file,) for name, part in spec.parts.items()}
+        return {name: [path] for name, path in files.find(self.data_dir, names, what).items()}
+
+
+def read(spec: Spec, path: Path) -> Examples:
+    """All labelled examples of one file.
+
+    Raises:
+        UsageError: the file is empty, not UTF-8, or holds a wrong header, row or label.
+    """
+    lines = ((number, line) for number, line in files.numbered_lines(path) if line.strip())
+    header = list(spec.columns or next(lines, (1, ""))[1].split("\t"))
+    if missing := [column for column in (*spec.text, spec.label) if column not in header]:
+        raise UsageError(
+            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, header))}"
+        )
+    at = [header.index(column) for column in (*spec.text, spec.label)]
+    is_tabbed = spec.separator == "\t"
+    rows: list[list[str]] = []
+    labels: list[float] = []
+    skipped = 0
+    for number, line in lines:
+        # no quoting: sentences contain unpaired quotes
+        fields = line.split("\t") if is_tabbed else line.rsplit(spec.separator, len(header) - 1)
+        if number == 1 and spec.columns is not None and fields == header:
+            continue
+        if len(fields) < len(header) and spec.short_rows:
+            skipped += 1
+            continue
+        if len(fields) != len(header):
+            raise UsageError(
+                f"{path}:{number}: expected {len(header)} fields between {spec.separator!r} "
+                f"({', '.join(header)}), got {len(fields)}"
+            )
+        rows.append([fields[column] for column in at[:-1]])
+        labels.append(label(spec, fields[at[-1]].strip(), f"{path}:{number}"))
+    if not rows:
+        raise UsageError(f"{path}: no examples in it")
+    if skipped:
+        logging.getLogger(__name__).warning(
+            "%s: left out %d rows that lack fields, kept %d", path, skipped, len(rows)
+        )
+    return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
+
+
+def label(spec: Spec, text: str, where: str) -> float:
+    """The number for a file's `text`: a class, or a score.
+
+    Raises:
+        UsageError: it is not a label of the task, or not a number; the message begins with `where`.
+    """
+    try:
+        if spec.is_regression and math.isfinite(score := float(text)):
+            return score
+        return spec.labels.index(text)
+    except ValueError:
+        what = f"unknown label {text!r}; known: {', '.join(spec.labels)}"
+        what = f"expected a number as score, got {text!r}" if spec.is_regression else what
+        raise UsageError(f"{where}: {what}") from None

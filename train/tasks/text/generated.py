@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 
     premise: str
     hypothesis: str
-    entailed: bool
+    label: str
 
 
 def files() -> dict[str, str]:
@@ -70,7 +70,8 @@ def pairs(seed: int) -> Iterator[Pair]:
     while True:
         says, repeats = rng.random() < 0.5, rng.random() < AFFIRMED
         make = rng.choice((_deed, _opinion))
-        pair = Pair(*make(rng, says, repeats), entailed=says == repeats)
+        label = "entailment" if says == repeats else "not_entailment"
+        pair = Pair(*make(rng, says, repeats), label)
         if pair not in seen:
             seen.add(pair)
             yield pair
@@ -78,9 +79,7 @@ def pairs(seed: int) -> Iterator[Pair]:
 
 def _tsv(made: Sequence[Pair]) -> str:
     lines = ["index\tsentence1\tsentence2\tlabel"]
-    for index, pair in enumerate(made):
-        label = "entailment" if pair.entailed else "not_entailment"
-        lines.append(f"{index}\t{pair.premise}\t{pair.hypothesis}\t{label}")
+    lines += ["\t".join((str(index), *pair)) for index, pair in enumerate(made)]
     return "\n".join(lines) + "\n"
 
 

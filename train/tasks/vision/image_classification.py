@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
@@ -36,7 +35,6 @@ class Spec:
     read: Callable[[Path], dict[str, TensorDataset]]
     hub: str  # its name on the Hub, which has the same splits and a column `label`
     column: str  # of the images on the Hub
-    mode: str  # Pillow's name of the pixels' form: "RGB", or "L" for grey
     mean: tuple[float, ...]  # of each channel, to shift bytes to numbers around zero
     std: tuple[float, ...]
     classes: int
@@ -96,9 +94,8 @@ class ImageTask(Task):
 
     def build_datasets(self) -> Datasets:
         if self.config.data_dir is None:
-            cached = (cache.read(self._cache, split) for split in SPLITS)
-            every = (TensorDataset(one["pixels"], one["labels"]) for one in cached)
-            sets = dict(zip(SPLITS, every, strict=True))
+            cached = cache.read(self._cache)
+            sets = {split: TensorDataset(*tensors) for split, tensors in cached.items()}
         else:
             sets = self.spec.read(self.config.data_dir)
         train = sets["train"]
@@ -129,13 +126,9 @@ class ImageTask(Task):
 
     @property
     def _cache(self) -> Path:
-        parts = (self.spec.hub, self.spec.column, self.spec.mode)
-        return cache.place(self.config.cache_dir, "images", parts)
+        return cache.place(self.config.cache_dir, "images", (self.spec.hub, self.spec.column))
 
-    def _unpacked(self, split: str) -> dict[str, Tensor]:
-        rows = hub.rows(self.spec.hub, split=split)
-        images = [numpy.asarray(one.convert(self.spec.mode)) for one in rows[self.spec.column]]
-        pixels = torch.from_numpy(numpy.stack(images))
-        channels_first = pixels.movedim(-1, 1) if pixels.ndim == 4 else pixels.unsqueeze(1)
-        labels = torch.tensor(list(rows["label"]))
-        return {"pixels": channels_first.contiguous(), "labels": labels}
+    def _unpacked(self, split: str) -> tuple[Tensor, Tensor]:
+        """Pixels uint8 (n, channels, height, width) and labels (n,) of the Hub's split."""
+        rows = hub.rows(self.spec.hub, split=split).with_format("torch")[:]
+        return rows[self.spec.column], rows["label"]

@@ -5,24 +5,29 @@ import json
 import pytest
 import torch
 
-from tests.train.tasks.text.made import MODEL, WORDS, build, refusal
-from train.tasks.language import classifier
+from tests.train.tasks.text.made import MODEL, WORDS, build, prepared, refusal, small
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 
-def test_the_loss_is_the_models_own(made):
-    for name in ("rte", "stsb"):
-        task = build(made, name)
-        task.prepare()
-        model = task.build_model().eval()
-        batch = task.collate(list(task.build_datasets().train))
-        assert task.forward(model, batch).loss.item() == pytest.approx(
-            model(**batch).loss.item(), abs=1e-6
-        )
+def batch_and_model(made, task="rte", **settings):
+    """All samples, and a model that does not drop any of its values."""
+    built = prepared(made, task, **settings)
+    return built, built.collate(list(built.build_datasets().train)), built.build_model().eval()
 
 
-def saved(made, folder, labels, **settings):
+def inputs_of(batch):
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+
+
+@pytest.mark.parametrize("name", ["rte", "stsb"])
+def test_the_loss_is_the_models_own(made, name):
+    task, batch, model = batch_and_model(made, name)
+    loss = task.forward(model, batch).loss.item()
+    assert loss == pytest.approx(model(**batch).loss.item(), abs=1e-6)
+
+
+def saved(made, folder, labels):
     """A fine-tuned model's folder with labels of its own."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -34,36 +39,24 @@ def saved(made, folder, labels, **settings):
 
 
 def test_a_fine_tuned_models_own_order_of_labels_is_followed(made):
-    from transformers import AutoModelForSequenceClassification
-
     folder = saved(made, "tuned", ["CONTRADICTION", "NEUTRAL", "ENTAILMENT"])
-    task = build(made, "mnli", model=folder)
-    task.prepare()
-    batch = task.collate(list(task.build_datasets().train))
-    model = task.build_model().eval()
-    plain = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    expected = plain(**inputs).logits[:, [2, 1, 0]]  # entailment, neutral, contradiction
-    assert torch.allclose(task.forward(model, batch).logits, expected, atol=1e-6)
+    task, batch, model = batch_and_model(made, "mnli", model=folder)
+    expected = model(**inputs_of(batch)).logits[:, [2, 1, 0]]  # as the Hub numbers its labels
+    assert torch.equal(task.forward(model, batch).logits, expected)
 
 
 def test_labels_without_meaning_are_taken_in_glues_order(made):
-    task = build(made, model=saved(made, "tuned", ["LABEL_0", "LABEL_1"]))
-    task.prepare()
-    model = task.build_model()
+    folder = saved(made, "tuned", ["LABEL_0", "LABEL_1"])
+    task, batch, model = batch_and_model(made, model=folder)
     assert model.config.label2id == {"entailment": 0, "not_entailment": 1}
-    batch = task.collate(list(task.build_datasets().train))
-    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    assert torch.equal(task.forward(model.eval(), batch).logits, model(**inputs).logits)
+    assert torch.equal(task.forward(model, batch).logits, model(**inputs_of(batch)).logits)
 
 
 def test_a_model_with_other_labels_is_refused_unless_its_weights_are_not_used(made):
     folder = saved(made, "tuned", ["entailment", "neutral", "contradiction"])
-    assert "has 3 labels (entailment, neutral, contradiction), but rte has 2" in refusal(
-        build(made, model=folder)
-    )
-    task = build(made, model=folder, random_weights=True)
-    task.prepare()
+    message = "has 3 labels (entailment, neutral, contradiction), but rte has 2"
+    assert message in refusal(made, model=folder)
+    task = prepared(made, model=folder, random_weights=True)
     assert task.build_model().num_labels == 2
 
 
@@ -85,43 +78,28 @@ def test_weights_of_another_model_are_refused(made):
     folder = made / "other"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(MODEL))
-    assert "other" in refusal(build(made, model=str(folder)))  # no weights at all
+    assert "other" in refusal(made, model=str(folder))  # no weights at all
     save_file({"layer.weight": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
-    assert "its weights are not those of a BertForSequenceClassification" in refusal(
-        build(made, model=str(folder))
-    )
+    message = "its weights are not those of a BertForSequenceClassification"
+    assert message in refusal(made, model=str(folder))
 
 
 def test_sizes_that_do_not_fit_the_model_are_refused(made):
-    assert refusal(build(made, max_seq_length=33)).startswith(
-        "--max-seq-length 33 is more than the 32 positions of "
-    )
-    (made / "vocab.txt").write_text("\n".join([*WORDS, *(f"w{i}" for i in range(40))]))
-    assert "the tokenizer has 57 tokens, but --model" in refusal(build(made))
+    message = "--max-seq-length 33 is more than the 32 positions of "
+    assert refusal(made, max_seq_length=33).startswith(message)
+    small(made, [*WORDS, *(f"w{i}" for i in range(40))])
+    assert "the tokenizer has 57 tokens, but --model" in refusal(made)
 
 
 def test_inputs_reach_a_model_through_what_is_around_it(made):
-    """DDP and PEFT name few inputs, and hand on the others; DistilBERT would only lose them."""
+    """PEFT names few inputs, and hands on the others; DistilBERT has no token types."""
     from peft import LoraConfig, get_peft_model
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+    from transformers import DistilBertConfig
 
-    task = build(made, "rte")
-    task.prepare()
-    model = task.build_model()
-    batch = task.collate(list(task.build_datasets().train))
-    wanted = {"input_ids", "attention_mask", "token_type_ids"}
-    assert set(batch) == {*wanted, "labels"}
-    adapted = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"]))
-    distilled = DistilBertForSequenceClassification(
-        DistilBertConfig(vocab_size=40, dim=16, n_layers=1, n_heads=2, hidden_dim=16)
-    )
-    assert set(classifier.inputs(model, batch)) == set(classifier.inputs(adapted, batch)) == wanted
-    assert set(classifier.inputs(distilled, batch)) == {"input_ids", "attention_mask"}
-    adapted_distilled = get_peft_model(
-        distilled, LoraConfig(task_type="SEQ_CLS", target_modules=["q_lin"])
-    )
-    assert set(classifier.inputs(adapted_distilled, batch)) == {"input_ids", "attention_mask"}
-    assert torch.equal(
-        task.forward(adapted.eval(), batch).logits,
-        model(**{name: batch[name] for name in wanted}).logits,
-    )
+    sizes = DistilBertConfig(vocab_size=40, dim=16, n_layers=1, n_heads=2, hidden_dim=16)
+    sizes.save_pretrained(made / "distilled")
+    for model, layer in (("config.json", "query"), ("distilled/config.json", "q_lin")):
+        task, batch, plain = batch_and_model(made, model=str(made / model))
+        expected = task.forward(plain, batch).logits
+        adapted = get_peft_model(plain, LoraConfig(task_type="SEQ_CLS", target_modules=[layer]))
+        assert torch.equal(task.forward(adapted.eval(), batch).logits, expected)

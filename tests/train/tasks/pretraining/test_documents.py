@@ -54,40 +54,24 @@ def test_a_line_is_cut_at_the_ends_of_its_sentences(line, want):
     assert corpus.sentences(line) == want
 
 
-def names(sets, folder):
-    return {name: [str(p.relative_to(folder)) for p in paths] for name, paths in sets.items()}
-
-
 def test_files_are_sorted_into_sets_by_the_words_of_their_names(tmp_path):
-    for name in (
-        "a.txt",
-        "contest.txt",
-        "wiki.valid.tokens",
-        "sub/Test_1.raw",
-        "x.md",
-        "vocab.txt",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    names = "a.txt contest.txt wiki.valid.tokens sub/Test_1.raw x.md vocab.txt".split()
+    (tmp_path / "sub").mkdir()
+    for name in names:
         (tmp_path / name).write_text("x")
-    assert names(corpus.find(tmp_path), tmp_path) == {
-        "train": ["a.txt", "contest.txt"],
-        "valid": ["wiki.valid.tokens"],
-        "test": ["sub/Test_1.raw"],
+    assert corpus.find(tmp_path) == {
+        "train": [tmp_path / "a.txt", tmp_path / "contest.txt"],
+        "valid": [tmp_path / "wiki.valid.tokens"],
+        "test": [tmp_path / "sub" / "Test_1.raw"],
     }
 
 
 def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
-    for folder, message in (
-        (None, "needs --data-dir: the folder with its files"),
-        (tmp_path / "no", "does not exist"),
-        (tmp_path, "has nothing to train on"),
+    for name, message in (
+        ("readme.txt", "has nothing to train on, no .txt, .tokens, .raw, .hdf5, .h5$"),
+        ("valid.txt", r"but those to evaluate on: valid\.txt"),
+        ("a.h5", "give a folder of one kind"),
     ):
+        (tmp_path / name).write_text("x")
         with pytest.raises(UsageError, match=message):
-            corpus.find(folder)
-    (tmp_path / "valid.txt").write_text("x")
-    with pytest.raises(UsageError, match=r"but those to evaluate on: valid\.txt"):
-        corpus.find(tmp_path)
-    (tmp_path / "a.txt").write_text("x")
-    (tmp_path / "a.h5").write_text("x")
-    with pytest.raises(UsageError, match="give a folder of one kind"):
-        corpus.find(tmp_path)
+            corpus.find(tmp_path)

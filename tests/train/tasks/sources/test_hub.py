@@ -2,27 +2,24 @@
 
 import pytest
 
-from muster.errors import UsageError
-from tests.train.tasks.text.made import FORMS, build, refusal
-from train.tasks.text.tsv import HUB_SET
+from tests.train.tasks.text.made import FORMS, prepared, refusal
+from train.tasks.text.classification import HUB_SET
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
 
 def test_what_is_not_there_is_named_in_one_line(made):
-    assert refusal(build(made, model=str(made / "no"))).endswith("no: no such file or folder")
-    assert refusal(build(made, tokenizer=str(made / "no.txt"))).endswith("no such file or folder")
+    assert refusal(made, model=str(made / "no")).endswith("no: no such file or folder")
+    assert refusal(made, tokenizer=str(made / "no.txt")).endswith("no such file or folder")
     (made / "broken.json").write_text("{")
-    assert "broken.json" in refusal(build(made, model=str(made / "broken.json")))
+    assert "broken.json" in refusal(made, model=str(made / "broken.json"))
 
 
 def test_without_the_hub_one_line_says_what_to_do(made):
     for settings in ({"model": "bert-base-cased"}, {"tokenizer": "bert-base-cased"}):
-        message = refusal(build(made, **settings))
-        assert "bert-base-cased: not on this disk, and the Hub cannot be reached; give" in message
-    task = build(made, data_dir=None)
-    with pytest.raises(UsageError, match="give its files with --data-dir, or run once where"):
-        task.prepare()
+        message = "bert-base-cased: not on this disk, and the Hub cannot be reached; give"
+        assert message in refusal(made, **settings)
+    assert "give its files with --data-dir, or run once where" in refusal(made, data_dir=None)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -45,8 +42,6 @@ def test_a_set_of_the_hub_is_read_by_its_own_columns(made, name, monkeypatch):
         return datasets.Dataset.from_dict({**rows, "label": [1, 0], "idx": [0, 1]})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    task = build(made, name, data_dir=None)
-    task.prepare()
-    assert len(task.build_datasets().train) == 2
+    assert len(prepared(made, name, data_dir=None).build_datasets().train) == 2
     dev = ["validation_matched", "validation_mismatched"] if name == "mnli" else ["validation"]
     assert splits == ["train", *dev]

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from configs import plugins
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train import alone
 
 WORDS = '[PAD] [UNK] [CLS] [SEP] [MASK] a cat sat . the dog ran did it ? " ##s'.split()
 MODEL = {
@@ -97,26 +97,39 @@ def make(folder):
             (of_task / "dev_mismatched.tsv").write_text(text)
         else:
             (of_task / "dev.tsv").write_text(form[0] + rows(form, 5), encoding="utf-8")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    return small(folder, WORDS)
+
+
+def small(folder, words, model=MODEL):
+    """Into `folder`: a vocabulary of `words`, and the model's configuration."""
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "config.json").write_text(json.dumps(model))
     return folder
 
 
 def build(made, task="rte", **settings):
-    config = {
-        "task": task,
-        "data_dir": made / task,
-        "model": str(made / "config.json"),
-        "tokenizer": str(made / "vocab.txt"),
-        "max_seq_length": 24,
-        "cache_dir": made / "cache",
-    } | settings
-    return plugins.load("train.tasks", task)(TrainConfig(**config))
+    """The task of that name on the files in its own folder, with the vocabulary and the model."""
+    own = {"data_dir": made / task, "max_seq_length": 24} | settings
+    return plugins.load("train.tasks", task)(alone.settings(made, task=task, **own))
 
 
-def refusal(task):
+def prepared(made, task="rte", **settings):
+    built = build(made, task, **settings)
+    built.prepare()
+    assert built.is_prepared()
+    return built
+
+
+def trained(made, task, **settings):
+    built = build(made, task, **settings)
+    return alone.train(built.config, made, built)
+
+
+def refusal(made, task="rte", **settings):
+    """The one line that says why it cannot be prepared or has no model."""
+    built = build(made, task, **settings)
     with pytest.raises(UsageError) as error:
-        task.prepare()
-        task.build_model()
+        built.prepare()
+        built.build_model()
     assert "\n" not in str(error.value)
     return str(error.value)

@@ -1,11 +1,17 @@
-"""All nine tasks, from files in GLUE's real form to a loss and a metric."""
+"""All nine tasks, from files in GLUE's real form to a loss and a metric.
+
+The files are read with all their quirks; what is wrong is named by file and line.
+"""
 
 import pytest
 import torch
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from tests.train.tasks.text.made import FORMS, WORDS, build
+from muster.errors import UsageError
+from tests.train.tasks.text.made import FORMS, WORDS, build, prepared, refusal, small
+from train.loop.evaluation import lengths_of
+from train.tasks.text import classification
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
@@ -15,63 +21,48 @@ METRICS = {
     "qqp": {"accuracy", "f1"},
     "stsb": {"pearson", "spearmanr"},
 }
+# Of the first three samples, as on the Hub.
+LABELS = {"mnli": [1, 0, 2], "stsb": [0, 3.25, 5]}
+LABELS |= {name: [1, 0, 1] for name in ("rte", "qnli", "wnli")}
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_task_trains_and_is_scored(made, name):
-    task = build(made, name)
-    assert not task.is_prepared()
-    task.prepare()
-    assert task.is_prepared()
+    assert not build(made, name).is_prepared()
+    task = prepared(made, name)
     train, evaluation = task.build_datasets()
-    assert len(train) == 7
     assert list(evaluation) == (["", "mm"] if name == "mnli" else [""])
     assert {len(samples) for samples in evaluation.values()} == {5}
     model = task.build_model().eval()
-    batch = task.collate([train[at] for at in range(7)])
+    batch = task.collate(list(train))
+    assert batch["labels"].tolist()[:3] == LABELS.get(name, [0, 1, 0])
     loss, logits = task.forward(model, batch)
     assert logits.shape == (7, {"mnli": 3, "stsb": 1}.get(name, 2))
     loss.backward()
     metric = task.metric(evaluation[""])
-    batch = task.collate([evaluation[""][at] for at in range(5)])
+    batch = task.collate(list(evaluation[""]))
     with torch.no_grad():
         metric.update(task.forward(model, batch).logits, batch["labels"], torch.arange(5))
     assert metric.compute().keys() == METRICS.get(name, {"accuracy"})
 
 
-def test_labels_are_numbered_as_on_the_hub(made):
-    numbers = {}
-    for name in FORMS:
-        task = build(made, name)
-        task.prepare()
-        numbers[name] = task.collate(list(task.build_datasets().train))["labels"].tolist()[:3]
-    assert numbers["rte"] == numbers["qnli"] == [1, 0, 1]
-    assert numbers["mnli"] == [1, 0, 2]
-    assert numbers["wnli"] == [1, 0, 1]
-    assert numbers["mrpc"] == numbers["cola"] == numbers["sst2"] == numbers["qqp"] == [0, 1, 0]
-    assert numbers["stsb"] == [0, 3.25, 5]
-
-
 def test_padding_leaves_loss_and_logits_as_they_are(made):
     found = []
-    for pad in ("longest", "max_length"):
-        task = build(made, pad=pad)
-        task.prepare()
+    for pad, width in (("longest", 15), ("max_length", 24)):
+        task = prepared(made, pad=pad)
         torch.manual_seed(0)
         model = task.build_model().double().eval()
         batch = task.collate(list(task.build_datasets().train))
-        found.append((batch["input_ids"].shape[1], task.forward(model, batch)))
-    (short, one), (long, other) = found
-    assert (short, long) == (15, 24)
-    assert torch.allclose(one.loss, other.loss, atol=1e-12)
-    assert torch.allclose(one.logits, other.logits, atol=1e-12)
+        assert batch["input_ids"].shape[1] == width
+        found.append(task.forward(model, batch))
+    assert torch.allclose(found[0].loss, found[1].loss, atol=1e-12)
+    assert torch.allclose(found[0].logits, found[1].logits, atol=1e-12)
 
 
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_lengths_are_the_widths_of_samples_alone(made, multiple):
-    task = build(made)
+    task = prepared(made)
     task.pad_multiple = multiple
-    task.prepare()
     for samples in (task.build_datasets().train, task.build_datasets().evaluation[""]):
         widths = [task.collate([one])["input_ids"].shape[1] for one in samples]
         assert task.lengths(samples).tolist() == widths
@@ -80,28 +71,27 @@ def test_lengths_are_the_widths_of_samples_alone(made, multiple):
 
 
 def test_there_are_no_lengths_where_all_are_filled_up(made):
-    task = build(made, pad="max_length")
-    task.prepare()
-    assert task.lengths(task.build_datasets().train) is None
+    task = prepared(made, pad="max_length")
+    assert lengths_of(task, task.build_datasets().train) == []
 
 
 def test_the_cache_is_used_again_until_anything_differs_and_is_mended(made):
-    build(made).prepare()
+    prepared(made)
     (path,) = (made / "cache").iterdir()
     before, whole = path.stat().st_mtime_ns, path.read_bytes()
-    build(made).prepare()
+    prepared(made)
     assert path.stat().st_mtime_ns == before
     path.write_bytes(whole[:-9])
     assert not build(made).is_prepared()
-    build(made).prepare()
+    prepared(made)
     assert path.read_bytes() == whole
-    build(made, max_seq_length=20).prepare()
-    (made / "vocab.txt").write_text("\n".join([*WORDS, "more"]))
-    build(made).prepare()
+    prepared(made, max_seq_length=20)
+    small(made, [*WORDS, "more"])
+    prepared(made)
     path = made / "rte" / "dev.tsv"
     path.write_text(path.read_text().replace("dog", "cat"))
     assert not build(made).is_prepared()
-    build(made).prepare()
+    prepared(made)
     assert len(list((made / "cache").iterdir())) == 4
 
 
@@ -116,6 +106,83 @@ def test_quickstart_needs_nothing_and_takes_what_is_given(tmp_path, made):
     batch = task.collate([train[at] for at in range(64)])
     assert 1 not in batch["input_ids"]  # [UNK]
     assert task.forward(task.build_model(), batch).logits.shape == (64, 2)
-    other = build(made, "quickstart", data_dir=made / "rte")
-    other.prepare()
+    other = prepared(made, "quickstart", data_dir=made / "rte")
     assert len(other.build_datasets().train) == 7
+
+
+RTE = "index\tsentence1\tsentence2\tlabel\n"
+GOOD = "0\ta\tb\tentailment\n"
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+STSB = "index\tsentence1\tsentence2\tscore\n"
+
+
+def read(tmp_path, text, task="rte"):
+    path = tmp_path / "train.tsv"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    spec = plugins.load("train.tasks", task)(TrainConfig(task=task)).spec
+    return classification.read(spec, path)
+
+
+def test_quotes_are_text(tmp_path):
+    row = '0\tHe said "no.\tNo" was said.\tentailment\n1\t"\t"x\tnot_entailment'
+    found = read(tmp_path, RTE + row)
+    assert found.texts == (['He said "no.', '"'], ['No" was said.', '"x'])
+    assert found.labels == [0, 1]
+
+
+def test_a_mark_at_the_start_carriage_returns_and_a_blank_end_do_no_harm(tmp_path):
+    text = "\ufeff" + (RTE + GOOD).replace("\n", "\r\n") + "\r\n"
+    assert read(tmp_path, text) == ((["a"], ["b"]), [0])
+
+
+@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
+def test_only_a_newline_ends_a_line(tmp_path, separator):
+    found = read(tmp_path, f"{RTE}0\ta{separator}a\tb\tentailment\n")
+    assert found.texts[0] == [f"a{separator}a"]
+
+
+def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
+    text = QQP + "0\t1\t2\tWhy?\tHow?\t0\n1\t3\t4\tWho?\n2\t5\t6\tSo?\tSo?\t1\n"
+    assert read(tmp_path, text, "qqp") == ((["Why?", "So?"], ["How?", "So?"]), [0, 1])
+    assert "left out 1 rows that lack fields, kept 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "message"),
+    [
+        (
+            "rte",
+            RTE + GOOD + "1\ta\tentailment\n",
+            ":3: expected 4 fields between '\\t' (index, sentence1, sentence2, label), got 3",
+        ),
+        (
+            "rte",
+            RTE + GOOD + "1\ta\tb\tmaybe\n",
+            ":3: unknown label 'maybe'; known: entailment, not_entailment",
+        ),
+        ("rte", RTE + GOOD + "1\t\udce9\tb\tentailment\n", ":3: not UTF-8 text"),
+        ("rte", RTE, ": no examples in it"),
+        (
+            "rte",
+            "index,sentence1\n",
+            ":1: the header has no 'sentence1', 'sentence2', 'label'; it has 'index,sentence1'",
+        ),
+        ("stsb", STSB + "0\ta\tb\tmuch\n", ":2: expected a number as score, got 'much'"),
+        ("stsb", STSB + "0\ta\tb\tnan\n", ":2: expected a number as score, got 'nan'"),
+        ("stsb", STSB + "0\ta\tb\t\n", ":2: expected a number as score, got ''"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
+    with pytest.raises(UsageError) as error:
+        read(tmp_path, text, task)
+    assert str(error.value) == f"{tmp_path}/train.tsv{message}"
+
+
+def test_missing_files_and_folders_are_named(made):
+    for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
+        assert refusal(made, data_dir=folder) == f"--data-dir {folder} {what}"
+    (made / "none").mkdir()
+    message = "has no train.tsv, dev_matched.tsv, dev_mismatched.tsv; mnli is read from train.tsv"
+    assert message in refusal(made, "mnli", data_dir=made / "none")
+    (made / "rte").rename(made / "RTE")  # as in GLUE's own archive
+    assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")

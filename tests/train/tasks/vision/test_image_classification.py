@@ -1,13 +1,21 @@
-"""Images of the Hub are unpacked into the cache once; a batch of any is scaled by channel."""
+"""Images of the Hub are unpacked into the cache once; a batch of any is scaled by channel.
+
+Crops and flips depend on seed, epoch and sample alone, and are the course's.
+"""
+
+from collections import Counter
 
 import numpy
 import pytest
 import torch
 from PIL import Image
+from torch.nn.functional import pad
+from torch.utils.data import TensorDataset
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.tasks import cs744, mnist
+from train.tasks.vision.image_classification import Augmented
 
 KINDS = {"cs744": (cs744, (6, 4, 3)), "mnist": (mnist, (6, 4))}
 
@@ -16,41 +24,29 @@ def build(name, folder):
     return KINDS[name][0].build(TrainConfig(task=name, cache_dir=folder))
 
 
-@pytest.fixture
-def loaded(monkeypatch):
-    """Stands in for the download: five images a split, as `datasets` keeps them."""
+@pytest.mark.parametrize("name", KINDS)
+def test_a_set_of_the_hub_is_unpacked_once(tmp_path, name, monkeypatch):
     import datasets
 
-    calls = []
+    task, calls = build(name, tmp_path), []
+    arrays = numpy.random.default_rng(1).integers(256, size=(5, *KINDS[name][1]), dtype=numpy.uint8)
 
     def load_dataset(name, *, split):
+        """Stands in for the download: five images a split, as `datasets` keeps them."""
         calls.append((name, split))
-        is_grey = name == mnist.SPEC.hub
-        shape, column = KINDS["mnist" if is_grey else "cs744"][1], "image" if is_grey else "img"
-        rng = numpy.random.default_rng(len(split))
-        arrays = rng.integers(256, size=(5, *shape)).astype(numpy.uint8)
-        columns = {
-            column: [Image.fromarray(array) for array in arrays],
-            "label": [4, 3, 2, 1, 0],
-        }
+        images, column = [Image.fromarray(array) for array in arrays], task.spec.column
         kinds = {column: datasets.Image(), "label": datasets.ClassLabel(num_classes=5)}
-        return datasets.Dataset.from_dict(columns, datasets.Features(kinds))
+        rows = {column: images, "label": [4, 3, 2, 1, 0]}
+        return datasets.Dataset.from_dict(rows, datasets.Features(kinds))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return calls
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_set_is_unpacked_once(tmp_path, loaded, name):
-    task = build(name, tmp_path)
     assert not task.is_prepared()
     task.prepare()
     assert task.is_prepared()
     build(name, tmp_path).prepare()
-    assert loaded == [(task.spec.hub, "train"), (task.spec.hub, "test")]
+    assert calls == [(task.spec.hub, "train"), (task.spec.hub, "test")]
     train, evaluation = task.build_datasets()
-    made = numpy.random.default_rng(len("train")).integers(256, size=(5, *KINDS[name][1]))
-    wanted = torch.from_numpy(made).to(torch.uint8).view(5, 6, 4, -1).movedim(-1, 1)
+    wanted = torch.from_numpy(arrays).view(5, 6, 4, -1).movedim(-1, 1)
     assert torch.equal(train.tensors[0], wanted)
     assert evaluation[""].tensors[1].tolist() == [4, 3, 2, 1, 0]
 
@@ -73,3 +69,51 @@ def test_a_batch_is_scaled_by_channel(tmp_path):
     scaled = [-125.3 / 63.0, (100 - 123.0) / 62.1, (255 - 113.9) / 66.7]
     assert batch["images"][1, :, 0, 1].tolist() == pytest.approx(scaled)
     assert batch["labels"].tolist() == [3, 7]
+
+
+def some(count=400):
+    generator = torch.Generator().manual_seed(5)
+    pixels = torch.randint(1, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    return TensorDataset(pixels, torch.arange(count) % 10)
+
+
+def where(image, crop):
+    """(top, left, mirrored) of `crop` in `image` with its border."""
+    bordered = pad(image, (4, 4, 4, 4))
+    for mirrored in (False, True):
+        straight = crop.flip(-1) if mirrored else crop
+        for top in range(9):
+            for left in range(9):
+                if torch.equal(bordered[:, top : top + 32, left : left + 32], straight):
+                    return top, left, mirrored
+    raise AssertionError("no crop of this image")
+
+
+def test_every_crop_and_flip_comes_up_as_often_as_the_others():
+    images = some()
+    augmented = Augmented(images, seed=1)
+    drawn = [where(images[at][0], augmented[at][0]) for at in range(len(images))]
+    for axis in (0, 1):
+        counts = Counter(one[axis] for one in drawn)
+        assert set(counts) == set(range(9))
+        assert all(20 < count < 75 for count in counts.values())  # 44 expected
+    assert 160 < sum(mirrored for *_, mirrored in drawn) < 240
+    assert len(set(drawn)) > 140  # of 162 ways: they are drawn apart
+
+
+def test_samples_are_drawn_by_seed_epoch_and_index_alone():
+    images = some(40)
+    one, other = Augmented(images, seed=1), Augmented(images, seed=1)
+
+    def same(a, b):
+        return sum(torch.equal(a[at][0], b[at][0]) for at in range(40))
+
+    order = torch.randperm(40).tolist()
+    seen = {at: one[at][0] for at in order}
+    assert all(torch.equal(seen[at], other[at][0]) for at in range(40))
+    assert all(one[at][1] == images[at][1] for at in range(40))
+    other.epoch = 1
+    assert same(one, other) < 5
+    one.epoch = 1
+    assert same(one, other) == 40
+    assert same(one, Augmented(images, seed=2)) < 5

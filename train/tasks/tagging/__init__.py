@@ -1,1 +1,0 @@
-"""Parts of named-entity recognition: its samples and its metric."""
