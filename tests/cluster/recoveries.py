@@ -85,7 +85,7 @@ class Fault:
     programs: tuple[str, ...] = tuple(PROGRAMS)
 
 
-def told(how: str, says: str, code: int) -> Fault:
+def by_itself(how: str, says: str, code: int) -> Fault:
     """What the plain script does by itself."""
 
     def hit(run: Run) -> None:
@@ -101,9 +101,9 @@ FAULTS = {
         r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
         code=137,
     ),
-    "worker raises": told("raise", "^ValueError: sample 17 is empty$", 1),
-    "worker aborts": told("abort", "rank 2 on node2 died: Aborted", 134),
-    "worker exits": told("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
+    "worker raises": by_itself("raise", "^ValueError: sample 17 is empty$", 1),
+    "worker aborts": by_itself("abort", "rank 2 on node2 died: Aborted", 134),
+    "worker exits": by_itself("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
     "worker killed": Fault(
         lambda run: run.worker(2).kill(),
         # the second one is of a worker that no torchrun has started

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -161,6 +161,8 @@ class LabelledTask(PreparedTask):
     labels: classifier.Labels
     _label_order: list[int] | None = None  # of the model's outputs, if it differs
     collator = "WithPadding"  # transformers' name of it
+    # What `forward` is given of a batch: what the model takes. These serve a model of one's own.
+    _inputs: Collection[str] = ("input_ids", "attention_mask")
 
     def prepare(self) -> None:
         """Tokenise all sets into the cache; the model must be one for the labels of the task.
