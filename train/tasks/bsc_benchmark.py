@@ -9,6 +9,7 @@ from configs.plugins import REPOSITORY
 from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Samples
+from train.tasks.language import tokens
 from train.tasks.language.prepared import TokenSet
 from train.tasks.text.classification import GlueTask, Spec
 
@@ -56,6 +57,13 @@ class Benchmark(GlueTask):
 
         train = drawn(config.train_samples or TRAIN_SAMPLES, 1)
         return {"train": train, "valid": drawn(config.eval_samples or EVALUATION_SAMPLES, 2)}
+
+    def tokens(self) -> Any | None:
+        """The model's own tokenizer, to be saved with it; None if it has none, as the default."""
+        try:
+            return tokens.load(self.tokenizer, self.config.lower_case)
+        except UsageError:
+            return None
 
     @cached_property
     def _loaded_tokenizer(self) -> Any:

@@ -61,6 +61,12 @@ def test_the_studys_sizes_are_the_default_and_the_same_seed_draws_the_same(folde
     assert train[7] == again[7] and train[7] != evaluation[""][7]
 
 
+def test_the_tokenizer_that_pads_is_not_saved_as_the_models(folder):
+    assert made.build(folder, "bsc_benchmark", **SETTINGS).tokens() is None
+    made.small(folder, made.WORDS, MODEL)
+    assert len(made.build(folder, "bsc_benchmark", **SETTINGS).tokens()) == len(made.WORDS)
+
+
 def test_a_model_that_cannot_take_the_samples_is_refused(folder):
     found = made.refusal(folder, "bsc_benchmark", **{**SETTINGS, "max_seq_length": 256})
     assert "--max-seq-length 256 is more than the 128 positions" in found
