@@ -72,7 +72,7 @@ def only_run(logs: Path) -> Path:
 def losses_so_far(run_dir: Path) -> dict[int, float]:
     """Of each step, of a run that may still be writing."""
     path = run_files.METRICS.path(run_dir, rank=0)
-    records = run_files.read_objects(path) if path.exists() else []
+    records = run_files.json_objects(path.read_bytes()) if path.exists() else []
     return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
 
 
