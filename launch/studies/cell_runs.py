@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Work:
     log: Path  # of its output
     begin: Callable[[int], Sequence[str]]  # its words, by its place among those at a time, if any
     ended: Callable[[int, float], None]  # heeds its exit code, and its seconds
+    cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves it
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
@@ -81,6 +82,7 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
     with work.log.open("w", encoding="utf-8") as output:
         return subprocess.Popen(
             words,
+            cwd=work.cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

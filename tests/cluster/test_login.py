@@ -172,6 +172,6 @@ def test_a_record_that_cannot_be_read_is_named(laptop):
 
 def test_a_host_that_is_not_known_is_refused(laptop):
     laptop.ssh_config.write_text("Host node0\n HostName 10.10.1.1\n UserKnownHostsFile /dev/null\n")
-    run = laptop.run("--", "t.py")
+    run = laptop.known("run", *laptop.login, "--", "t.py")
     assert run.returncode == 1
     assert "its host key is not known" in run.stderr

@@ -39,7 +39,7 @@ def test_edits_while_a_job_waits_change_nothing(cluster, where):
     assert code == 0, err
     snapshot = ways.only_run(where / "logs") / "snapshot"
     assert f"0 2 attempt 0 {snapshot} as submitted" in out
-    assert re.search(r"snapshot: \d+ files, \d+ (bytes|kB)", err), err
+    assert re.search(r"snapshot: \d+ files, [0-9.]+ (bytes|kB)", err), err
 
 
 def test_without_a_snapshot_a_program_runs_where_it_is(cluster, where):
