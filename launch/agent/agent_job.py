@@ -42,7 +42,7 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
-from launch.runs.log_tail import Follower
+from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
@@ -150,8 +150,8 @@ class AgentJob:
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
         self._agents[0].assign(assignments[0].coordinator_ports)
-        names = [one.name for one in assignments]
-        self._inspection = RunInspection(spec, names, self._send_all, self._say)
+        self._requests = RequestFile(run_dir)
+        self._inspection: RunInspection | None = None  # made at the first request or answer
 
     @property
     def shown(self) -> bytes:
@@ -174,7 +174,8 @@ class AgentJob:
                 self._stop_all(1, self.trouble)
             self._tick_until(time.monotonic() + STOP_S)
         finally:
-            self._inspection.finish()
+            if self._inspection is not None:
+                self._inspection.finish()
             self._heartbeat.stop()
             for agent in self._agents:
                 agent.channel.close()  # this ends agents that did not get the message
@@ -200,14 +201,24 @@ class AgentJob:
         if self._recovery is not None and (line := self._recovery.look()):
             self._recovery = None
             self._say(line)
-        self._inspection.tick()
-        self.trouble = self.trouble or self._inspection.hang
+        for request in self._requests.new():
+            self._inspect().begin(request)
+        if self._inspection is not None:
+            self._inspection.tick()
+            self.trouble = self.trouble or self._inspection.hang
         for agent in self._agents:
             if why := agent.loss():
                 self._fail(why, agent)
         if not self._let_go and all(agent.is_done or agent.is_over for agent in self._agents):
             self._let_go = True
             self._send_all(go=True)
+
+    def _inspect(self) -> RunInspection:
+        if self._inspection is None:
+            names = [agent.assignment.name for agent in self._agents]
+            send, say = self._send_all, self._say
+            self._inspection = RunInspection(self._spec, names, self._requests, send, say)
+        return self._inspection
 
     def _fail(self, why: str, lost: _AgentConnection | None) -> None:
         """Have all agents end for the first failure, whoever has noticed it."""
@@ -236,7 +247,7 @@ class AgentJob:
             self._fed = time.monotonic()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
-            self._inspection.take(agent.assignment.index, message["inspected"])
+            self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:

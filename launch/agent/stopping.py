@@ -31,10 +31,7 @@ class Stoppable:
     """
 
     def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._grace_s = grace_s
-        self._say = say
+        self._folder, self._grace_s, self._say = folder, grace_s, say
         self._until: float | None = None
         self._heeds: bool | None = None  # whether the running program reacts to SIGTERM
 

@@ -27,6 +27,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,17 @@ class Agent:
             prefix="muster-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
         ) as scratch:
             self._scratch, assignment = scratch, self._assignment
-            grace_s = assignment.spec.stop_grace_s
-            self._workers = Stoppable(Path(scratch, STOPPABLE), grace_s, self._say)
+            Path(scratch, STOPPABLE).mkdir()
             self._inspection = NodeInspection(Path(scratch, INSPECTION), assignment, self._launcher)
             try:
                 return self._end(self._take_part())
             finally:
                 process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+
+    @cached_property
+    def _workers(self) -> Stoppable:
+        grace_s = self._assignment.spec.stop_grace_s
+        return Stoppable(Path(self._scratch, STOPPABLE), grace_s, self._say)
 
     def _take_part(self) -> Ended:
         try:

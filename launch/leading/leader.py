@@ -77,7 +77,7 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
         code = conclude(job, facts.world_size, spec)
         if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not job.is_led_here or not restart.is_due(spec, code):
+        if not code or not job.is_led_here or not restart.is_due(spec, code):
             return code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)

@@ -170,7 +170,8 @@ def check_rate(rate: str) -> None:
 
 def steps_in(path: Path) -> Steps:
     """The steps among the JSON lines of a file, and whatever else is in it."""
-    found = [one for one in run_files.json_objects(path.read_bytes()) if one.get("kind", "step") == "step"]
+    every = run_files.json_objects(path.read_bytes())
+    found = [one for one in every if one.get("kind", "step") == "step"]
     steps = [one for one in found if "step_s" in one]
     return Steps(
         [one["loss"] for one in steps],

@@ -45,11 +45,12 @@ class RunInspection:
         self,
         spec: LaunchSpec,  # has the limit for a hang, and what to do then
         nodes: Sequence[str],
+        requests: RequestFile,  # each request in it is for `begin`
         send: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
         self._spec, self._run_dir, self._nodes = spec, spec.run_dir, nodes
-        self._requests, self._send, self._say = RequestFile(spec.run_dir), send, say
+        self._requests, self._send, self._say = requests, send, say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
         self.hang: str | None = None  # why the run must end because of a hang
@@ -58,15 +59,17 @@ class RunInspection:
         self._is_still = False
 
     def tick(self) -> None:
-        """Pass requests on; conclude a question that all have answered, or whose time is over."""
-        for request in self._requests.new():
-            if request.get("ask") == "stacks":
-                self._ask(str(request["id"]))
+        """Conclude a question that all have answered, or whose time is over."""
         self._look_for_hang()
         for name, one in list(self._gatherings.items()):
             late = time.monotonic() - one.began > GATHER_S
             if name != "end" and (late or len(one.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Pass a request on to the agents."""
+        if request.get("ask") == "stacks":
+            self._ask(str(request["id"]))
 
     def take(self, index: int, message: Mapping[str, Any]) -> None:
         """Take an agent's answer."""

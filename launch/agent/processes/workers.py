@@ -95,7 +95,9 @@ class Workload:
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
         self._log.seek(0)
-        found = exit_codes_of(self._log.read().decode(errors="replace")).items()
+        if not (text := self._log.read().decode(errors="replace")):
+            return {}
+        found = exit_codes_of(text).items()
         return {self._assignment.ranks[local_rank]: code for local_rank, code in found}
 
     def _write_ends(self, ends: Mapping[int, int]) -> None:

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 from launch.agent.inspection.run_inspection import RunInspection, views_of
+from launch.runs.log_tail import RequestFile
 from tests.launch.pretended import assignment
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -20,7 +21,7 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
         record |= {"message": message, "time_unix_s": time.time()}
         (tmp_path / "exits" / f"rank_{rank:05d}.json").write_text(json.dumps(record))
     spec = assignment(tmp_path).spec
-    inspection = RunInspection(spec, NODES, lambda **message: None, print)
+    inspection = RunInspection(spec, NODES, RequestFile(tmp_path), lambda **message: None, print)
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})
     assert [one.lost_peer for one in views.values()] == [True, False, False]
     assert [one.timed_out for one in views.values()] == [False, True, False]
@@ -29,7 +30,8 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
 def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     """Its workers move, as they end."""
     rule, messages = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
-    inspection = RunInspection(rule, NODES[:1], lambda **message: None, messages.append)
+    requests = RequestFile(tmp_path)
+    inspection = RunInspection(rule, NODES[:1], requests, lambda **message: None, messages.append)
 
     def agent_says(**more):
         inspection.take(0, {"id": "hang", **more})
