@@ -170,8 +170,8 @@ class LabelledTask(PreparedTask):
         Raises:
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
+        super().prepare()  # a tagger's labels are those of its text
         classifier.set_labels(self.model, self._model_config, self.labels, self.is_fresh)
-        super().prepare()
 
     def build_model(self) -> nn.Module:
         """The model on the CPU in float32."""
