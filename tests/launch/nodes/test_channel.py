@@ -68,36 +68,30 @@ def test_a_full_pipe_blocks_nobody():
 
 def test_a_line_without_end_is_no_message(monkeypatch):
     monkeypatch.setattr("launch.nodes.channel.LINE_BYTES", 1000)
-    channel, other = pair()
+    ours, other = socket.socketpair()
+    channel = Channel(ours.fileno(), ours.detach())
     other.sendall(b"x" * 2000)
     assert channel.receive() == [] and channel.ended
     other.close()
     channel.close()
 
 
-@pytest.fixture
-def one_way():
-    """A channel to send by, and the one that receives."""
-    reads, writes = os.pipe()
-    both = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
-    yield both
-    for channel in both:
-        channel.close()
-
-
-def test_a_node_s_files_come_back_as_they_are_written(one_way, tmp_path):
+def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     there, here = tmp_path / "there", tmp_path / "here"
     (there / "workers").mkdir(parents=True)
     here.mkdir()
+    reads, writes = os.pipe()
+    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
     source = source_of(there, 0)
 
     def bring():
-        source.send_rest(one_way[0])
-        for message in one_way[1].receive():
+        source.send_rest(sender)
+        for message in receiver.receive():
             log_sync.take(here, message, 0)
 
     (there / "workers" / "rank_00000.out").write_bytes(b"step 1\n")
     (there / "summary.json").write_text('{"steps": 100000}')
+    (there / "config.yaml").write_text("the node's own")
     bring()
     with (there / "workers" / "rank_00000.out").open("ab") as more:
         more.write(b"step 2\n")
@@ -105,13 +99,25 @@ def test_a_node_s_files_come_back_as_they_are_written(one_way, tmp_path):
     bring()
     assert (here / "workers" / "rank_00000.out").read_bytes() == b"step 1\nstep 2\n"
     assert (here / "summary.json").read_text() == "{}"
+    assert not (here / "config.yaml").exists()
+    sender.close()
 
 
 @pytest.mark.parametrize(
     "name",
-    ["../x", "/etc/passwd", "config.yaml", "launch.json", "workers/../../x", "other/x",
-     "checkpoints/step_00000001/state.json", "summary.json.0.partial"],
-)  # fmt: skip
+    [
+        "../x",
+        "/etc/passwd",
+        "config.yaml",
+        "launch.json",
+        "workers/../../x",
+        "other/x",
+        "x",
+        "model/../../x",
+        "checkpoints/step_00000001/state.json",
+        "summary.json.0.partial",
+    ],
+)
 def test_a_node_writes_its_own_files_only(name, tmp_path):
     with pytest.raises(MusterError, match="not its own to write"):
         log_sync.take(tmp_path, {"file": name, "at": 0, "data": ""}, 0)
@@ -130,9 +136,10 @@ def everything(run_dir, ranks):
             path.write_bytes(file.pattern.encode() * (60_000 if file is run_files.MODEL else 1))
 
 
-def sent_by(source, one_way):
+def sent_by(source):
     """What one mirror sends in one go, with an end that takes all at once."""
-    sender, receiver = one_way
+    reads, writes = os.pipe()
+    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
     found = []
     taking = threading.Event()
 
@@ -148,16 +155,18 @@ def sent_by(source, one_way):
         sender.flush()
     taking.set()
     other.join()
-    return [message for message in found if "file" in message]
+    sender.close()
+    receiver.close()
+    return found
 
 
-def test_every_file_that_a_node_writes_comes_home(one_way, tmp_path):
+def test_every_file_that_a_node_writes_comes_home(tmp_path):
     """Whole ones with their last byte only: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
     source = source_of(there, 0)
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
-    messages = sent_by(source, one_way)
+    messages = [message for message in sent_by(source) if "file" in message]
     assert {run_files.known(message["file"]).pattern for message in messages} == home
     (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
     parts = [one for one in messages if one["file"] == model]
@@ -172,19 +181,22 @@ def test_every_file_that_a_node_writes_comes_home(one_way, tmp_path):
     assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
 
 
-def test_nodes_that_share_a_disk_send_each_file_once(one_way, tmp_path):
+def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
-    names = [
-        {one["file"] for one in sent_by(source_of(tmp_path, node), one_way)} for node in (0, 1)
-    ]
+    names = []
+    for node in (0, 1):
+        source = source_of(tmp_path, node)
+        names.append({one["file"] for one in sent_by(source) if "file" in one})
     host = socket.gethostname()
     assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
     assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
 
 
-def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(one_way, tmp_path, monkeypatch):
+def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
-    sender, receiver = one_way
+    reads, writes = os.pipe()
+    sender = Channel(os.open(os.devnull, os.O_RDONLY), writes)
+    receiver = Channel(reads, os.dup(1))
     there, here = tmp_path / "there", tmp_path / "here"
     (there / "profile").mkdir(parents=True)
     path = there / "profile" / "rank_00000.json"
@@ -194,12 +206,15 @@ def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(one_way, tmp_path
     new = there / "new"
     new.write_bytes(b"b" * 300_000)
     new.replace(path)
-    is_sent = False
-    while not is_sent:
-        is_sent = not source._send(sender) and not sender.waiting_bytes
+    while source._send(sender) or sender.waiting_bytes:
         for message in receiver.receive():
             log_sync.take(here, message, 0)
+        sender.flush()
+    for message in receiver.receive():
+        log_sync.take(here, message, 0)
     assert (here / "profile" / "rank_00000.json").read_bytes() == b"b" * 300_000
+    sender.close()
+    receiver.close()
 
 
 def test_a_full_disk_at_home_is_one_line(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.commands import begin, call, finish
-from tests.launch.submit import SUBMIT
+from tests.launch.submit import SUBMIT, wait_until
 from tests.preload import interpreter
 
 SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0.2"))
@@ -64,6 +64,7 @@ def test_a_training_with_evaluations_and_checkpoints(tmp_path):
     flags = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
     flags += ["--checkpoint-every", "50", "--logs-dir", str(tmp_path)]
     process = begin(*argv, *flags)
+    assert wait_until(lambda: any(tmp_path.glob("*/checkpoints/step_*")))  # it trains
     time.sleep(SECONDS)
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
