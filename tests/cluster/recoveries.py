@@ -121,10 +121,7 @@ FAULTS = {
         programs=("plain script",),
     ),
     "connection cut": Fault(cut_connection, "node2 .* the connection to it was cut", ways=("ssh",)),
-    # a script's own exception names the rank before anybody misses the agent
-    "agent killed": Fault(
-        lambda run: run.agent(2).kill(), rf"{GONE}|PeerFailed: lost .*rank 2 on node2"
-    ),
+    "agent killed": Fault(lambda run: run.agent(2).kill(), GONE),
     "agent of node 0 killed": Fault(
         lambda run: run.agent(0).kill(), "is gone: its agent was killed"
     ),
