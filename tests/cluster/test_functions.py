@@ -90,5 +90,5 @@ def test_results_are_there_after_their_process_was_killed(cluster, run, project,
 
 def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):
     assert_results(run(apart, "results", "ssh", 2), 4)
-    kept = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]
-    assert set(kept) == {"0o600"} and len(kept) >= 4
+    modes = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]
+    assert set(modes) == {"0o600"} and len(modes) >= 4

@@ -39,7 +39,7 @@ def lost(rank):
     return end_of(rank, LOST)
 
 
-def told_of(ends, hosts=HOSTS, *, answered=True, rank_0_lives=False):
+def error_of(ends, hosts=HOSTS, *, answered=True, rank_0_lives=False):
     """What the first of `ends` says."""
     every = {one.rank: one for one in ends}
     return blame(ends[0], every, hosts, answered=answered, rank_0_lives=rank_0_lives)
@@ -64,23 +64,23 @@ HANGS = "rank 2 on b did not come within 3 s (after step 7), and others timed ou
     ids=["late", "two late", "gone", "failed", "oneself late", "stopped", "unknown"],
 )  # fmt: skip
 def test_the_rank_at_fault_is_named(ends, message, missing):
-    error = told_of(ends)
+    error = error_of(ends)
     assert str(error).startswith(message) and error.missing == missing
 
 
 def test_who_serves_the_store_and_does_not_answer_is_named():
-    error = told_of([late(1)], answered=False)
+    error = error_of([late(1)], answered=False)
     assert str(error).startswith("rank 0 on a did not come within 3 s") and error.missing == (0,)
 
 
 def test_rank_0_is_not_lost_while_its_store_answers():
     """It may wait for a rank that has failed, and notice when that one's process is gone."""
-    error = told_of([lost(1)], rank_0_lives=True)
+    error = error_of([lost(1)], rank_0_lives=True)
     assert 0 not in error.missing and error.missing
 
 
 def test_many_ranks_are_counted():
-    error = told_of([lost(0)], ["h"] * 64)
+    error = error_of([lost(0)], ["h"] * 64)
     assert "rank 8 on h and 55 more" in str(error) and len(error.missing) == 63
 
 

@@ -114,11 +114,11 @@ def agree(ranks, folder):
 def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
     every = results_of(agree, 2, tmp_path, str(tmp_path))
     refusal = "train.tsv:7: unknown label 'maybe'"
-    told = f"PeerFailed: a worker on {socket.gethostname()} could not go on: {refusal}"
+    refused = f"PeerFailed: a worker on {socket.gethostname()} could not go on: {refusal}"
     for rank, found in enumerate(every):
         assert found["chosen"] == "by rank 0"
         assert found[f"refused by {rank}"] == f"UsageError: {refusal}"
-        assert found[f"refused by {1 - rank}"] == told
+        assert found[f"refused by {1 - rank}"] == refused
         assert found["own"] == (1, True)  # once per host that does not see what rank 0 made
         assert found["sha"] == (int(rank == 0), True)
 
