@@ -15,6 +15,7 @@ from muster.writing import read_json
 OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal of the agent
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
+PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
 
 
 class Facts:
@@ -66,13 +67,9 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
     """`record`; a crash because of a lost rank becomes a consequence, for any program."""
     kind = str(record["message"]).partition(":")[0]
-    if (
-        record["cause"] == "crash"
-        and kind in TORCH_ERRORS
-        and lost_peer.is_consequence(record["message"])
-    ):
-        return {**record, "cause": "lost_peer"}
-    return record
+    of_torch = kind in TORCH_ERRORS and lost_peer.is_consequence(record["message"])
+    is_consequence = record["cause"] == "crash" and (of_torch or kind == PEER_FAILED)
+    return {**record, "cause": "lost_peer"} if is_consequence else record
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ if ! [[ -x $root/usr/sbin/slurmd || -x $root/usr/sbin/slurmd-wlm ]]; then # Debi
     echo "error: SLURM_ROOT is $root, but there is no usr/sbin/slurmd there" >&2
     exit 2
 fi
-mapfile -t prefixes < <("$python" -c 'import sys; print(sys.prefix, sys.base_prefix, sep="\n")')
+prefixes=$("$python" -c 'import sys; print(sys.prefix, sys.base_prefix, sep="\n")')
+mapfile -t prefixes <<<"$prefixes"
 mapfile -t own < <(readlink -f "$PWD" "${prefixes[@]}")
 for folder in "${own[@]}"; do
     if [[ $folder == /usr ]]; then

@@ -65,8 +65,16 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     )
 
 
-def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path):
-    ended(1, "lost_peer", 1.0, "lost another worker")
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        ("lost_peer", "lost another worker"),
+        ("crash", "RuntimeError: Connection closed by peer [10.0.0.2]:99"),
+        ("crash", "PeerFailed: lost rank 2 on node2"),  # of a script that calls `muster.init`
+    ],
+)
+def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path, cause, message):
+    ended(1, cause, 1.0, message, "Traceback ...")
     failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
     assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)
     assert failure.text.startswith("error: ranks 0, 2 ended without a message")
