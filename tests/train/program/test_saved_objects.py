@@ -129,11 +129,11 @@ with muster.init(device="cpu") as run:
 
 
 def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_path):
-    for codes, said in (([75, 75], ""), ([0, 0], "3 8\n")):
+    for codes, printed in (([75, 75], ""), ([0, 0], "3 8\n")):
         run_dir = str(tmp_path / "run")
         ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
-        assert [out for _, out, _ in ended] == [said, said]
+        assert [out for _, out, _ in ended] == [printed, printed]
 
 
 @pytest.mark.parametrize(

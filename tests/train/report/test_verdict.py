@@ -92,7 +92,7 @@ def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
 
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
     """Two workers a core: what they do is not what as many nodes would do."""
-    for launcher, told in (("local", True), ("ssh", False)):
+    for launcher, is_one in (("local", True), ("ssh", False)):
         path = make_run(tmp_path / launcher, workers=8)
         for host in range(8):
             own = folders.ENVIRONMENT | {"host": f"node{host}"}
@@ -101,9 +101,9 @@ def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
         found = verdict.build(read_subject([path]))
         begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU), which simulated"
         begins += " up to 8 nodes, up to 8 workers on 4 cores, torch 2.13.0: 1 run, done of quick"
-        assert found.ran.startswith(begins) is told
-        assert len(provenance.hosts(read_subject([path]))) == (1 if told else 8)
-        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if told else [])
+        assert found.ran.startswith(begins) is is_one
+        assert len(provenance.hosts(read_subject([path]))) == (1 if is_one else 8)
+        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if is_one else [])
 
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
