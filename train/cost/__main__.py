@@ -18,6 +18,8 @@ from train.report.data.subject import Entry, Subject, read_subject
 from train.report.data.tables import cells, seconds
 from train.report.pages.page import markdown_table
 
+GONE = "{} is gone: steps are predicted for the runs that were made, over the links of the bench"
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -31,7 +33,12 @@ def main() -> int:
         metavar="FILE",
         help="collectives.json of --program bench_collectives on the same nodes",
     )
+    for flag in ("--workers", "--link-mbit"):
+        parser.add_argument(flag, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    for name in ("workers", "link_mbit"):
+        if getattr(args, name) is not None:
+            raise UsageError(GONE.format(f"--{name.replace('_', '-')}"))
     links, subject = read_bench(args.collectives), read_subject([Path(args.folder)])
     rows = predictions(subject, links)
     if not rows:

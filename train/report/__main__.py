@@ -21,7 +21,10 @@ def main() -> int:
     parser.add_argument(
         "--output", type=Path, help="where the report goes (default: report/ in the first folder)"
     )
+    parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.live:
+        raise UsageError("--live is gone; use: muster jobs list, or --tensorboard of the run")
     from train.report.data.subject import read_subject, run_folder
     from train.report.pages import page
 

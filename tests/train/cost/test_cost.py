@@ -189,6 +189,8 @@ def cost(*argv: object, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess[s
         ("nothing-here", "holds no run"),
         ("run --collectives missing.json", "missing.json: No such file"),
         ("run --collectives run/config.yaml", "config.yaml: not a collectives.json"),
+        ("run --workers 8,1024", "--workers is gone"),
+        ("run --link-mbit 1000", "--link-mbit is gone"),
     ],
 )
 def test_mistakes_are_told_in_a_line(tmp_path, argv, message):

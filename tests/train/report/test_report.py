@@ -139,7 +139,14 @@ def test_help_needs_neither_drawing_nor_tables_and_no_report_needs_torch():
     assert done.stdout.split() == ["set()"] * 2, done
 
 
-def test_what_cannot_be_reported_is_refused_in_one_line():
-    done = report("logs/no-such-run")
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("logs/no-such-run", "logs/no-such-run is no folder"),
+        ("--live logs/run", "--live is gone; use: muster jobs list"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_one_line(argv, message):
+    done = report(*argv.split())
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: logs/no-such-run is no folder")
+    assert done.stderr.startswith(f"error: {message}")
