@@ -53,9 +53,7 @@ class EvalRecord:
     metrics: dict[str, float]  # by their own names; the same on every rank
     predict_s: float = 0.0  # of `eval_s`: loading and computing samples
     metric_s: float = 0.0  # of `eval_s`: counting predictions
-    sync_s: float = (
-        0.0  # of `eval_s`: adding up all ranks' counts, including waiting for slower ranks
-    )
+    sync_s: float = 0.0  # of `eval_s`: adding up the ranks' counts, with waiting for slower ones
     kind: Literal["eval"] = "eval"
 
 

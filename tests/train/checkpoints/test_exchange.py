@@ -12,15 +12,10 @@ KEPT = {
 }
 
 
-def test_a_rank_has_its_own_and_what_is_the_same_on_all():
-    assert exchange.own_of(KEPT, 1) == {
-        "momentum": torch.tensor([1.0]),
-        "topk/0/error": torch.tensor([3.0]),
-    }
-
-
-def test_on_another_number_of_ranks_only_the_latter_is_left():
-    assert exchange.own_of(KEPT, None) == {"momentum": torch.tensor([1.0])}
+def test_a_rank_has_its_own_and_what_is_the_same_on_all_and_without_a_rank_the_latter():
+    of_all = {"momentum": torch.tensor([1.0])}
+    assert exchange.own_of(KEPT, 1) == of_all | {"topk/0/error": torch.tensor([3.0])}
+    assert exchange.own_of(KEPT, None) == of_all
 
 
 def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():

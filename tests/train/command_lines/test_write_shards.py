@@ -33,10 +33,6 @@ def built(folder, source):
     return task, task.build_datasets()
 
 
-def listed(samples):
-    return [samples[at] for at in range(len(samples))]
-
-
 def test_they_are_the_samples_of_each_epoch_and_set(folder, capsys):
     assert write(folder) == 0
     written = sorted(path.name for path in (folder / "shards").iterdir())
@@ -46,12 +42,12 @@ def test_they_are_the_samples_of_each_epoch_and_set(folder, capsys):
     expected = []
     for epoch in range(EPOCHS):
         task.start_epoch(epoch)
-        expected += listed(own.train)
-    assert listed(found.train) == expected
+        expected += list(own.train)
+    assert list(found.train) == expected
     assert expected[: len(own.train)] != expected[len(own.train) :]  # new masks in each epoch
     assert found.evaluation.keys() == own.evaluation.keys() == {"", "test"}
     for name, samples in own.evaluation.items():
-        assert listed(found.evaluation[name]) == listed(samples)
+        assert list(found.evaluation[name]) == list(samples)
     printed = capsys.readouterr().out
     assert f"train_1.hdf5: {len(own.train)} samples" in printed
 

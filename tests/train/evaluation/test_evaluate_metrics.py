@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import evaluate as library
-import numpy as np
 import pytest
 import torch
 
@@ -29,7 +28,7 @@ def cases():
     reals = [[draw.random() for _ in range(23)] for _ in range(2)]
     vectors = [[[draw.random() for _ in range(4)] for _ in range(23)] for _ in range(2)]
     words = ["Ein", "zwei", "ähnlich", "vier 四"]
-    texts = [" ".join(draw.choices(words, k=3)) for _ in range(23)]
+    texts = draw.choices(words, k=23)
     rights = [draw.choices(words, k=draw.randrange(1, 3)) for _ in range(23)]
     sources = [str(at) for at in range(23)]
     for columns, metric, arguments in (
@@ -93,17 +92,6 @@ def test_it_equals_one_process_on_uneven_parts_where_nothing_can_be_written(
     monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
     run_on_ranks("tests/train/evaluation/metric_worker.py", ranks, str(answers))
     assert not Path(NOWHERE).exists()
-
-
-def test_numbers_keep_their_last_digit_whatever_they_come_in():
-    reals, rights = [0.1, 1 / 3, 1e-300], [0.0, 0.0, 0.0]
-    found = [
-        evaluate(DISTANCES, predictions=kind(reals), references=kind(rights))["mean"]
-        for kind in (list, tuple, np.array, lambda values: torch.tensor(values).double())
-    ]
-    exact = np.mean([0.1, 1 / 3, 1e-300])
-    assert found[:3] == [exact] * 3
-    assert found[3] == np.mean(np.array(reals, np.float32).astype(np.float64))
 
 
 def test_a_loaded_module_is_used_as_it_is_and_is_itself_again_afterwards(tmp_path, monkeypatch):

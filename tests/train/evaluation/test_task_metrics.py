@@ -1,6 +1,7 @@
 """--metrics: in every task, on any number of ranks, what `evaluate` says of the whole set."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,15 +58,13 @@ def test_a_metric_that_needs_more_than_a_task_has_is_refused():
 
 
 def test_a_metric_may_take_longer_than_a_collective(tmp_path):
-    slow = (MODULES / "distances.py").read_text().replace("import numpy as np", "import time")
-    slow = slow.replace('{"mean": np.abs(np.subtract(predictions, references)).mean()}', '{"s": 1}')
-    slow = slow.replace("        return {", "        time.sleep(20)\n        return {")
-    (tmp_path / "slow.py").write_text(slow)
+    plain, sleeping = (f"    return {one}" for one in ("{", "__import__('time').sleep(20) or {"))
+    (tmp_path / "slow.py").write_text(Path(DISTANCES).read_text().replace(plain, sleeping))
     flags = ["--task", "synthetic", "--max-steps", "1", "--epochs", "1", "--evaluate", "end"]
     flags += ["--metrics", str(tmp_path / "slow.py"), "--timeout-s", "15", "--sync", "all_reduce"]
     code, _, err = submit("--nodes", "2", *flags, "--logs-dir", str(tmp_path), "--run-id", "run")
     assert code == 0, err
-    assert records(tmp_path / "run", 1)[-1]["metrics"]["s"] == 1.0
+    assert "mean" in records(tmp_path / "run", 1)[-1]["metrics"]
 
 
 def test_a_metric_that_is_not_there_ends_a_run_before_its_first_step(tmp_path, monkeypatch):

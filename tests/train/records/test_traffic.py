@@ -33,25 +33,23 @@ def test_what_is_sent_is_received(operation, nbytes, workers):
 
 
 @pytest.mark.parametrize(
-    ("operation", "root", "other"),
+    ("operation", "hosts", "first", "last"),
     [
-        ("all_reduce", (150, 150), (150, 150)),
-        ("all_to_all", (75, 75), (75, 75)),
-        ("gather", (0, 300), (100, 0)),
-        ("scatter", (300, 0), (0, 100)),
-        ("broadcast", (200, 0), (0, 100)),
-        ("reduce", (75, 150), (100, 75)),
+        ("all_reduce", "abcd", (150, 150), (150, 150)),
+        ("all_to_all", "abcd", (75, 75), (75, 75)),
+        ("gather", "abcd", (0, 300), (100, 0)),
+        ("scatter", "abcd", (300, 0), (0, 100)),
+        ("broadcast", "abcd", (200, 0), (0, 100)),
+        ("reduce", "abcd", (75, 150), (100, 75)),
+        # workers of one host share its link
+        ("all_reduce", "aabb", (150, 150), (150, 150)),
+        ("gather", "aabb", (0, 200), (200, 0)),
+        ("all_to_all", "aabb", (100, 100), (100, 100)),
     ],
 )
-def test_four_nodes_with_a_worker_each(operation, root, other):
-    assert crossing(operation, 100, FOUR, "a") == pytest.approx(root)
-    assert crossing(operation, 100, FOUR, "d") == pytest.approx(other)
-
-
-def test_workers_of_one_host_share_its_link():
-    assert crossing("all_reduce", 100, ["a", "a", "b", "b"], "a") == (150, 150)
-    assert crossing("gather", 100, ["a", "a", "b", "b"], "a") == (0, 200)
-    assert crossing("all_to_all", 100, ["a", "a", "b", "b"], "a") == (100, 100)
+def test_four_workers_on_four_hosts_or_two(operation, hosts, first, last):
+    assert crossing(operation, 100, hosts, hosts[0]) == pytest.approx(first)
+    assert crossing(operation, 100, hosts, hosts[-1]) == pytest.approx(last)
 
 
 def test_an_operation_of_ones_own_is_said_to_be_unknown():

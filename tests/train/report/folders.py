@@ -86,7 +86,7 @@ def make_run(
     command = f"python launch/submit.py --sync {sync} --nodes {workers}"
     write_json(path / "launch.json", {"command": command, "run_id": path.name, "nodes": nodes})
     write_json(path / "job.json", {"launcher": "local", "started_unix_s": START_S})
-    write_json(path / "environment" / "node0.json", environment())
+    write_json(path / "environment" / "node0.json", ENVIRONMENT)
     for rank in range(workers):
         own = [
             step(number, rank, local_samples=64 // workers, step_s=step_s if number > 1 else 5.0)
@@ -117,15 +117,11 @@ def write_records(path: Path, rank: int, records: list[dict[str, Any]]) -> None:
     file.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 
 
-def environment(**changes: Any) -> dict[str, Any]:
-    return ENVIRONMENT | changes
-
-
-def make_study(path: Path, cells: list[dict[str, Any]]) -> Path:
+def make_study(path: Path, cells: list[dict[str, Any]], **more: Any) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     study = {"name": "quick", "title": "A quick study", "about": "All modes.", "cells": cells}
     study |= {"command": "python launch/study.py configs/studies/quick.yaml"}
-    write_json(path / "study.json", study)
+    write_json(path / "study.json", study | more)
     return path
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from muster.writing import write_json
-from tests.train.report.folders import environment, make_run, step
+from tests.train.report.folders import ENVIRONMENT, make_run, step
 from train.report import compare
 
 
@@ -9,7 +9,8 @@ def test_equal_losses_pass_and_all_that_differs_is_said(tmp_path, capsys):
     first, second = ({f"setting_{number}": name for number in range(250)} for name in "ab")
     paths = [make_run(tmp_path / "a", **first)]
     paths += [make_run(tmp_path / "b", sync="all_reduce", **second)]
-    write_json(paths[1] / "environment" / "node0.json", environment(commit="f" * 40, cores=8))
+    other = {"commit": "f" * 40, "cores": 8}
+    write_json(paths[1] / "environment" / "node0.json", ENVIRONMENT | other)
     assert compare.main(paths, 1e-6) == 0
     message = capsys.readouterr().out
     assert "a and b: losses agree within 1e-06 at all 20 steps of both" in message

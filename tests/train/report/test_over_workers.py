@@ -26,11 +26,8 @@ def emotion(path: Path) -> Subject:
         rows = [step(n, samples=size, step_s=9.0 if n == 1 else step_s) for n in range(1, 6)]
         folder = make_run(
             path / "runs" / name, workers=workers, rows={0: rows}, more=[scores], task="emotion",
-            local_batch_size=local, precision="fp16", sync="accelerate",
+            batch_size=None, local_batch_size=local, precision="fp16", sync="accelerate",
         )  # fmt: skip
-        (folder / "config.yaml").write_text(
-            (folder / "config.yaml").read_text().replace("batch_size: 64\n", "", 1)
-        )
         write_json(folder / "summary.json", {"world_size": workers, "train_samples": 16_000})
         for rank in range(workers):
             end = {"rank": rank, "cause": "done", "peak_memory_bytes": (100 + rank) * MIB}
@@ -61,17 +58,12 @@ def test_one_device_is_its_own_base_where_no_run_is_wider(tmp_path):
 
 
 def test_each_figure_is_a_chart_over_workers_of_its_own(tmp_path):
-    subject = emotion(tmp_path / "study")
-    parts = sections.build(subject)
+    parts = sections.build(emotion(tmp_path))
     charts = [name for part in parts for name in part.figures]
     wanted = "epoch_time throughput throughput_per_device speedup evaluation_per_device"
     wanted += " evaluation_speedup prediction_time metric_time broadcast_time memory"
     assert set(wanted.split()) <= set(charts) and len(charts) == len(set(charts))
-    page.write(subject, tmp_path / "report")
-    names = {path.stem for path in (tmp_path / "report" / "figures").iterdir()}
-    assert set(charts) == names
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert text.index("Devices, accuracy and time") < text.index("What was run")
+    assert [part.title for part in parts[:2]] == ["Devices, accuracy and time", "What was run"]
 
 
 def test_an_evaluations_speedup_is_over_the_fewest_workers_of_its_series(tmp_path):

@@ -13,16 +13,13 @@ from train.report.data.tables import frame, records
 from train.report.pages import drawing, plots, sections
 from train.report.pages.drawing import INK, MARKERS
 
+AS_SVG = drawing.as_svg
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """What a function of `plots` drew, as matplotlib's figure, or as figures of bars."""
 
-    def figure_of(draw, *args):
-        monkeypatch.setattr(drawing, "as_svg", lambda figure: figure)
-        return draw(*args)
-
-    return figure_of
+@pytest.fixture(autouse=True)
+def as_figures(monkeypatch):
+    """Have functions of `plots` return what they drew as matplotlib's figures."""
+    monkeypatch.setattr(drawing, "as_svg", lambda figure: figure)
 
 
 def markers(axis) -> list[tuple[float, float]]:
@@ -35,9 +32,9 @@ def markers(axis) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("study", [courses, unequal])
-def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
+def test_every_point_of_the_speedup_was_measured(tmp_path, study):
     table = study(tmp_path)
-    figure = drawn(plots.speedup, table)
+    figure = plots.speedup(table)
     left, right = figure.axes
     for axis, name in ((left, "speedup"), (right, "efficiency")):
         wanted = sorted((row["workers"], round(row[name], 9)) for row in records(table))
@@ -52,10 +49,10 @@ def test_every_point_of_the_speedup_was_measured(tmp_path, drawn, study):
     assert {one.get_color() for one in texts} == {INK}
 
 
-def test_what_is_predicted_is_a_dashed_line(tmp_path, drawn):
+def test_what_is_predicted_is_a_dashed_line(tmp_path):
     """Of each series, in its colour, through the workers that were run."""
     predicted(tmp_path, 0.1)
-    figure = drawn(plots.speedup, scaling.speedup(read_subject([tmp_path])))
+    figure = plots.speedup(scaling.speedup(read_subject([tmp_path])))
     dashed = [
         line.get_ydata()[-1]
         for line in figure.axes[0].lines
@@ -65,14 +62,14 @@ def test_what_is_predicted_is_a_dashed_line(tmp_path, drawn):
     assert "predicted" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def test_doubtful_points_are_hollow(drawn):
+def test_doubtful_points_are_hollow():
     table = frame(
         {"series": "ddp", "run": "ddp", "workers": workers, "samples_per_s": 1.0,
          "base_workers": 1, "base": "ddp, 1 worker", "speedup": gain, "ideal": workers,
          "efficiency": gain / workers, "predicted": None}
         for workers, gain in ((1, 1.0), (4, 9.5))
     )  # fmt: skip
-    left, _ = drawn(plots.speedup, table).axes
+    left, _ = plots.speedup(table).axes
     _, solid, hollow = left.lines
     assert solid.get_markevery() == [0] and solid.get_markerfacecolor() != "none"
     assert list(hollow.get_xdata()) == [4] and hollow.get_markerfacecolor() == "none"
@@ -94,15 +91,15 @@ def evaluations(*rows: tuple[float, float | None]):
         ([(1.0, 0.1), (2.0, None)], "seconds per evaluation (mean, 95 % interval where known)"),
     ],
 )
-def test_an_interval_is_named_only_where_one_is_drawn(drawn, rows, message):
-    (axis,) = drawn(plots.evaluation, evaluations(*rows))["evaluation"].axes
+def test_an_interval_is_named_only_where_one_is_drawn(rows, message):
+    (axis,) = plots.evaluation(evaluations(*rows))["evaluation"].axes
     assert axis.get_xlabel().replace("\n", " ") == message
 
 
-def test_many_bars_are_several_figures_on_one_scale(drawn):
+def test_many_bars_are_several_figures_on_one_scale():
     """On paper a figure of all of them would have type that nobody can read."""
     table = evaluations(*((float(number), None) for number in range(1, 41)))
-    figures = drawn(plots.evaluation, table)
+    figures = plots.evaluation(table)
     assert list(figures) == ["evaluation", "evaluation_2", "evaluation_3"]
     axes = [figure.axes[0] for figure in figures.values()]
     assert {axis.get_xlim() for axis in axes} == {(0, 1.35 * 40)}
@@ -110,7 +107,7 @@ def test_many_bars_are_several_figures_on_one_scale(drawn):
     assert [text.get_text() for text in axes[2].texts] == ["37 s", "38 s", "39 s", "40 s"]
 
 
-def test_throughput_is_the_total_by_workers_and_precision(drawn):
+def test_throughput_is_the_total_by_workers_and_precision():
     table = frame(
         {"run": f"{precision}, {workers}", "precision": precision, "workers": workers,
          "samples_per_s": rate}
@@ -118,7 +115,7 @@ def test_throughput_is_the_total_by_workers_and_precision(drawn):
             (4, "bf16", 37875.2), (1, "fp32", 200.0), (4, "fp32", 812.34)
         )
     )  # fmt: skip
-    figure = drawn(plots.throughput, table)["throughput"]
+    figure = plots.throughput(table)["throughput"]
     (axis,), (legend,) = figure.axes, figure.legends
     names = [one.get_text() for one in axis.get_yticklabels()]
     assert names == ["fp32, 1", "bf16, 4", "fp32, 4"]  # by workers
@@ -128,7 +125,7 @@ def test_throughput_is_the_total_by_workers_and_precision(drawn):
     assert {text.get_text() for text in legend.get_texts()} == {"bf16", "fp32"}
 
 
-def test_traffic_of_all_hosts_stands_beside_what_was_expected(drawn):
+def test_traffic_of_all_hosts_stands_beside_what_was_expected():
     """What is not known of one host is not known of all."""
     rows = (("a", "sent", 1e6), ("a", "sent", 2e6), ("b", "sent", 4e6), ("b", "sent", None))
     rows += (("a", "received", 9e6),)  # as much as is sent, of all hosts
@@ -136,13 +133,14 @@ def test_traffic_of_all_hosts_stands_beside_what_was_expected(drawn):
         {"run": run, "direction": way, "expected_bytes": size, "observed_bytes": 5e6}
         for run, way, size in rows
     )
-    (axis,) = drawn(plots.traffic, table)["traffic"].axes
+    (axis,) = plots.traffic(table)["traffic"].axes
     assert [one.get_text() for one in axis.get_yticklabels()] == ["a", "b"]
     assert [text.get_text() for text in axis.texts] == ["3", "none", "10", "10"]
 
 
 def test_a_figure_as_a_file_is_on_white():
-    (svg,) = plots.evaluation(evaluations((1.0, None), (2.0, None))).values()
+    (figure,) = plots.evaluation(evaluations((1.0, None), (2.0, None))).values()
+    svg = AS_SVG(figure)
     assert svg.count("<svg ") == 1 and svg.count("currentColor")
     file = drawing.alone(svg)
     assert file.count("<svg ") == 1 and "currentColor" not in file
@@ -150,17 +148,17 @@ def test_a_figure_as_a_file_is_on_white():
     assert ground < file.index("<path")
 
 
-def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path, drawn):
+def test_equal_losses_are_a_gap_and_not_joined_across(tmp_path):
     off = [step(n, loss=1 / n + (1e-3 if n in (2, 9) else 0)) for n in range(1, 11)]
     one = {"sync": "single", "workers": 1, "steps": 10}
     table = tables.losses(subject_of(tmp_path, one, {"rows": off}))
-    figure = drawn(plots.losses, table)
+    figure = plots.losses(table)
     (line,) = figure.axes[1].lines
     y = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     assert y[2] == pytest.approx(1e-3) == y[9] and all(math.isnan(y[n]) for n in range(3, 9))
     assert len(figure.axes[0].lines) == 2
     same = table[table["difference"].fillna(0) == 0]
-    assert len(drawn(plots.losses, same).axes) == 1  # there is nothing to draw of equal losses
+    assert len(plots.losses(same).axes) == 1  # there is nothing to draw of equal losses
 
 
 def test_metrics_of_one_evaluation_are_a_table(tmp_path):

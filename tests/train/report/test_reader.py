@@ -1,8 +1,6 @@
-import json
-
 import pytest
 
-from tests.train.report.folders import environment, make_run, step, write_records
+from tests.train.report.folders import make_run, step, write_records
 from train.report.data.reader import read_run
 from train.report.data.tables import all_steps
 
@@ -60,7 +58,7 @@ def test_broken_files_are_noted(tmp_path):
     path = make_run(tmp_path / "run")
     (path / "summary.json").write_text("{")
     (path / "config.yaml").write_text("a: [")
-    (path / "environment" / "node0.json").write_text(json.dumps(environment())[:50])
+    (path / "environment" / "node0.json").write_text("{")
     notes = " ".join(read_run(path).notes)
     for name in ("summary.json", "config.yaml", "node0.json"):
         assert f"{name} cannot be read" in notes

@@ -1,6 +1,5 @@
 """What a report says first is true: each finding is left out where it was not measured."""
 
-import json
 import re
 
 import pytest
@@ -93,18 +92,18 @@ def test_runs_that_only_evaluate_have_the_seconds_of_that(tmp_path):
 
 def test_nodes_that_one_machine_simulated_and_shared_cores_are_said(tmp_path):
     """Two workers a core: what they do is not what as many nodes would do."""
-    for launcher, told in (("local", True), ("ssh", False)):
+    for launcher, is_one in (("local", True), ("ssh", False)):
         path = make_run(tmp_path / launcher, workers=8)
         for host in range(8):
-            environment = folders.environment(host=f"node{host}")
-            write_json(path / "environment" / f"node{host}.json", environment)
+            own = folders.ENVIRONMENT | {"host": f"node{host}"}
+            write_json(path / "environment" / f"node{host}.json", own)
         write_json(path / "job.json", {"launcher": launcher})
         found = verdict.build(read_subject([path]))
         begins = "Measured on one machine (A processor, 4 cores, 16.0 GiB, no GPU), which simulated"
         begins += " up to 8 nodes, up to 8 workers on 4 cores, torch 2.13.0: 1 run, done of quick"
-        assert found.ran.startswith(begins) is told
-        assert len(provenance.hosts(read_subject([path]))) == (1 if told else 8)
-        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if told else [])
+        assert found.ran.startswith(begins) is is_one
+        assert len(provenance.hosts(read_subject([path]))) == (1 if is_one else 8)
+        assert found.warnings == (["Workers share cores (ddp: 8 workers on 4)."] if is_one else [])
 
 
 def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
@@ -113,15 +112,10 @@ def test_an_efficiency_that_can_hardly_be_is_warned_of(tmp_path):
     assert "225% of ddp, 4 workers against single, 1 worker." in warning
 
 
-def test_seconds_read_well():
-    assert drawing.duration(0.006735) == "6.73 ms"
-    assert drawing.duration(4.3701) == "4.37 s"
+def test_quantities_are_written_as_people_write_them():
+    assert [drawing.duration(one) for one in (0.006735, 4.3701)] == ["6.73 ms", "4.37 s"]
     assert drawing.with_interval(0.0067351, 0.00662, 0.00685) == "6.74 ± 0.12 ms"
     assert drawing.with_interval(4.37, 4.30, 4.44) == "4.370 ± 0.070 s"
-    assert drawing.with_interval(0.1, None, None) == "100 ms"
-
-
-def test_link_rates_are_written_as_people_write_them():
     rates = ("2.5gbit", "100mbit", "9600bit", "unlimited")
     written = ["2.5 Gbit/s", "100 Mbit/s", "9600 bit/s", "unlimited"]
     assert [drawing.link_rate(one) for one in rates] == written
@@ -137,9 +131,8 @@ def test_the_same_note_of_many_runs_and_ranks_is_one(tmp_path):
 
 
 def test_a_run_of_another_program_has_its_name_and_one_note_on_its_records(tmp_path):
-    run_dir = make_run(tmp_path / "20261122-141115-hello.sh-2x1", rows={})
+    run_dir = make_run(tmp_path / "20261122-141115-hello.sh-2x1", rows={}, end={})
     (run_dir / "config.yaml").write_text("launcher: ssh\nnodes: '2'\n")
-    (run_dir / "summary.json").unlink(missing_ok=True)
     subject = read_subject([run_dir])
     assert subject.entries[0].name == run_dir.name
     (note,) = provenance.notes(subject)
@@ -166,12 +159,14 @@ def test_other_numbers_of_tokens_are_no_equal_work(tmp_path):
     assert "not of the same work" in warning
 
 
-def test_a_label_has_what_the_mode_makes_use_of(tmp_path):
-    path = make_study(tmp_path, [cell("a", nodes=1), cell("b")])
-    make_run(path / "runs" / "a", sync="single", workers=1, bucket_mb=25.0)
-    make_run(path / "runs" / "b", sync="all_reduce", bucket_mb=0.0, overlap=False)
-    labels = [entry.label for entry in read_subject([path]).entries]
+def test_a_label_has_what_the_mode_makes_use_of_and_the_table_all_that_differs(tmp_path):
+    other = {"sync": "all_reduce", "bucket_mb": 0.0, "overlap": False}
+    subject = subject_of(tmp_path, SINGLE | {"bucket_mb": 25.0}, other)
+    labels = [entry.label for entry in subject.entries]
     assert labels == ["single, 1 worker", "all_reduce, bucket mb 0, no overlap, 2 workers"]
+    first = sections.build(subject)[0]
+    assert "bucket_mb" in first.shown and "precision" not in first.shown
+    assert list(first.table["bucket_mb"]) == [25.0, 0.0]
 
 
 def test_what_was_set_stands_apart_from_defaults(tmp_path):
@@ -182,12 +177,6 @@ def test_what_was_set_stands_apart_from_defaults(tmp_path):
     assert {"lr", "keep_last"} <= {row["setting"] for row in default}
     text = page.html(subject, sections.build(subject))
     assert text.index("Settings that all runs share") < text.index('<details class="defaults">')
-
-
-def test_settings_in_which_runs_differ_stand_in_the_table_of_runs(tmp_path):
-    first = sections.build(subject_of(tmp_path, {"bucket_mb": 5.0}, {"bucket_mb": 25.0}))[0]
-    assert "bucket_mb" in first.shown and "precision" not in first.shown
-    assert list(first.table["bucket_mb"]) == [5.0, 25.0]
 
 
 def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
@@ -204,11 +193,9 @@ def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
 
 
 def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_it(tmp_path):
-    path = make_study(tmp_path, [cell("a")])
+    texts = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
+    path = make_study(tmp_path, [cell("a")], texts=texts)
     make_run(path / "runs" / "a")
-    study = json.loads((path / "study.json").read_text())
-    study["texts"] = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
-    write_json(path / "study.json", study)
     subject = read_subject([path])
     parts = sections.build(subject)
     text, plain = page.html(subject, parts), page.markdown(subject, parts)

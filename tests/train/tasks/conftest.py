@@ -7,3 +7,22 @@ from tests.train.tasks.text.made import make
 def made(tmp_path):
     """A folder of GLUE files per task, a vocabulary and a model's configuration."""
     return make(tmp_path)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the Hub: gives the same rows for each set, and lists what it was asked for."""
+
+    def give(rows, **features):
+        asked = []
+
+        def load_dataset(*name, **how):
+            asked.append((*name, *how.values()))
+            return datasets.Dataset.from_dict(rows, datasets.Features(features) or None)
+
+        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+        return asked
+
+    import datasets
+
+    return give

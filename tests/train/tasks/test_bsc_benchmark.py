@@ -10,7 +10,8 @@ from train.tasks.bsc_benchmark import draw
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
-MODEL = {**made.DISTILBERT, "vocab_size": 1200, "max_position_embeddings": 128}
+MODEL = {"model_type": "distilbert", "vocab_size": 1200, "dim": 16, "hidden_dim": 32}
+MODEL |= {"n_layers": 1, "n_heads": 2, "max_position_embeddings": 128}
 # Of one training and one evaluation, where no others are given.
 SETTINGS = {"train_samples": 96, "eval_samples": 40, "epochs": 1, "batch_size": 32}
 SETTINGS |= {"data_dir": None, "tokenizer": None, "max_seq_length": 128}

@@ -5,23 +5,19 @@ The official files are read as they are; whatever else they hold is refused by n
 
 import pickle
 import random
+from functools import partial
 
 import numpy
 import pytest
 import torch
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train import alone
+from tests.train.tasks.vision import files
 from tests.train.tasks.vision.files import CIFAR_BATCHES, cifar_batch, python2_pickle, write_cifar
 from train.tasks import cs744
 
-
-def recipe(*flags):
-    flags = ["--task=cs744", "--sync=single", *flags]
-    (config,) = cli.parse([TrainConfig], flags, prog="", description="")
-    return config
+recipe = partial(files.recipe, "cs744")
 
 
 def test_the_recipe_is_the_courses():
@@ -35,14 +31,11 @@ def test_the_recipe_is_the_courses():
     assert sum(parameter.numel() for parameter in parameters) == 9_231_114
 
 
-@pytest.mark.parametrize("name", cs744.LAYERS)
-def test_a_depth_is_a_flag(name):
-    model = cs744.build(recipe(f"--model={name}")).build_model()
-    weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers
-
-
-def test_an_unknown_depth_is_refused():
+def test_a_depth_is_a_flag_and_an_unknown_one_refused():
+    for name in cs744.LAYERS:
+        model = cs744.build(recipe(f"--model={name}")).build_model()
+        weights = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+        assert len(weights) + 2 == int(name.removeprefix("vgg"))  # its own has three linear layers
     with pytest.raises(UsageError, match="unknown 'resnet'; known: vgg11, vgg13, vgg16, vgg19"):
         cs744.build(recipe("--model=resnet"))
 
@@ -54,8 +47,6 @@ def test_it_trains_on_the_official_files_and_evaluates_after_the_epoch(tmp_path)
     _, last = history.evaluations
     assert set(last.metrics) == {"accuracy", "eval_loss"} and last.samples == 8
     assert trainer.datasets.train.epoch == 1
-    again, _ = alone.train(recipe(*flags), tmp_path / "again")
-    assert [record.loss for record in again.steps] == [record.loss for record in history.steps]
 
 
 def test_only_the_training_images_are_augmented(tmp_path):
@@ -65,9 +56,6 @@ def test_only_the_training_images_are_augmented(tmp_path):
     assert torch.equal(plain[2][0], plain.tensors[0][2])
     unchanged = [torch.equal(train[at][0], train.tensors[0][at]) for at in range(40)]
     assert sum(unchanged) < 4
-    before = train[0][0]
-    task.start_epoch(1)
-    assert not torch.equal(train[0][0], before)
 
 
 def test_as_many_images_can_be_made_where_there_are_none(tmp_path, monkeypatch):
@@ -76,7 +64,6 @@ def test_as_many_images_can_be_made_where_there_are_none(tmp_path, monkeypatch):
     sets = task.build_datasets()
     train, tests = sets.train, sets.evaluation[""]
     assert (len(train), len(tests)) == (50_000, 10_000)
-    assert -(-len(train) // task.config.batch_size) == 196  # iterations of the course's epoch
     again = cs744.build(recipe(f"--data-dir={tmp_path}/generated")).build_datasets()
     assert torch.equal(again.evaluation[""].tensors[0], tests.tensors[0])
     pixels, labels = tests.tensors
@@ -112,12 +99,12 @@ def test_the_official_folder_and_the_one_above_it_are_read(home, below):
 
 @pytest.mark.parametrize("protocol", [0, 1, 2])
 @pytest.mark.parametrize("keys", [str, str.encode])
-def test_files_made_by_python_3_are_read_too(home, keys, protocol):
-    batch = {keys(key): value for key, value in cifar_batch(8, 5).items()}
-    if protocol == 0 and keys is str:
-        batch["data"] = numpy.asfortranarray(batch["data"])
-    (home / "test_batch").write_bytes(pickle.dumps(batch, protocol=protocol))
-    expected = torch.from_numpy(numpy.ascontiguousarray(cifar_batch(8, 5)["data"]))
+@pytest.mark.parametrize("order", [numpy.asfortranarray, numpy.ascontiguousarray])
+def test_files_made_by_python_3_are_read_too(home, keys, order, protocol):
+    batch = cifar_batch(8, 5)
+    expected, batch["data"] = torch.from_numpy(batch["data"]), order(batch["data"])
+    made = {keys(key): value for key, value in batch.items()}
+    (home / "test_batch").write_bytes(pickle.dumps(made, protocol=protocol))
     assert torch.equal(cs744.read(home)["test"].tensors[0].flatten(1), expected)
 
 
@@ -135,9 +122,7 @@ class Evil:
         ({**cifar_batch(4, 1), "data": numpy.zeros((4, 9), "u1")}, r"got (4, 9) and (4,)"),
         ({**cifar_batch(4, 1), "labels": [1, 2, 3]}, "expected rows of 3072 bytes and as many"),
         ({**cifar_batch(4, 1), "labels": [1, 2, 3, 10]}, "labels must be from 0 to 9"),
-        ({**cifar_batch(4, 1), "labels": [1, 2, 3, "x"]}, "(ValueError)"),
         ({"labels": [1]}, "(KeyError)"),
-        ([1, 2], "(TypeError)"),
     ],
 )
 def test_what_such_a_file_does_not_hold_is_refused(home, spoilt, message, capsys):

@@ -9,22 +9,14 @@ import numpy
 import pytest
 import torch
 
-from configs import cli
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train import alone
-from tests.train.tasks.vision.files import idx_file, write_mnist
+from tests.train.tasks.vision.files import idx_file, recipe, write_mnist
 from train.tasks import mnist
 
 
-def recipe(*flags):
-    flags = ["--task=mnist", "--sync=single", *flags]
-    (config,) = cli.parse([TrainConfig], flags, prog="", description="")
-    return config
-
-
 def test_the_recipe_and_the_network_are_hetseqs():
-    config = recipe()
+    config = recipe("mnist")
     assert (config.optimizer, config.lr, config.batch_size) == ("adadelta", 1.01, 64)
     assert (config.adadelta_rho, config.adadelta_eps, config.weight_decay) == (0.9, 1e-6, 0)
     assert (config.schedule, config.schedule_steps) == ("polynomial", 50000)
@@ -37,19 +29,18 @@ def test_the_recipe_and_the_network_are_hetseqs():
 
 def test_it_learns_from_packed_files_and_evaluates_at_the_end(tmp_path):
     folder = write_mnist(tmp_path / "MNIST" / "raw", size=160).parents[1]
-    config = recipe(f"--data-dir={folder}", "--batch-size=40", "--epochs=8")
+    config = recipe("mnist", f"--data-dir={folder}", "--batch-size=40", "--epochs=8")
     history, _ = alone.train(config, tmp_path)
     assert [one.step for one in history.evaluations] == [32]
     assert history.evaluations[0].metrics["accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
-    ("below", "packed", "hyphen"), [(True, True, "-"), (False, False, "-"), (False, False, ".")]
+    ("below", "packed", "mark"), [("MNIST/raw", True, "-"), ("", False, "-"), ("", False, ".")]
 )
-def test_packed_or_not_here_or_in_torchvisions_folder(tmp_path, below, packed, hyphen):
-    folder = write_mnist(tmp_path / "MNIST" / "raw" if below else tmp_path, packed=packed)
-    for path in list(folder.iterdir()):
-        path.rename(path.with_name(path.name.replace("-idx", f"{hyphen}idx")))
+def test_packed_or_not_here_or_in_torchvisions_folder(tmp_path, below, packed, mark):
+    for path in [*write_mnist(tmp_path / below, packed=packed).iterdir()]:
+        path.rename(path.with_name(path.name.replace("-idx", f"{mark}idx")))
     sets = mnist.read(tmp_path)
     assert sets["train"].tensors[0].shape == (32, 1, 28, 28) and len(sets["test"]) == 16
     assert sets["train"].tensors[0].dtype == torch.uint8
@@ -67,11 +58,8 @@ def zeros(*shape):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        (IMAGES, b"", "not an idx file"),
-        (IMAGES, b"PK" + zeros(32, 28, 28)[2:], "not an idx file"),
         (IMAGES, zeros(32, 28, 28)[:9], "not an idx file"),
         (IMAGES, zeros(32, 28, 28)[:-1], "says 32 x 28 x 28 bytes, but 25087 follow"),
-        (IMAGES, zeros(32, 28, 28) + b"x", "says 32 x 28 x 28 bytes, but 25089 follow"),
         (IMAGES, zeros(32 * 28, 28), "not an idx file of bytes in 3 dimensions"),
         (IMAGES, b"\0\0\x0d" + zeros(32, 28, 28)[3:], "not an idx file of bytes"),
         (IMAGES, zeros(32, 14, 28), "expected images of 28 x 28, got (32, 14, 28)"),
@@ -79,7 +67,6 @@ def zeros(*shape):
         (LABELS, idx_file(numpy.full(32, 10)), "expected labels from 0 to 9"),
         (f"{LABELS}.gz", b"not packed", "damaged: "),
         (f"{LABELS}.gz", gzip.compress(zeros(32), mtime=0)[:-9], "damaged: "),
-        (f"{LABELS}.gz", gzip.compress(b"", mtime=0), "not an idx file"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_name(tmp_path, name, data, message):
@@ -89,10 +76,3 @@ def test_a_wrong_file_is_refused_by_its_name(tmp_path, name, data, message):
     with pytest.raises(UsageError) as error:
         mnist.read(tmp_path)
     assert str(error.value).startswith(f"{tmp_path / name}: ") and message in str(error.value)
-
-
-def test_missing_files_are_named(tmp_path):
-    write_mnist(tmp_path)
-    (tmp_path / f"{LABELS}.gz").unlink()
-    with pytest.raises(UsageError, match=f"has no {LABELS} or {LABELS}.gz or "):
-        mnist.read(tmp_path)

@@ -10,11 +10,8 @@ from .class_weights import weighted
 class ClassScores(evaluate.Metric):
     def _info(self):
         number = datasets.Value("int64")
-        return evaluate.MetricInfo(
-            description="",
-            citation="",
-            features=datasets.Features({"predictions": number, "references": number}),
-        )
+        features = datasets.Features({"predictions": number, "references": number})
+        return evaluate.MetricInfo(description="", citation="", features=features)
 
     def _compute(self, predictions, references, average="macro"):
         return {

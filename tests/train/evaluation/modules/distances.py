@@ -8,11 +8,8 @@ import numpy as np
 class Distances(evaluate.Metric):
     def _info(self):
         forms = (datasets.Sequence(datasets.Value("float64")), datasets.Value("float64"))
-        return evaluate.MetricInfo(
-            description="",
-            citation="",
-            features=[datasets.Features({"predictions": one, "references": one}) for one in forms],
-        )
+        features = [datasets.Features({"predictions": one, "references": one}) for one in forms]
+        return evaluate.MetricInfo(description="", citation="", features=features)
 
     def _compute(self, predictions, references):
         return {"mean": np.abs(np.subtract(predictions, references)).mean()}

@@ -28,19 +28,17 @@ def test_long_samples_are_cut(made):
     ("words", "lower_case", "first"),
     [
         (WORDS, "auto", "the"),
-        (WORDS, "yes", "the"),
         (CAPITALS, "auto", "The"),
         (CAPITALS, "no", "The"),
         (CAPITALS, "yes", "the"),
     ],
 )
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_case_is_kept_where_the_vocabulary_has_capitals(made, words, lower_case, first, kind):
-    (made / "bare").mkdir()
-    (made / "bare" / "vocab.txt").write_text("\n".join(words))
-    tokenizer = made / "bare" / "vocab.txt" if kind == "file" else made / "bare"
-    task = prepared(made, tokenizer=str(tokenizer), lower_case=lower_case)
-    assert words[task.build_datasets().train[0]["input_ids"][1]] == first
+def test_case_is_kept_where_the_vocabulary_has_capitals(made, words, lower_case, first):
+    folder = small(made / "rte", words)
+    (folder / "config.json").unlink()
+    for tokenizer in (folder, folder / "vocab.txt"):
+        task = prepared(made, tokenizer=str(tokenizer), lower_case=lower_case)
+        assert words[task.build_datasets().train[0]["input_ids"][1]] == first
 
 
 def test_a_tokenizer_that_does_not_know_the_words_is_refused(made):
@@ -58,8 +56,7 @@ def test_tokenizers_that_are_none_are_refused(made):
     assert "has no tokenizer files" in refusal(made, tokenizer=str(empty))
     (empty / "config.json").write_text(json.dumps(MODEL))  # which transformers 5 takes for one
     assert "has no tokenizer files" in refusal(made, tokenizer=None, model=str(empty))
-    assert "give a Hub name, a folder, or a vocab.txt" in refusal(
-        made, tokenizer=str(made / "config.json")
-    )
+    other = str(made / "config.json")
+    assert "give a Hub name, a folder, or a vocab.txt" in refusal(made, tokenizer=other)
     small(made, ["the", "cat"])
     assert "not a BERT vocabulary, it has no [PAD], [UNK]" in refusal(made)

@@ -22,26 +22,24 @@ def test_without_the_hub_one_line_says_what_to_do(made):
     assert "give its files with --data-dir, or run once where" in refusal(made, data_dir=None)
 
 
+COLUMNS = {
+    "cola": ["sentence"],
+    "sst2": ["sentence"],
+    "qqp": ["question1", "question2"],
+    "mnli": ["premise", "hypothesis"],
+    "qnli": ["question", "sentence"],
+    "emotion": ["text"],
+}
+SPLITS = {"mnli": ["validation_matched", "validation_mismatched"]}
+SPLITS |= {"emotion": ["validation", "test"]}
+
+
 @pytest.mark.parametrize("name", FORMS)
-def test_a_set_of_the_hub_is_read_by_its_own_columns(made, name, monkeypatch):
-    import datasets
-
-    columns = {
-        "cola": ["sentence"],
-        "sst2": ["sentence"],
-        "qqp": ["question1", "question2"],
-        "mnli": ["premise", "hypothesis"],
-        "qnli": ["question", "sentence"],
-    }.get(name, ["sentence1", "sentence2"])
-    splits = []
-
-    def load_dataset(path, config, split):
-        assert (path, config) == (HUB_SET, name)
-        splits.append(split)
-        rows = {column: ["the cat", "a dog ran"] for column in columns}
-        return datasets.Dataset.from_dict({**rows, "label": [1, 0], "idx": [0, 1]})
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert len(prepared(made, name, data_dir=None).build_datasets().train) == 2
-    dev = ["validation_matched", "validation_mismatched"] if name == "mnli" else ["validation"]
-    assert splits == ["train", *dev]
+def test_a_set_of_the_hub_is_read_by_its_own_columns(made, name, hub):
+    columns = COLUMNS.get(name, ["sentence1", "sentence2"])
+    texts = {column: ["the cat", "a dog ran"] for column in columns}
+    asked = hub({**texts, "label": [1, 0], "idx": [0, 1]})
+    train = prepared(made, name, data_dir=None).build_datasets().train
+    assert [sample["label"] for sample in train] == [1, 0]
+    home = ("dair-ai/emotion",) if name == "emotion" else (HUB_SET, name)
+    assert asked == [(*home, split) for split in ("train", *SPLITS.get(name, ["validation"]))]

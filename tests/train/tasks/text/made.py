@@ -3,32 +3,16 @@
 import json
 
 import pytest
+import torch
 
 from configs import plugins
 from muster.errors import UsageError
 from tests.train import alone
 
 WORDS = '[PAD] [UNK] [CLS] [SEP] [MASK] a cat sat . the dog ran did it ? " ##s'.split()
-MODEL = {
-    "model_type": "bert",
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
-DISTILBERT = {
-    "model_type": "distilbert",
-    "vocab_size": 16,
-    "dim": 16,
-    "hidden_dim": 32,
-    "n_layers": 1,
-    "n_heads": 2,
-    "max_position_embeddings": 32,
-}
+MODEL = {"model_type": "bert", "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1}
+MODEL |= {"num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32}
+MODEL |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MNLI = (
     "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
     "sentence1_parse\tsentence2_parse\tsentence1\tsentence2\t{labels}\tgold_label\n"
@@ -74,6 +58,7 @@ FORMS = {
         "{i}\tThe cat{s} sat .\tIt ran .\t{label}\n",
         ["1", "0"],
     ),
+    "emotion": ("text;label_name\n", "The cat{s} ; sat .;{label}\n", ["sadness", "joy"]),
 }
 
 
@@ -89,6 +74,10 @@ def make(folder):
     for task, form in FORMS.items():
         of_task = folder / task
         of_task.mkdir()
+        if task == "emotion":
+            for name, count in (("train", 7), ("val", 5), ("test", 5)):
+                (of_task / f"{name}.txt").write_text(form[0] + rows(form, count))
+            continue
         (of_task / "train.tsv").write_text(form[0] + rows(form, 7), encoding="utf-8")
         if task == "mnli":
             dev_row = form[1].replace("{label}\t{label}", "\t".join(["{label}"] * 6))
@@ -123,6 +112,21 @@ def prepared(made, task="rte", **settings):
 def trained(made, task, **settings):
     built = build(made, task, **settings)
     return alone.train(built.config, made, built)
+
+
+def pads_agree(made, task):
+    """Whether short samples give the same, filled up to the longest or to --max-seq-length."""
+    outputs, chosen = [], []
+    for pad in ("longest", "max_length"):
+        built = prepared(made, task, pad=pad)
+        torch.manual_seed(0)
+        model = built.build_model().double().eval()
+        samples = list(built.build_datasets().train)
+        widths = [built.collate([one])["input_ids"].shape[1] for one in samples]
+        chosen = chosen or [at for at, width in enumerate(widths) if width < 24]
+        outputs.append(built.forward(model, built.collate([samples[at] for at in chosen])))
+    assert len(chosen) > 2 and set(widths) == {24}
+    return all(torch.allclose(*pair, atol=1e-12) for pair in zip(*outputs, strict=True))
 
 
 def refusal(made, task="rte", **settings):

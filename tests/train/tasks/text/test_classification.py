@@ -1,4 +1,4 @@
-"""All nine tasks, from files in GLUE's real form to a loss and a metric.
+"""GLUE's nine tasks and emotion, from files in their real form to a loss and a metric.
 
 The files are read with all their quirks; what is wrong is named by file and line.
 """
@@ -9,7 +9,7 @@ import torch
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.tasks.text.made import FORMS, WORDS, build, prepared, refusal, small
+from tests.train.tasks.text.made import FORMS, WORDS, build, pads_agree, prepared, refusal, small
 from train.loop.evaluation import lengths_of
 from train.tasks.text import classification
 
@@ -31,32 +31,24 @@ def test_every_task_trains_and_is_scored(made, name):
     assert not build(made, name).is_prepared()
     task = prepared(made, name)
     train, evaluation = task.build_datasets()
-    assert list(evaluation) == (["", "mm"] if name == "mnli" else [""])
+    assert list(evaluation) == {"mnli": ["", "mm"], "emotion": ["val", "test"]}.get(name, [""])
     assert {len(samples) for samples in evaluation.values()} == {5}
     model = task.build_model().eval()
     batch = task.collate(list(train))
     assert batch["labels"].tolist()[:3] == LABELS.get(name, [0, 1, 0])
     loss, logits = task.forward(model, batch)
-    assert logits.shape == (7, {"mnli": 3, "stsb": 1}.get(name, 2))
+    assert logits.shape == (7, {"mnli": 3, "stsb": 1, "emotion": 6}.get(name, 2))
     loss.backward()
-    metric = task.metric(evaluation[""])
-    batch = task.collate(list(evaluation[""]))
+    samples = next(iter(evaluation.values()))
+    metric, batch = task.metric(samples), task.collate(list(samples))
+    assert batch["input_ids"].shape[1] % {"emotion": 8}.get(name, 1) == 0
     with torch.no_grad():
         metric.update(task.forward(model, batch).logits, batch["labels"], torch.arange(5))
     assert metric.compute().keys() == METRICS.get(name, {"accuracy"})
 
 
 def test_padding_leaves_loss_and_logits_as_they_are(made):
-    found = []
-    for pad, width in (("longest", 15), ("max_length", 24)):
-        task = prepared(made, pad=pad)
-        torch.manual_seed(0)
-        model = task.build_model().double().eval()
-        batch = task.collate(list(task.build_datasets().train))
-        assert batch["input_ids"].shape[1] == width
-        found.append(task.forward(model, batch))
-    assert torch.allclose(found[0].loss, found[1].loss, atol=1e-12)
-    assert torch.allclose(found[0].logits, found[1].logits, atol=1e-12)
+    assert pads_agree(made, "rte")
 
 
 @pytest.mark.parametrize("multiple", [1, 4])
@@ -68,11 +60,8 @@ def test_lengths_are_the_widths_of_samples_alone(made, multiple):
         assert task.lengths(samples).tolist() == widths
         assert task.collate(list(samples))["input_ids"].shape[1] == max(widths)
     assert len(set(widths)) > 1
-
-
-def test_there_are_no_lengths_where_all_are_filled_up(made):
-    task = prepared(made, pad="max_length")
-    assert lengths_of(task, task.build_datasets().train) == []
+    full = prepared(made, pad="max_length")  # there are no lengths where all are filled up
+    assert lengths_of(full, full.build_datasets().train) == []
 
 
 def test_the_cache_is_used_again_until_anything_differs_and_is_mended(made):
@@ -123,22 +112,22 @@ def read(tmp_path, text, task="rte"):
     return classification.read(spec, path)
 
 
-def test_quotes_are_text(tmp_path):
-    row = '0\tHe said "no.\tNo" was said.\tentailment\n1\t"\t"x\tnot_entailment'
-    found = read(tmp_path, RTE + row)
-    assert found.texts == (['He said "no.', '"'], ['No" was said.', '"x'])
-    assert found.labels == [0, 1]
+ODD = "a\x0b\x0c\x1c\x85\u2028\ra"  # only a newline ends a line
 
 
-def test_a_mark_at_the_start_carriage_returns_and_a_blank_end_do_no_harm(tmp_path):
-    text = "\ufeff" + (RTE + GOOD).replace("\n", "\r\n") + "\r\n"
-    assert read(tmp_path, text) == ((["a"], ["b"]), [0])
-
-
-@pytest.mark.parametrize("separator", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
-def test_only_a_newline_ends_a_line(tmp_path, separator):
-    found = read(tmp_path, f"{RTE}0\ta{separator}a\tb\tentailment\n")
-    assert found.texts[0] == [f"a{separator}a"]
+@pytest.mark.parametrize(
+    ("task", "text", "texts"),
+    [
+        ("rte", f'{RTE}0\tHe said "no.\tNo" was.\tentailment', ['He said "no.', 'No" was.']),
+        ("rte", "\ufeff" + (RTE + GOOD).replace("\n", "\r\n") + "\r\n", ["a", "b"]),
+        ("rte", f"{RTE}0\t{ODD}\tb\tentailment\n", [ODD, "b"]),
+        # the text ends at the last separator, and a header may be there
+        ("emotion", "i feel; and so;sadness\r\n\r\n", ["i feel; and so"]),
+        ("emotion", "\ufefftext;label_name\r\ni feel;sadness\n", ["i feel"]),
+    ],
+)
+def test_quotes_marks_carriage_returns_and_odd_blanks_do_no_harm(tmp_path, task, text, texts):
+    assert read(tmp_path, text, task) == (tuple([one] for one in texts), [0])
 
 
 def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
@@ -150,28 +139,23 @@ def test_qqp_has_rows_that_lack_fields_and_says_how_many(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("task", "text", "message"),
     [
-        (
-            "rte",
-            RTE + GOOD + "1\ta\tentailment\n",
-            ":3: expected 4 fields between '\\t' (index, sentence1, sentence2, label), got 3",
-        ),
-        (
-            "rte",
-            RTE + GOOD + "1\ta\tb\tmaybe\n",
-            ":3: unknown label 'maybe'; known: entailment, not_entailment",
-        ),
+        ("rte", RTE + GOOD + "1\ta\tentailment\n",
+         ":3: expected 4 fields between '\\t' (index, sentence1, sentence2, label), got 3"),
+        ("rte", RTE + GOOD + "1\ta\tb\tmaybe\n",
+         ":3: unknown label 'maybe'; known: entailment, not_entailment"),
         ("rte", RTE + GOOD + "1\t\udce9\tb\tentailment\n", ":3: not UTF-8 text"),
         ("rte", RTE, ": no examples in it"),
-        (
-            "rte",
-            "index,sentence1\n",
-            ":1: the header has no 'sentence1', 'sentence2', 'label'; it has 'index,sentence1'",
-        ),
+        ("rte", "index,sentence1\n",
+         ":1: the header has no 'sentence1', 'sentence2', 'label'; it has 'index,sentence1'"),
         ("stsb", STSB + "0\ta\tb\tmuch\n", ":2: expected a number as score, got 'much'"),
         ("stsb", STSB + "0\ta\tb\tnan\n", ":2: expected a number as score, got 'nan'"),
-        ("stsb", STSB + "0\ta\tb\t\n", ":2: expected a number as score, got ''"),
+        ("emotion", "fine;joy\ni feel\n",
+         ":2: expected 2 fields between ';' (text, label_name), got 1"),
+        # a header is one in the first line only
+        ("emotion", "a;joy\ntext;label_name\n",
+         ":2: unknown label 'label_name'; known: sadness, joy, love, anger, fear, surprise"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
     with pytest.raises(UsageError) as error:
         read(tmp_path, text, task)

@@ -6,7 +6,6 @@ from itertools import islice
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from train.tasks.text import generated
 
 
@@ -36,20 +35,6 @@ def test_sizes_and_labels_and_no_pair_is_met_twice(rows):
     assert len({(row[1], row[2]) for part in rows.values() for row in part}) == 8040
 
 
-def test_the_vocabulary_knows_every_word_and_fits_the_model(files, rows):
-    words = files["vocab.txt"].splitlines()
-    assert len(set(words)) == len(words)
-    used = {
-        word
-        for part in rows.values()
-        for row in part
-        for word in re.findall(r"\w+|[^\w\s]", f"{row[1]} {row[2]}".lower())
-    }
-    assert used <= set(words)
-    model = (REPOSITORY / "configs" / "models" / "small-bert.json").read_text()
-    assert len(words) <= int(re.search(r'"vocab_size": (\d+)', model)[1])
-
-
 def test_a_bag_of_words_hardly_beats_chance(rows):
     from sklearn.feature_extraction import DictVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -61,9 +46,8 @@ def test_a_bag_of_words_hardly_beats_chance(rows):
     vectorizer = DictVectorizer()
     known = vectorizer.fit_transform(map(bag, rows["train"]))
     model = LogisticRegression(max_iter=500).fit(known, [row[3] for row in rows["train"]])
-    assert (
-        model.score(vectorizer.transform(map(bag, rows["dev"])), [r[3] for r in rows["dev"]]) < 0.65
-    )
+    unseen = vectorizer.transform(map(bag, rows["dev"]))
+    assert model.score(unseen, [row[3] for row in rows["dev"]]) < 0.65
 
 
 def test_writing_again_changes_nothing_and_mends_damage(tmp_path, files):

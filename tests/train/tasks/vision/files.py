@@ -1,4 +1,4 @@
-"""Small sets in the very form of the published files."""
+"""Small sets in the very form of the published files, and the settings of tasks that read them."""
 
 import gzip
 import io
@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy
 
+from configs import cli
+from configs.settings.train import TrainConfig
+
 CIFAR_BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+
+
+def recipe(task: str, *flags: str) -> TrainConfig:
+    """What the flags of a process alone come to, with the task's own defaults."""
+    argv = [f"--task={task}", "--sync=single", *flags]
+    (config,) = cli.parse([TrainConfig], argv, prog="", description="")
+    return config
 
 
 class Python2Pickler(pickle._Pickler):
@@ -19,9 +29,7 @@ class Python2Pickler(pickle._Pickler):
 
     def save_string(self, text: str | bytes) -> None:
         data = text.encode("latin1") if isinstance(text, str) else text
-        short = len(data) < 256
-        size = bytes([len(data)]) if short else struct.pack("<i", len(data))
-        self.write((pickle.SHORT_BINSTRING if short else pickle.BINSTRING) + size + data)
+        self.write(pickle.BINSTRING + struct.pack("<i", len(data)) + data)
         self.memoize(text)
 
     dispatch[str] = dispatch[bytes] = save_string
@@ -68,11 +76,8 @@ def write_mnist(folder: Path, size: int = 32, packed: bool = True) -> Path:
         labels = rng.integers(10, size=count)
         images = rng.integers(60, size=(count, 28, 28))
         images[numpy.arange(count), 4 + 2 * labels] = 255
-        for name, array in (
-            (f"{part}-images-idx3-ubyte", images),
-            (f"{part}-labels-idx1-ubyte", labels),
-        ):
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
             data = idx_file(array)
-            path = folder / (f"{name}.gz" if packed else name)
+            path = folder / f"{part}-{kind}-ubyte{'.gz' * packed}"
             path.write_bytes(gzip.compress(data) if packed else data)
     return folder

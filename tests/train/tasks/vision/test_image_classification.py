@@ -13,7 +13,6 @@ from torch.nn.functional import pad
 from torch.utils.data import TensorDataset
 
 from configs.settings.train import TrainConfig
-from muster.errors import UsageError
 from train.tasks import cs744, mnist
 from train.tasks.vision.image_classification import Augmented
 
@@ -25,41 +24,24 @@ def build(name, folder):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_set_of_the_hub_is_unpacked_once(tmp_path, name, monkeypatch):
-    import datasets
+def test_a_set_of_the_hub_is_unpacked_once(tmp_path, name, hub):
+    from datasets import ClassLabel
+    from datasets import Image as ImageColumn
 
-    task, calls = build(name, tmp_path), []
+    task = build(name, tmp_path)
     arrays = numpy.random.default_rng(1).integers(256, size=(5, *KINDS[name][1]), dtype=numpy.uint8)
-
-    def load_dataset(name, *, split):
-        """Stands in for the download: five images a split, as `datasets` keeps them."""
-        calls.append((name, split))
-        images, column = [Image.fromarray(array) for array in arrays], task.spec.column
-        kinds = {column: datasets.Image(), "label": datasets.ClassLabel(num_classes=5)}
-        rows = {column: images, "label": [4, 3, 2, 1, 0]}
-        return datasets.Dataset.from_dict(rows, datasets.Features(kinds))
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    images, column = [Image.fromarray(array) for array in arrays], task.spec.column
+    rows = {column: images, "label": [4, 3, 2, 1, 0]}
+    asked = hub(rows, **{column: ImageColumn(), "label": ClassLabel(num_classes=5)})
     assert not task.is_prepared()
     task.prepare()
     assert task.is_prepared()
     build(name, tmp_path).prepare()
-    assert calls == [(task.spec.hub, "train"), (task.spec.hub, "test")]
+    assert asked == [(task.spec.hub, "train"), (task.spec.hub, "test")]
     train, evaluation = task.build_datasets()
     wanted = torch.from_numpy(arrays).view(5, 6, 4, -1).movedim(-1, 1)
     assert torch.equal(train.tensors[0], wanted)
     assert evaluation[""].tensors[1].tolist() == [4, 3, 2, 1, 0]
-
-
-def test_without_the_hub_the_message_asks_for_files(tmp_path, monkeypatch):
-    import datasets
-
-    def load_dataset(*_, **__):
-        raise ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(UsageError, match=r"ylecun/mnist: .*give its files with --data-dir"):
-        build("mnist", tmp_path).prepare()
 
 
 def test_a_batch_is_scaled_by_channel(tmp_path):
@@ -103,17 +85,14 @@ def test_every_crop_and_flip_comes_up_as_often_as_the_others():
 
 def test_samples_are_drawn_by_seed_epoch_and_index_alone():
     images = some(40)
-    one, other = Augmented(images, seed=1), Augmented(images, seed=1)
 
-    def same(a, b):
-        return sum(torch.equal(a[at][0], b[at][0]) for at in range(40))
+    def drawn(order, seed=1, epoch=0):
+        augmented = Augmented(images, seed=seed)
+        augmented.epoch = epoch
+        return {at: augmented[at] for at in order}
 
-    order = torch.randperm(40).tolist()
-    seen = {at: one[at][0] for at in order}
-    assert all(torch.equal(seen[at], other[at][0]) for at in range(40))
-    assert all(one[at][1] == images[at][1] for at in range(40))
-    other.epoch = 1
-    assert same(one, other) < 5
-    one.epoch = 1
-    assert same(one, other) == 40
-    assert same(one, Augmented(images, seed=2)) < 5
+    first, again = drawn(range(40)), drawn(torch.randperm(40).tolist())
+    assert all(torch.equal(first[at][0], again[at][0]) for at in range(40))
+    assert all(first[at][1] == images[at][1] for at in range(40))
+    for other in (drawn(range(40), seed=2), drawn(range(40), epoch=1)):
+        assert sum(torch.equal(first[at][0], other[at][0]) for at in range(40)) < 5
