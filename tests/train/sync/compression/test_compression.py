@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from configs import plugins
@@ -37,18 +36,16 @@ def test_one_step_is_near_the_mean(found, way, limit):
 @pytest.mark.parametrize("of", ["", "unused", "other buckets"])
 @pytest.mark.parametrize("way", REMEMBERING)
 def test_over_steps_all_comes_out_but_what_is_still_held_back(found, way, of):
-    """Exactly so: the sum of what came out and of the memory is the sum of the true means."""
+    """Exactly so: the sum of what came out and of the memory is the sum of the true means.
+
+    The memory does not grow: of several steps it has a smaller part than of one.
+    """
     one = found[way][of]
     torch.testing.assert_close(one["got"] + one["held back"], one["want"], rtol=0, atol=1e-6)
     assert one["held back"].norm() > 1e-3
-
-
-@pytest.mark.parametrize("way", REMEMBERING)
-def test_over_steps_the_mean_gets_nearer_than_in_one(found, way):
-    sums = found[way][""]
-    got, want = sums["first"]
-    once = (got - want).norm() / want.norm()
-    assert (sums["got"] - sums["want"]).norm() / sums["want"].norm() < 0.8 * once
+    once, want = found[way][""]["first"]
+    of_one = (once - want).norm() / want.norm()
+    assert of or one["held back"].norm() / one["want"].norm() < 0.8 * of_one
 
 
 def test_all_of_the_values_are_the_exact_mean(found):
@@ -87,11 +84,7 @@ def test_every_way_has_its_line_in_these_tests():
 
 
 @pytest.mark.parametrize("key", ["int8/0/error", "int8/3/error of the mean", "powersgd/step"])
-def test_what_was_kept_by_bucket_is_refused_by_name(key):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        made = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
-        with pytest.raises(UsageError, match="older versions did; give --reset-optimizer"):
-            made.restore({key: torch.zeros(3)})
-    finally:
-        dist.destroy_process_group()
+def test_what_was_kept_by_bucket_is_refused_by_name(key, alone):
+    made = Int8(nn.Linear(2, 2), Ranks(), SyncOptions(compress="int8"))
+    with pytest.raises(UsageError, match="older versions did; give --reset-optimizer"):
+        made.restore({key: torch.zeros(3)})

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from train.sync.base import MIB, SyncOptions
@@ -57,12 +56,10 @@ def network(monkeypatch):
 
 
 @pytest.fixture
-def root(network):
+def root(network, alone):
     """The root's hook, of buckets that are five values large."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     options = SyncOptions(bucket_mb=5 * 4 / MIB)
-    yield GatherScatterHook(nn.Linear(1, 1), Ranks(rank=0, world_size=RANKS), options)
-    dist.destroy_process_group()
+    return GatherScatterHook(nn.Linear(1, 1), Ranks(rank=0, world_size=RANKS), options)
 
 
 def test_buckets_become_their_means_in_order(network, root):
