@@ -179,7 +179,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     return losses, model.module
 
 
-def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
+def assert_same_bits(ranks: Ranks, trainer: Trainer, what: str) -> None:
     """Parameters, buffers and optimizer state are bitwise equal on all ranks."""
     digest = hashlib.sha256()
     model = trainer.state.model
@@ -188,7 +188,7 @@ def assert_same_bits(ranks: Ranks, trainer: Trainer, case: Case) -> None:
             digest.update(tensor.detach().flatten().view(torch.uint8).numpy().tobytes())
     own = torch.tensor(list(digest.digest()[:16]), dtype=torch.uint8)
     digests = ranks.all_gather(own)
-    assert (digests == own).all(), f"{case.name}: ranks differ: {digests.tolist()}"
+    assert (digests == own).all(), f"{what}: ranks differ: {digests.tolist()}"
 
 
 def assert_communicates_once(case: Case, history: History, model: nn.Module, ranks: Ranks) -> None:
@@ -249,7 +249,7 @@ def work(own: Ranks) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for case in cases(own.world_size):
         history, model, trainer = train(case, own, TASKS[case.task], STEPS)
-        assert_same_bits(own, trainer, case)
+        assert_same_bits(own, trainer, case.name)
         assert_communicates_once(case, history, model, own)
         with trainer.grad_sync.whole(model):
             found[case.name] = result([step.loss for step in history.steps], model)

@@ -105,7 +105,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
     steps = 1 if case.precision == "fp32" else STEPS
     more = {"batchnorm": case.task, "warmup_steps": 0}
     history, model, trainer = train(case, ranks, PictureTask, steps, **more)
-    assert_same_bits(ranks, trainer, case)
+    assert_same_bits(ranks, trainer, case.name)
     with trainer.grad_sync.whole(model):
         found = result([step.loss for step in history.steps], model)
     return {**found, "buffers": flat(list(model.buffers()))}

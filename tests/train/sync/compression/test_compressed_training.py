@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from configs import plugins
 from configs.settings.train import TrainConfig
-from tests.train.retained import train
+from tests.train.matrix_worker import assert_same_bits
+from tests.train.retained import bits, train
 from tests.train.workers import results_of
 from train.loop.trainer import Trainer
 from train.sync.ranks import Ranks
@@ -27,28 +27,23 @@ BASE = TrainConfig(
 )  # fmt: skip
 
 
-def bits(trainer: Trainer) -> torch.Tensor:
-    params = list(trainer.state.model.parameters())
-    states = [trainer.state.optimizer.state[param] for param in params]
-    retained = [one[key] for one in states for key in sorted(one)]
-    flat = [tensor.detach().flatten().double() for tensor in (*params, *retained)]
-    return torch.cat(flat).view(torch.uint8)
-
-
 def losses(trainer: Trainer) -> list[float]:
     return [one.loss for one in trainer.history.steps]
 
 
-def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
-    config = replace(BASE, sync=mode, compress=way)
+def goes_on(ranks: Ranks, config: TrainConfig, disk: Path, what: str) -> Trainer:
+    """A whole run: one that is cut goes on to its losses and its bits, the same on all ranks."""
     whole = train(ranks, config, disk / "whole")
-    assert (ranks.all_gather(bits(whole)) == bits(whole)).all(), f"{mode} {way}: ranks differ"
-    cut = replace(config, max_steps=CUT, checkpoint_every=str(CUT))
-    train(ranks, cut, disk / "cut")
-    again = replace(config, resume="auto")
-    found = train(ranks, again, disk / "again", disk / "cut" / "checkpoints")
-    assert losses(found) == losses(whole)[CUT:], f"{mode} {way}: not the same losses"
-    assert torch.equal(bits(found), bits(whole)), f"{mode} {way}: not the same bits"
+    assert_same_bits(ranks, whole, what)
+    train(ranks, replace(config, max_steps=CUT, checkpoint_every=str(CUT)), disk / "cut")
+    found = train(ranks, config, disk / "again", disk / "cut" / "checkpoints")
+    assert losses(found) == losses(whole)[CUT:], f"{what}: not the same losses"
+    assert bits(found) == bits(whole), f"{what}: not the same bits"
+    return whole
+
+
+def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
+    whole = goes_on(ranks, replace(BASE, sync=mode, compress=way), disk, f"{mode} {way}")
     return {
         "accuracy": whole.history.evaluations[-1].metrics["accuracy"],
         "losses": losses(whole),
