@@ -23,12 +23,12 @@ from train.loop import build
 from train.loop.evaluation import lengths_of
 from train.loop.step import build_schedule, to_device
 from train.loop.trainer import Trainer
-from train.model import precision, rng
 from train.records.sinks import History
 from train.sync import ranks
 from train.sync.ddp import hooks
 from train.sync.ranks import Ranks
 
+CPU = torch.device("cpu")
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
@@ -132,13 +132,9 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     config = settings(case, task, steps)
     own = task(config, dist.get_rank())
     samples = own.build_datasets().train
-    rng.seed(config.seed)
-    model = own.build_model()
-    rng.set_dropout(model, 0.0)
-    model = precision.place(model, case.precision, torch.device("cpu"))
     model = muster.sync(
-        model, case.mode, bucket_mb=case.bucket_mb, sparse_rows=case.by_rows,
-        find_unused_parameters=True,
+        build.model(config, own, CPU), case.mode, bucket_mb=case.bucket_mb,
+        sparse_rows=case.by_rows, find_unused_parameters=True,
     )  # fmt: skip
     optimizer = build.optimizer(config, model)
     plan = muster.steps(
@@ -149,9 +145,7 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     losses = []
     for step in itertools.islice(plan, steps):
         batches = [
-            to_device(
-                own.collate([samples[at] for at in micro.indices]), model, torch.device("cpu")
-            )
+            to_device(own.collate([samples[at] for at in micro.indices]), model, CPU)
             for micro in step.micro_batches
         ]
         weights = [micro.weight for micro in step.micro_batches]

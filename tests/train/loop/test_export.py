@@ -29,30 +29,18 @@ def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize(
-    ("task", "files"),
-    [
-        ("synthetic", ["README.md", "model.safetensors"]),
-        (
-            "quickstart",
-            ["README.md", "config.json", "model.safetensors", "tokenizer.json",
-             "tokenizer_config.json"],
-        ),
-    ],
-)  # fmt: skip
-def test_a_saved_model_scores_as_it_did(tmp_path, task, files):
+@pytest.mark.parametrize("task", ["synthetic", "quickstart"])
+def test_a_saved_model_scores_as_it_did(tmp_path, task):
     flags = ["--task", task, "--logs-dir", str(tmp_path)]
     short = ["--max-steps", "3", "--evaluate", "end", "--run-id", "run"]
     run("train.worker", *flags, *short, "--eval-samples", "50")
     model = tmp_path / "run" / "model"
-    assert sorted(path.name for path in model.iterdir()) == files
     run("train.score", str(model), *flags, "--run-id", "score", "--eval-samples", "50")
     was = json.loads((tmp_path / "run" / "summary.json").read_text())
     now = json.loads((tmp_path / "score" / "scores.json").read_text())
     assert now["samples"] == 50
-    assert {key: now[key] for key in ("accuracy", "eval_loss")} == {
-        key: pytest.approx(was[key], abs=1e-7) for key in ("accuracy", "eval_loss")
-    }
+    for name in ("accuracy", "eval_loss"):
+        assert now[name] == pytest.approx(was[name], abs=1e-7)
     card = (model / "README.md").read_text()
     assert f"Trained on `{task}` for 3 steps" in card and f"task: {task}" in card
     assert f"| accuracy | {was['accuracy']:.4f} |" in card

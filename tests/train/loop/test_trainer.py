@@ -11,11 +11,11 @@ from torch import nn
 
 from configs import plugins
 from configs.settings.train import TrainConfig
+from tests.train import retained
 from tests.train.alone import train as run
 from tests.train.on_ranks import trainer_of
 from train.loop import build
 from train.loop.step import build_schedule
-from train.loop.trainer import Trainer
 from train.model.rng import set_dropout
 from train.records import sinks
 from train.records.schema import StepRecord
@@ -141,17 +141,15 @@ def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(sinks, "RECENT_STEPS", 10)
     held = []
 
-    def note(trainer, record):
-        report(trainer, record)
-        if record.step in (40, 120):
+    def note(step):
+        if step in (40, 120):
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
 
-    report = Trainer._report
-    monkeypatch.setattr(Trainer, "_report", note)
+    config = replace(CONFIG, batch_size=8, evaluate="never", max_steps=120)
     tracemalloc.start()
     try:
-        run(replace(CONFIG, batch_size=8, evaluate="never", max_steps=120), tmp_path)
+        retained.run(config, tmp_path, at_step=note)
     finally:
         tracemalloc.stop()
     before, after = held
