@@ -8,6 +8,7 @@ from tests.train.workers import (
     errors_of,
     finish,
     free_port,
+    losses,
     read_json,
     records,
     start,
@@ -36,8 +37,7 @@ def single(logs):
 
 def test_a_single_run_prints_and_records(single):
     out, run_dir = single
-    summary, lines = read_json(run_dir / "summary.json"), records(run_dir, 0)
-    steps = [line for line in lines if line["kind"] == "step"]
+    summary, steps = read_json(run_dir / "summary.json"), records(run_dir, 0, "step")
     assert [line["step"] for line in steps] == list(range(1, 97))
     assert summary["accuracy"] > 0.95 and summary["steps"] == 96
     assert summary["epoch_s"] == summary["train_samples"] / summary["samples_per_s"]
@@ -65,7 +65,7 @@ def test_by_hand_on_three_nodes_equals_single(single, logs):
     want, got = read_json(single[1] / "summary.json"), read_json(logs / "hand" / "summary.json")
     assert got["first_losses"] == pytest.approx(want["first_losses"], abs=1e-6)
     assert got["accuracy"] == want["accuracy"]
-    ranks = [[r for r in records(logs / "hand", rank) if r["kind"] == "step"] for rank in range(3)]
+    ranks = [records(logs / "hand", rank, "step") for rank in range(3)]
     for of_all in zip(*ranks, strict=True):
         assert len({record["loss"] for record in of_all}) == 1
         assert len({record["grad_norm"] for record in of_all}) == 1
@@ -100,9 +100,7 @@ def test_a_config_file_repeats_a_run_exactly(single, logs):
     again = ["--config", str(single[1] / "config.yaml"), "--run-id", "again", "-q"]
     (ended,) = finish([start(["-m", "train.worker", *again])])
     assert ended[0] == 0 and ended[1] == "", ended
-    losses = [[r["loss"] for r in records(logs / name, 0) if r["kind"] == "step"]
-              for name in ("single", "again")]  # fmt: skip
-    assert losses[0] == losses[1]
+    assert losses(logs / "again") == losses(single[1])
 
 
 def test_a_loss_that_is_no_number_stops_all_ranks(logs):
