@@ -9,7 +9,7 @@ import torch
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train.retained import run
-from tests.train.workers import records, results_of
+from tests.train.workers import losses, records, results_of
 from train.report.data import event_tables
 from train.report.data.subject import read_subject
 from train.tasks.synthetic import Synthetic
@@ -64,8 +64,7 @@ def test_a_task_brings_its_own_optimizer_and_schedule(runs):
 
 
 def test_making_equal_what_is_equal_changes_no_loss(runs):
-    plain, alike = (records(runs / name, 0, "step") for name in ("plain", "alike"))
-    assert [row["loss"] for row in plain] == [row["loss"] for row in alike]
+    assert losses(runs / "plain") == losses(runs / "alike")
     assert {row["drift"] for row in records(runs / "alike", 1, "drift")} == {0.0}
     assert not records(runs / "plain", 0, "drift")
 
