@@ -29,6 +29,7 @@ from train.sync.ddp import hooks
 from train.sync.ranks import Ranks
 
 CPU = torch.device("cpu")
+LIBRARY = ("all_reduce", "ddp", "gather_scatter")
 BY_LIBRARY = "|library"  # at the end of the name of a case that was trained without our loop
 BATCH = 16  # of 60 samples: the last one of an epoch is cut to 12
 # Two epochs of four steps: enough for an epoch's cut batch, a learning rate that rises and falls,
@@ -148,17 +149,10 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
             to_device(own.collate([samples[at] for at in micro.indices]), model, CPU)
             for micro in step.micro_batches
         ]
-        weights = [micro.weight for micro in step.micro_batches]
-        if own.units(batches[0]) is not None:  # it counts others than samples: as many over all
-            counts = torch.stack([own.units(batch) for batch in batches]).double()
-            counts *= torch.tensor([[micro.samples > 0] for micro in step.micro_batches])
-            total = counts.sum(0)
-            dist.all_reduce(total)
-            weights = list(counts * dist.get_world_size() / total.clamp(min=1))
         mean = torch.zeros((), dtype=torch.float64)
-        for micro, batch, weight in zip(step.micro_batches, batches, weights, strict=True):
+        for micro, batch in zip(step.micro_batches, batches, strict=True):
             with micro.on(model):
-                loss = (own.forward(model, batch).loss * weight).sum()
+                loss = own.forward(model, batch).loss * micro.weight
                 loss.backward()
             mean += loss.detach()
         if case.clip:
@@ -228,7 +222,8 @@ def work(own: Ranks) -> dict[str, Any]:
         assert_communicates_once(case, history, model, own)
         with trainer.grad_sync.whole(model):
             found[case.name] = result([step.loss for step in history.steps], model)
-        if case.mode in ("all_reduce", "ddp", "gather_scatter") and own.world_size > 1:
+        is_of_library = case.mode in LIBRARY and own.world_size > 1
+        if is_of_library and case.task != "tokens":  # whose loss is no mean over samples
             by_library = train_by_library(case, TASKS[case.task], STEPS)
             found[f"{case.name}{BY_LIBRARY}"] = result(*by_library)
     return found

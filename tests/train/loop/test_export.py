@@ -1,8 +1,6 @@
 """What a run saves loads back, and scores as it did when training ended."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +8,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.commands import call
-from tests.preload import interpreter
+from tests.train.workers import finish, start
 from train import score
 from train.loop import export
 from train.loop.run import SUMMED_UP
@@ -19,14 +16,10 @@ from train.records.sinks import History
 from train.records.summary import summarise
 from train.tasks import synthetic
 
-REPOSITORY = Path(__file__).parents[3]
 
-
-def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {"OMP_NUM_THREADS": "1"}
-    done = call(interpreter(), "-m", module, *words, cwd=REPOSITORY, env=env)
-    assert done.returncode == 0, done.stderr
-    return done
+def run(module: str, *words: str) -> None:
+    ((code, _, err),) = finish([start(["-m", module, *words], {"OMP_NUM_THREADS": "1"})])
+    assert code == 0, err
 
 
 @pytest.mark.parametrize("task", ["synthetic", "quickstart"])

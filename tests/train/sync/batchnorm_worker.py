@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from configs.settings.train import TrainConfig
-from tests.train.matrix_tasks import MatrixTask
+from tests.train.matrix_tasks import Mlp
 from tests.train.matrix_worker import SPLITS, Case, assert_same_bits, result, train
 from tests.train.on_ranks import flat
 from train.sync.ranks import Ranks
-from train.tasks.base import Batch, Output, Samples
+from train.tasks.base import Batch
 
 SAMPLES, STEPS = 58, 20  # the last batch of an epoch is cut: 10 samples
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
@@ -45,8 +44,9 @@ class Pictures:
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(3)
-        self.images = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
+        self.points = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
         self.labels = torch.randint(4, (SAMPLES,), generator=generator)
+        self.lengths = torch.ones(SAMPLES)  # all alike
 
 
 class SmallVgg(nn.Module):
@@ -78,7 +78,7 @@ class SmallVgg(nn.Module):
         return logits
 
 
-class PictureTask(MatrixTask):
+class PictureTask(Mlp):
     optimizer = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-4, "decay": "all"}
 
     def __init__(self, config: TrainConfig, rank: int) -> None:
@@ -88,16 +88,9 @@ class PictureTask(MatrixTask):
     def network(self) -> nn.Module:
         return SmallVgg()
 
-    def lengths(self, samples: Samples) -> Tensor:  # all alike
-        return torch.ones(SAMPLES)
-
     def collate(self, samples: Sequence[int]) -> Batch:
         at = torch.tensor(samples)
-        return {"images": self.samples.images[at], "labels": self.samples.labels[at]}
-
-    def forward(self, model: nn.Module, batch: Batch) -> Output:
-        logits = model(batch["images"])
-        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+        return {"points": self.samples.points[at], "labels": self.samples.labels[at]}
 
 
 def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
