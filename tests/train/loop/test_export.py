@@ -97,12 +97,6 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
         assert adapters and all(torch.equal(was[name], loaded[name]) for name in adapters)
 
 
-def test_no_model_is_saved_where_none_is_wanted(tmp_path):
-    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run"]
-    run("train.worker", *flags, "--max-steps", "1", "--no-save-model")
-    assert not (tmp_path / "run" / "model").exists()
-
-
 def test_a_model_must_be_named():
     with pytest.raises(UsageError, match="which model"):
         score.main(["--task", "synthetic"])

@@ -66,14 +66,13 @@ def difference(found: list[Any], wanted: list[Any]) -> str:
     if len(found) != len(wanted):
         return f"{len(found)} results ({found[-1:]}), not {len(wanted)} ({wanted[-1:]})"
     for at, (one, want) in enumerate(zip(found, wanted, strict=True)):
-        if not isinstance(want, torch.Tensor) or not isinstance(one, torch.Tensor):
-            if one != want:
-                return f"result {at}: {one}, not {want}"
-        elif want.is_floating_point():
-            limit = 1e-12 if want.dtype == torch.float64 else 1e-6
-            if not torch.allclose(one, want, rtol=limit, atol=limit):
-                return f"result {at}: {(one - want).abs().max():.1e} apart"
-        elif not torch.equal(one, want):
+        if isinstance(want, torch.Tensor) and isinstance(one, torch.Tensor):
+            limit = 1e-6 if want.dtype == torch.float32 else 1e-12
+            try:
+                torch.testing.assert_close(one, want, rtol=limit, atol=limit)
+            except AssertionError as error:
+                return f"result {at}: {error}"
+        elif one != want:
             return f"result {at}: {one}, not {want}"
     return ""
 

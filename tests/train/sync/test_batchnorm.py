@@ -11,14 +11,7 @@ from torch import nn
 from tests.train.sync import batchnorm_worker as worker
 from tests.train.workers import results_of
 from train.batches.plan import MicroBatch
-from train.sync.batchnorm import (
-    SyncedBatchNorm,
-    convert,
-    count_samples,
-    local_statistics,
-    merge,
-    synced_layers,
-)
+from train.sync import batchnorm
 from train.sync.ddp.data_parallel import Alone
 
 LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
@@ -55,8 +48,8 @@ def test_it_does_what_torch_does(kind, alone):
     plain = copy.deepcopy(plain).double()
     for parameter in plain.parameters():
         nn.init.uniform_(parameter)
-    synced = convert(copy.deepcopy(plain), timeout_s=10)
-    assert isinstance(synced, SyncedBatchNorm)
+    synced = batchnorm.convert(copy.deepcopy(plain), timeout_s=10)
+    assert isinstance(synced, batchnorm.SyncedBatchNorm)
     for step in range(5):
         if step == 4:
             plain.eval(), synced.eval()
@@ -76,7 +69,7 @@ def test_it_does_what_torch_does(kind, alone):
 def test_reduced_precision_keeps_full_precision_statistics(alone):
     torch.manual_seed(0)
     plain = nn.BatchNorm2d(3)
-    synced = convert(copy.deepcopy(plain), timeout_s=10)
+    synced = batchnorm.convert(copy.deepcopy(plain), timeout_s=10)
     values = (torch.randn(8, 3, 4, 4) + 5).bfloat16().requires_grad_()
     twin = values.detach().clone().requires_grad_()
     wanted, found = plain(values), synced(twin)
@@ -93,7 +86,8 @@ def test_float32_statistics_far_from_zero_keep_their_digits():
     values = torch.randn(60, 4, 3) * 0.1 + 1000
     parts = [(values[:7], True), (torch.zeros(1, 4, 3), False), (values[7:], True)]
     parts.append((values[:0], True))
-    seen = merge(torch.stack([local_statistics(part, counts) for part, counts in parts]))
+    rows = [batchnorm.local_statistics(part, counts) for part, counts in parts]
+    seen = batchnorm.merge(torch.stack(rows))
     exact = values.double()
     assert seen.size == 180
     torch.testing.assert_close(seen.mean, exact.mean((0, 2)), rtol=1e-7, atol=0)
@@ -103,9 +97,10 @@ def test_float32_statistics_far_from_zero_keep_their_digits():
 @pytest.mark.parametrize("dummies", [0, 2])
 @pytest.mark.parametrize("shape", [(3,), (3, 5), (3, 4, 4)])
 def test_a_batch_of_dummies_or_of_nothing_leaves_no_trace(shape, dummies, alone):
-    layer = convert((nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(3), timeout_s=10)
+    kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
+    layer = batchnorm.convert(kind(3), timeout_s=10)
     before = copy.deepcopy(layer.state_dict())
-    count_samples([layer], not dummies)
+    batchnorm.count_samples([layer], not dummies)
     values = torch.full((dummies, *shape), 1e30, requires_grad=True)
     found = layer(values)
     (found.sum() * 0.0).backward()
@@ -115,8 +110,8 @@ def test_a_batch_of_dummies_or_of_nothing_leaves_no_trace(shape, dummies, alone)
 
 
 def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
-    model = Alone(convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
-    (layer,) = synced_layers(model)
+    model = Alone(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
+    (layer,) = batchnorm.synced_layers(model)
     for weight, error in ((0.0, None), (1.0, None), (0.0, ZeroDivisionError)):
         with pytest.raises(error) if error else nullcontext(), MicroBatch((0,), weight).on(model):
             assert layer.counts == (weight > 0)
@@ -125,10 +120,10 @@ def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
 
 
 def test_copies_and_pickles_normalise_as_well(alone):
-    model = convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10)
+    model = batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10)
     values = torch.randn(4, 3)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert isinstance(other[0], SyncedBatchNorm)
+        assert isinstance(other[0], batchnorm.SyncedBatchNorm)
         torch.testing.assert_close(other(values), copy.deepcopy(model)(values))
 
 
@@ -139,9 +134,9 @@ def test_what_does_more_than_normalise_is_left_alone(alone):
 
     shared = nn.BatchNorm1d(3)
     model = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared), "c": Activated(3)})
-    synced = convert(model, timeout_s=10)
+    synced = batchnorm.convert(model, timeout_s=10)
     assert type(synced["c"]) is Activated
     assert synced["a"] is synced["b"][0]
-    assert len(synced_layers(synced)) == 1
+    assert len(batchnorm.synced_layers(synced)) == 1
     plain = nn.Linear(2, 2)
-    assert convert(plain, timeout_s=10) is plain
+    assert batchnorm.convert(plain, timeout_s=10) is plain

@@ -1,4 +1,4 @@
-"""A training that compresses learns as well, sends less, and goes on from a checkpoint."""
+"""A training that compresses learns as well, and goes on from a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,6 @@ def case(ranks: Ranks, mode: str, way: str, disk: Path) -> dict[str, Any]:
     return {
         "accuracy": whole.history.evaluations[-1].metrics["accuracy"],
         "losses": losses(whole),
-        "payload": [one.payload_bytes for one in whole.history.steps],
     }
 
 
@@ -64,22 +63,9 @@ def found(tmp_path_factory):
     return results_of(work, 2, folder, str(folder), timeout_s=840)[0]
 
 
-COMPRESSED = [" ".join(case) for case in CASES[1:]]
-
-
-@pytest.mark.parametrize("case", COMPRESSED)
+@pytest.mark.parametrize("case", [" ".join(case) for case in CASES[1:]])
 def test_it_learns_what_the_exact_gradients_learn(found, case):
     assert found[EXACT]["accuracy"] > 0.98
     assert found[case]["accuracy"] > found[EXACT]["accuracy"] - 0.02
     gaps = [abs(a - b) for a, b in zip(found[case]["losses"], found[EXACT]["losses"], strict=True)]
     assert max(gaps) > 0 and found[case]["losses"][0] == pytest.approx(found[EXACT]["losses"][0])
-
-
-@pytest.mark.parametrize("case", COMPRESSED)
-def test_the_records_have_fewer_bytes(found, case):
-    """From the third step on: torch's PowerSGD sends the first two as they are."""
-    (exact,) = set(found[EXACT]["payload"])
-    (sent,) = set(found[case]["payload"][2:])
-    if case.endswith(("fp16", "bf16")):
-        assert sent == exact / 2
-    assert sent < exact * (1 if case.endswith("int8") else 0.8)
