@@ -145,12 +145,9 @@ def train_by_library(case: Case, task: Any, steps: int) -> tuple[list[float], nn
     schedule = build_schedule(config, optimizer, plan.plan.steps_per_epoch)
     losses = []
     for step in itertools.islice(plan, steps):
-        batches = [
-            to_device(own.collate([samples[at] for at in micro.indices]), model, CPU)
-            for micro in step.micro_batches
-        ]
         mean = torch.zeros((), dtype=torch.float64)
-        for micro, batch in zip(step.micro_batches, batches, strict=True):
+        for micro in step.micro_batches:
+            batch = to_device(own.collate([samples[at] for at in micro.indices]), model, CPU)
             with micro.on(model):
                 loss = own.forward(model, batch).loss * micro.weight
                 loss.backward()
