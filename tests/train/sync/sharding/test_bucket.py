@@ -35,7 +35,7 @@ def gradients_of(rank: int) -> list[Tensor | None]:
     """In another order of memory than the parameters."""
     torch.manual_seed(1 + rank)
     shapes = [one.shape[::-1] for one in values()]
-    found: list[Any] = [torch.randn(one).permute(*range(len(one))[::-1]) for one in shapes]
+    found: list[Any] = [torch.randn(one).permute([*range(len(one))][::-1]) for one in shapes]
     found[NEVER], found[SPARSE] = None, found[SPARSE].to_sparse()
     found[RARE] = found[RARE] if rank == 0 else None
     return found
