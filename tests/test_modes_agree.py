@@ -1,9 +1,10 @@
-"""The main job, as a user starts it: every sync mode shows the first five losses of `single`."""
+"""The main job, as a user starts it: every sync mode shows what `single` does, and saves it."""
 
 import json
 import re
 
 import pytest
+from safetensors.torch import load_file
 
 from configs import plugins
 from configs.plugins import REPOSITORY
@@ -11,7 +12,8 @@ from tests.launch.submit import submit
 
 NAMES = plugins.names("train.sync.modes")
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
-FLAGS = ["--dropout", "0", "--max-steps", "5", "--evaluate", "never", "--threads", "1"]
+FLAGS = ["--dropout", "0", "--max-steps", "5", "--evaluate", "end", "--threads", "1"]
+FLAGS += ["--eval-samples", "96"]
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,8 @@ def logs(tmp_path_factory):
     return tmp_path_factory.mktemp("logs")
 
 
-def first_losses(mode, nodes, logs):
+def outcome(mode, nodes, logs):
+    """What a run of so many nodes has summed up, and what it has saved."""
     run = ["--nodes", str(nodes), "--sync", mode, "--run-id", mode, "--logs-dir", str(logs)]
     code, out, err = submit(*run, *FLAGS, timeout_s=300)
     assert code == 0, err
@@ -27,17 +30,12 @@ def first_losses(mode, nodes, logs):
     assert summary["world_size"] == nodes
     shown = [line.split()[-1] for line in out.splitlines() if line.startswith("step ")]
     assert [f"{loss:.6f}" for loss in summary["first_losses"]] == shown
-    return summary["first_losses"]
+    return summary, load_file(logs / mode / "model" / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
 def single(logs):
-    return first_losses("single", 1, logs)
-
-
-def losses_in(text: str) -> list[float]:
-    """The first five, as a run prints them."""
-    return [float(one) for one in re.findall(r"^step \d  loss (\S+)$", text, re.M)]
+    return outcome("single", 1, logs)
 
 
 def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
@@ -49,21 +47,32 @@ def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     assert summary["accuracy"] > 0.9 and summary["batch_size"] == 64
     assert [one["epoch"] for one in summary["evaluations"]] == [1, 2, 3]
     assert "epoch 3" in out and "run folder" in out
-    shown = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    assert losses_in(out) == pytest.approx(losses_in(shown), abs=1e-4)  # another processor rounds
+    page = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    found, shown = (re.findall(r"^step \d  loss (\S+)$", text, re.M) for text in (out, page))
+    # another processor rounds
+    assert [*map(float, found)] == pytest.approx([*map(float, shown)], abs=1e-4)
 
 
 def test_readme_shows_the_losses_that_one_process_has(single):
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|`.*?((?:\|0\.\d{6}){5})\|$", readme, re.M)
     assert len(rows) == 2
+    losses = single[0]["first_losses"]
     for row in rows:
-        assert [float(one) for one in row.split("|")[1:]] == pytest.approx(single, abs=1e-4)
+        assert [float(one) for one in row.split("|")[1:]] == pytest.approx(losses, abs=1e-4)
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
-def test_the_first_five_losses_of_the_quickstart_agree(mode, single, logs):
-    found = first_losses(mode, 4, logs)
-    assert len(found) == 5
-    assert found == pytest.approx(single, abs=5e-6)  # five decimals
+def test_losses_scores_and_the_model_of_the_quickstart_agree(mode, single, logs):
+    """Also of a mode that gives each rank a part: evaluated and saved is the whole."""
+    (want, weights), (found, saved) = single, outcome(mode, 4, logs)
+    assert len(found["first_losses"]) == 5
+    assert found["first_losses"] == pytest.approx(want["first_losses"], abs=5e-6)  # five decimals
+    (scores,), (wanted,) = found["evaluations"], want["evaluations"]
+    assert scores == pytest.approx(wanted, rel=1e-4)
+    assert saved.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert (saved[name] - tensor).abs().max() < 1e-5, name
+    config = json.loads((logs / mode / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]

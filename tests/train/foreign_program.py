@@ -40,18 +40,14 @@ def nothing_else_was_loaded(repository: Path) -> None:
     assert train.MINE == configs.MINE == "mine"
 
 
-def gradient(rank: int, mode: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient that a mode leaves, and what the mean over ranks is."""
-    base, ranks = of("sync.base"), of("sync.ranks").Ranks
-    world_size = 1 if mode == "single" else RANKS
-    own = ranks(rank, world_size) if world_size > 1 else ranks()
-    sync = base.build(mode, own, base.SyncOptions(**options))
-    torch.manual_seed(0)
+def gradient(rank: int, mode: str, **options: object) -> torch.Tensor:
+    """The gradient that a mode leaves of two rows of one plus this rank's number."""
+    base, ranks = of("sync.base"), of("sync.ranks").Ranks(rank, RANKS)
+    sync = base.build(mode, ranks, base.SyncOptions(**options))
     wrapped = sync.wrap(model := nn.Linear(3, 1))
     sync.backward(wrapped(torch.full((2, 3), 1.0 + rank)).sum())
     sync.sync(wrapped)
-    means = [2.0 * (1 + one) for one in range(RANKS)] if world_size > 1 else [2.0 * (1 + rank)]
-    return model.weight.grad, torch.full((1, 3), sum(means) / len(means))
+    return model.weight.grad
 
 
 def main() -> None:
@@ -66,14 +62,11 @@ def main() -> None:
     assert type(options).__module__ == "muster._train.sync.base"
     assert pickle.loads(pickle.dumps(options)) == options
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=RANKS
     )
-    for mode in ("single", "all_reduce", "gather_scatter", "ddp", "accelerate"):
-        got, want = gradient(rank, mode)
-        assert torch.equal(got, want), f"{mode}: {got}, not {want}"
-    for mode, compress in (("all_reduce", "int8"), ("ddp", "bf16")):
-        got, want = gradient(rank, mode, compress=compress)
-        assert torch.allclose(got, want, rtol=0.02), f"{mode}, {compress}: {got}, not {want}"
+    for mode, compress in (("gather_scatter", "none"), ("accelerate", "none"), ("ddp", "int8")):
+        got = gradient(rank, mode, compress=compress)
+        assert torch.allclose(got, torch.full((1, 3), 3.0), rtol=0.02), f"{mode}: {got}"
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import torch
 
@@ -22,18 +23,9 @@ from train.tasks.base import Task
 from train.worker import end_process
 
 
-class NoSinks:
-    def write(self, record: object) -> None:
-        pass
-
-    def stepped(self, step: object, made: object) -> None:
-        pass
-
-
 def trainer_of(config: TrainConfig, ranks: Ranks, task: Task) -> Trainer:
     """Which writes nothing."""
-    console, sinks = Console(speaks=False), NoSinks()
-    return Trainer(config, ranks, torch.device("cpu"), task, console, sinks)  # type: ignore[arg-type]
+    return Trainer(config, ranks, torch.device("cpu"), task, Console(speaks=False), Mock())
 
 
 def flat(tensors: list[torch.Tensor]) -> torch.Tensor:

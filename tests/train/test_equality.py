@@ -42,7 +42,7 @@ def test_every_mode_equals_single(ranks, reference, tmp_path):
                 wrong.append(f"{name}: losses {loss_gap:.1e}, parameters {param_gap:.1e}")
     assert not wrong, "\n".join(wrong)
     by_library = {name.split("|")[2] for name in found if name.endswith(matrix.BY_LIBRARY)}
-    assert by_library == {"all_reduce", "ddp", "gather_scatter"}
+    assert by_library == {*matrix.LIBRARY}
     assert {case.mode for case in matrix.cases(ranks)} == {mode for mode, _ in matrix.MODES}
 
 

@@ -14,13 +14,9 @@ def test_sync_and_what_goes_with_it_can_be_loaded_into_any_program(tmp_path):
     (tmp_path / "train.py").write_text('MINE = "mine"\n')
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "__init__.py").write_text('MINE = "mine"\n')
+    words = [str(tmp_path), str(REPOSITORY)]
     workers = [
-        start(
-            ["program.py", str(rank), str(tmp_path), str(REPOSITORY)],
-            None,
-            tmp_path,
-            sys.executable,
-        )
+        start(["program.py", str(rank), *words], None, tmp_path, sys.executable)
         for rank in range(2)
     ]
     for code, _, err in finish(workers):

@@ -2,18 +2,17 @@
 
 import json
 import sys
+from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from configs.plugins import REPOSITORY
-from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.train.distributed.test_world import TORCHRUN
 from tests.train.tasks.text.made import make
 from tests.train.workers import finish, free_port, start
 from train import run_glue
-from train.distributed.world import World
 
 # As the assignment gives it, but for the folders.
 GIVEN = (
@@ -25,11 +24,7 @@ ON_RANK_2 = "--master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_ra
 LEAST = "--model_name_or_path m --task_name RTE --output_dir out --do_eval".split()
 
 
-class Meant(NamedTuple):
-    config: TrainConfig
-    world: World
-    output_dir: Path
-    note: str
+Meant = namedtuple("Meant", "config world output_dir note")
 
 
 def translate(*argv, env=None):
@@ -124,11 +119,9 @@ def test_dashes_are_as_good_as_underscores():
 
 def test_the_single_process_rank_and_torchruns_environment():
     assert translate(*GIVEN, "--world_size", "4", "--local_rank", "-1").world.world_size == 1
-    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-    env = dict.fromkeys(names, "1") | {"RANK": "1", "WORLD_SIZE": "2"}
-    env |= {"MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+    env = {name: TORCHRUN[name] for name in TORCHRUN if name != "TORCHELASTIC_RUN_ID"}
     run = translate(*GIVEN, env=env)
-    assert (run.world.rank, run.config.batch_size, run.config.sync) == (1, 128, "ddp")
+    assert (run.world.rank, run.config.batch_size, run.config.sync) == (3, 256, "ddp")
     assert run.config.run_id is None  # rank 0 chooses it for all
     assert translate(*GIVEN, env=env | {"RANK": "0"}).config.run_id
 

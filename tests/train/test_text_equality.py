@@ -1,14 +1,13 @@
 """Losses that are means over words, hidden tokens and pairs do not depend on ranks or split."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from configs.plugins import load
 from configs.settings.train import TrainConfig
+from tests.train.alone import settings
 from tests.train.on_ranks import flat, trainer_of
 from tests.train.tasks import test_bert, test_ner
 from tests.train.tasks.text.made import small
@@ -16,33 +15,21 @@ from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 
 TOLERANCE = 1e-9
-CASES = ("ner", "text", "shards")
+# By the folder of its data: sets whose samples differ in words and hidden tokens.
+CASES = {"ner": {"task": "ner"}, "text": {"task": "bert"}, "shards": {"task": "bert"}}
 SPLITS = {1: ["even"], 2: ["5,3", "0,1"], 3: ["4,1,2", "1,0,3"]}
 STEPS = 5
 
 
-def config_of(settings: dict[str, Any], world_size: int, split: str) -> TrainConfig:
-    paths = {name: Path(settings[name]) for name in ("data_dir", "cache_dir")}
-    return TrainConfig(
-        **{
-            **settings,
-            **paths,
-            "sync": "single" if world_size == 1 else "ddp",
-            "split": split,
-            "precision": "fp64",
-            "dropout": 0.0,
-            "length_balance": world_size > 1,
-            "max_steps": STEPS,
-            "accumulation": 1 if world_size == 1 else 2,
-            "evaluate": "end",
-            "device": "cpu",
-        }
-    )
-
-
-def train(config: TrainConfig, ranks: Ranks) -> dict[str, torch.Tensor]:
+def train(folder: Path, case: str, split: str, ranks: Ranks) -> dict[str, torch.Tensor]:
+    alone = ranks.world_size == 1
+    config: TrainConfig = settings(
+        folder, data_dir=folder / case, sync="single" if alone else "ddp", split=split,
+        accumulation=1 if alone else 2, length_balance=not alone, precision="fp64", dropout=0.0,
+        batch_size=12, max_seq_length=24, train_samples=40, max_steps=STEPS, **CASES[case],
+    )  # fmt: skip
     task = load("train.tasks", config.task)(config)
-    if ranks.world_size == 1:
+    if alone:
         task.prepare()  # for all that come after it
     trainer = trainer_of(config, ranks, task)
     history = trainer.fit()
@@ -55,10 +42,10 @@ def train(config: TrainConfig, ranks: Ranks) -> dict[str, torch.Tensor]:
 
 
 def work(ranks: Ranks, folder: str) -> dict[str, dict[str, torch.Tensor]]:
-    """Losses, scores and parameters of every case; the settings are in the folder."""
+    """Losses, scores and parameters of every case."""
     return {
-        f"{name}|{split}": train(config_of(given, ranks.world_size, split), ranks)
-        for name, given in json.loads(Path(folder, "cases.json").read_text()).items()
+        f"{case}|{split}": train(Path(folder), case, split, ranks)
+        for case in CASES
         for split in SPLITS[ranks.world_size]
     }
 
@@ -66,21 +53,7 @@ def work(ranks: Ranks, folder: str) -> dict[str, dict[str, torch.Tensor]]:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("equality")
-    (folder / "cases.json").write_text(json.dumps(dict(zip(CASES, settings(folder), strict=True))))
-    return {ranks: results_of(work, ranks, folder, str(folder))[0] for ranks in SPLITS}
-
-
-def settings(folder):
-    """Small sets whose samples differ in words and hidden tokens, and a small model for each."""
-    common = {
-        "cache_dir": str(folder / "cache"),
-        "tokenizer": str(folder / "vocab.txt"),
-        "model": str(folder / "config.json"),
-        "batch_size": 12,
-        "lr": 1e-2,
-        "max_seq_length": 24,
-    }
-    for name in ("ner", "text", "shards"):
+    for name in CASES:
         (folder / name).mkdir()
     for name in ("train", "dev"):
         (folder / "ner" / f"{name}.txt").write_text(test_ner.TRAIN * 15)
@@ -90,9 +63,7 @@ def settings(folder):
     test_bert.shard(folder / "shards" / "test.h5", 7)
     words = dict.fromkeys([*test_bert.VOCABULARY, *test_ner.WORDS[5:]])
     small(folder, words, {**test_bert.MODEL, "vocab_size": 60})
-    yield {**common, "task": "ner", "data_dir": str(folder / "ner")}
-    yield {**common, "task": "bert", "data_dir": str(folder / "text"), "train_samples": 40}
-    yield {**common, "task": "bert", "data_dir": str(folder / "shards")}
+    return {ranks: results_of(work, ranks, folder, str(folder))[0] for ranks in SPLITS}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -8,6 +8,7 @@ from tests.train.workers import (
     errors_of,
     finish,
     free_port,
+    losses,
     read_json,
     records,
     start,
@@ -36,8 +37,7 @@ def single(logs):
 
 def test_a_single_run_prints_and_records(single):
     out, run_dir = single
-    summary, lines = read_json(run_dir / "summary.json"), records(run_dir, 0)
-    steps = [line for line in lines if line["kind"] == "step"]
+    summary, steps = read_json(run_dir / "summary.json"), records(run_dir, 0, "step")
     assert [line["step"] for line in steps] == list(range(1, 97))
     assert summary["accuracy"] > 0.95 and summary["steps"] == 96
     assert summary["epoch_s"] == summary["train_samples"] / summary["samples_per_s"]
@@ -65,7 +65,7 @@ def test_by_hand_on_three_nodes_equals_single(single, logs):
     want, got = read_json(single[1] / "summary.json"), read_json(logs / "hand" / "summary.json")
     assert got["first_losses"] == pytest.approx(want["first_losses"], abs=1e-6)
     assert got["accuracy"] == want["accuracy"]
-    ranks = [[r for r in records(logs / "hand", rank) if r["kind"] == "step"] for rank in range(3)]
+    ranks = [records(logs / "hand", rank, "step") for rank in range(3)]
     for of_all in zip(*ranks, strict=True):
         assert len({record["loss"] for record in of_all}) == 1
         assert len({record["grad_norm"] for record in of_all}) == 1
@@ -98,11 +98,11 @@ def test_a_run_folder_in_use_is_refused_and_left_alone(single, logs):
 
 def test_a_config_file_repeats_a_run_exactly(single, logs):
     again = ["--config", str(single[1] / "config.yaml"), "--run-id", "again", "-q"]
+    again.append("--no-save-model")
     (ended,) = finish([start(["-m", "train.worker", *again])])
     assert ended[0] == 0 and ended[1] == "", ended
-    losses = [[r["loss"] for r in records(logs / name, 0) if r["kind"] == "step"]
-              for name in ("single", "again")]  # fmt: skip
-    assert losses[0] == losses[1]
+    assert losses(logs / "again") == losses(single[1])
+    assert (single[1] / "model").exists() and not (logs / "again" / "model").exists()
 
 
 def test_a_loss_that_is_no_number_stops_all_ranks(logs):
@@ -117,14 +117,8 @@ def test_a_loss_that_is_no_number_stops_all_ranks(logs):
     assert read_json(logs / "nan" / "exits" / "rank_00001.json")["cause"] == "refused"
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--split=1,2,3", "has 3 weights, but world_size is 2"),
-        ("--sync=single", "single runs one process, but world_size is 2; use --sync ddp or --no"),
-    ],
-)
-def test_what_two_workers_cannot_do_is_refused_before_anything_starts(logs, flag, message):
-    (ended,) = finish([start_by_hand(0, 2, free_port(), *flags(logs, "refused", flag))])
+def test_what_two_workers_cannot_do_is_refused_before_anything_starts(logs):
+    (ended,) = finish([start_by_hand(0, 2, free_port(), *flags(logs, "refused", "--sync=single"))])
+    message = "single runs one process, but world_size is 2; use --sync ddp or --no"
     assert ended[0] == 2 and message in ended[2] and len(ended[2].splitlines()) == 1
     assert not (logs / "refused").exists()

@@ -91,13 +91,14 @@ def own_output(text: str) -> str:
     return "".join(line for line in text.splitlines(True) if not line.startswith("[Gloo] "))
 
 
-def records(run_dir: Path, rank: int) -> list[dict[str, Any]]:
+def records(run_dir: Path, rank: int, kind: str = "") -> list[dict[str, Any]]:
+    """Those of one kind, or all."""
     lines = (run_dir / "metrics" / f"rank_{rank:05d}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return [one for one in map(json.loads, lines) if kind in ("", one["kind"])]
 
 
 def losses(run_dir: Path) -> list[float]:
-    return [one["loss"] for one in records(run_dir, 0) if one["kind"] == "step"]
+    return [one["loss"] for one in records(run_dir, 0, "step")]
 
 
 def read_json(path: Path) -> dict[str, Any]:

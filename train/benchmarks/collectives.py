@@ -5,7 +5,7 @@ times a factor that makes it comparable with a link's speed, for any number of r
 
     all_reduce                              2 (n - 1) / n
     reduce_scatter all_gather gather scatter  (n - 1) / n
-    broadcast reduce sendrecv                           1
+    broadcast sendrecv                                  1
 
 As in nccl-tests, the size of what is gathered or scattered is that of all parts together. sendrecv
 is a ring, in which each rank sends to the next one and receives from the one before. The time is
@@ -54,11 +54,7 @@ def bus_factor(name: str, world_size: int) -> float:
     n = world_size
     if name == "all_reduce":
         return 2 * (n - 1) / n
-    if name in PARTED:
-        return (n - 1) / n
-    if name in ("broadcast", "reduce", "sendrecv"):
-        return 1.0
-    raise ValueError(f"no bus bandwidth is defined for {name!r}")
+    return (n - 1) / n if name in PARTED else 1.0
 
 
 def measure(name: str, size_bytes: int, peers: Peers, effort: Effort) -> dict[str, Any]:

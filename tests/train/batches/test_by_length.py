@@ -67,12 +67,6 @@ def test_passes_of_one_rank_are_near_the_best(widths, pass_tokens):
     assert tokens(part, ordered) + len(part) * pass_tokens <= best[-1] * 1.25
 
 
-def test_a_pass_more_is_taken_where_it_pays():
-    widths = [10] * 16 + [100] * 16
-    assert Cut(widths, [1.0], 100).best([(32, 100)]) == [[range(16), range(16, 32)]]
-    assert Cut(widths, [1.0], 2000).best([(32, 100)]) == [[range(32)]]
-
-
 def test_tokens_follow_the_shares():
     ordered = sorted(20 + 108 * at // 255 for at in range(256))
     parts = Cut(ordered, [3.0, 1.0], 100.0).best([(192, 128), (64, 128)])

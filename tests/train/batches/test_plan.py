@@ -3,11 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.batches.plan import (
-    BatchPlan,
-    evaluation_indices,
-    split_batch,
-)
+from train.batches.plan import BatchPlan, evaluation_indices, split_batch
 from train.model.rng import hash_seed
 
 weights = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(sum)

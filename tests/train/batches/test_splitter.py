@@ -58,7 +58,7 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
         assert code == 0, err
         losses[split] = workers.losses(tmp_path / split)
     assert "split auto, step 8: speeds of the ranks" in out
-    plans = [one for one in workers.records(tmp_path / "auto", 0) if one["kind"] == "split"]
+    plans = workers.records(tmp_path / "auto", 0, "split")
     assert [one["step"] for one in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
     assert len(losses["auto"]) == 40
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
@@ -69,8 +69,7 @@ def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
     short = ["--epochs", "1", "--evaluate", "never", "--checkpoint-every", "12", "--resume", "auto"]
     code, out, err = submit(*flags, *short, "--run-id", "whole", "--keep-last", "9")
     assert code == 0 and "yet: starting from the beginning" in out, err
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / "checkpoints").mkdir()
+    (tmp_path / "cut" / "checkpoints").mkdir(parents=True)
     first = "checkpoints/step_00000012"
     (tmp_path / "whole" / first).rename(tmp_path / "cut" / first)
     again = [*short[:-1], str(tmp_path / "cut"), "--run-id", "again"]
@@ -78,6 +77,6 @@ def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):
     assert code == 0 and "split auto: going on with the checkpoint's parts" in out, err
     losses = {}
     for run in ("whole", "again"):
-        steps = [one for one in workers.records(tmp_path / run, 0) if one["kind"] == "step"]
+        steps = workers.records(tmp_path / run, 0, "step")
         losses[run] = {one["step"]: one["loss"] for one in steps}
     assert losses["again"] == {step: one for step, one in losses["whole"].items() if step > 12}

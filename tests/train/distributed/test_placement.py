@@ -7,20 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError
-from train.distributed.placement import (
-    WorkerInfo,
-    assign_gpus,
-    choose_backend,
-    choose_device,
-    fair_share,
-    with_neighbours,
-)
+from train.distributed import placement
 from train.distributed.rendezvous import Peers
 from train.distributed.world import World
 
 
 def worker(host="h", machine="m", cores=(0, 1), gpus=()):
-    return WorkerInfo(host, machine, tuple(cores), tuple(gpus))
+    return placement.WorkerInfo(host, machine, tuple(cores), tuple(gpus))
 
 
 cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
@@ -29,18 +22,18 @@ cores = st.sets(st.integers(0, 7), min_size=1).map(sorted)
 @given(st.lists(cores, min_size=1, max_size=8))
 def test_threads_never_oversubscribe_by_more_than_the_one_each_needs(affinities):
     workers = [worker(cores=mine) for mine in affinities]
-    shares = [fair_share(rank, workers) for rank in range(len(workers))]
+    shares = [placement.fair_share(rank, workers) for rank in range(len(workers))]
     assert all(share >= 1 for share in shares)
     assert sum(share for share in shares if share > 1) <= 8
 
 
 def test_pretend_nodes_share_cores_and_other_machines_do_not():
     here, there = worker(machine="a", cores=range(4)), worker(machine="b", cores=range(2))
-    assert [fair_share(rank, [here, here, there]) for rank in range(3)] == [2, 2, 2]
+    assert [placement.fair_share(rank, [here, here, there]) for rank in range(3)] == [2, 2, 2]
     pinned = [worker("n0", cores=(0, 1)), worker("n1", cores=(2, 3))]
-    assert [fair_share(rank, pinned) for rank in range(2)] == [2, 2]
+    assert [placement.fair_share(rank, pinned) for rank in range(2)] == [2, 2]
     thirds = [worker(cores=range(3))] * 3
-    assert [fair_share(rank, thirds) for rank in range(3)] == [1, 1, 1]
+    assert [placement.fair_share(rank, thirds) for rank in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +49,7 @@ def test_pretend_nodes_share_cores_and_other_machines_do_not():
     ],
 )
 def test_each_worker_gets_a_gpu_of_its_own_or_none_does(workers, chosen):
-    assert assign_gpus(workers) == chosen
+    assert placement.assign_gpus(workers) == chosen
 
 
 seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
@@ -65,7 +58,7 @@ seen = st.lists(st.sampled_from("abcd"), unique=True, max_size=4)
 @given(st.lists(st.tuples(st.sampled_from("pq"), seen), min_size=1, max_size=6))
 def test_no_gpu_is_given_twice(workers):
     workers = [worker(machine=machine, gpus=gpus) for machine, gpus in workers]
-    chosen = assign_gpus(workers)
+    chosen = placement.assign_gpus(workers)
     if chosen is not None:
         given_away = [(one.machine, one.gpus[at]) for one, at in zip(workers, chosen, strict=True)]
         assert len(set(given_away)) == len(workers)
@@ -74,23 +67,24 @@ def test_no_gpu_is_given_twice(workers):
 def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
     workers = [worker(gpus="a")] * 4
     world = World(rank=0, world_size=4, host="h")
-    assert choose_device("auto", world, workers).type == "cpu"
+    assert placement.choose_device("auto", world, workers).type == "cpu"
     assert capsys.readouterr().err == "4 workers on h have 1 GPUs: all train on the CPU\n"
     with pytest.raises(MusterError, match="--device cuda, but 4 workers on h have 1 GPUs"):
-        choose_device("cuda", world, workers)
-    assert choose_device("cpu", world, workers).type == "cpu"
+        placement.choose_device("cuda", world, workers)
+    assert placement.choose_device("cpu", world, workers).type == "cpu"
 
 
 def test_the_backend_follows_the_device():
-    assert choose_backend("auto", torch.device("cpu")) == "gloo"
-    assert choose_backend("auto", torch.device("cuda", 0)) == "nccl"
+    assert placement.choose_backend("auto", torch.device("cpu")) == "gloo"
+    assert placement.choose_backend("auto", torch.device("cuda", 0)) == "nccl"
     with pytest.raises(MusterError, match="nccl needs a GPU for every worker; use --backend gloo"):
-        choose_backend("nccl", torch.device("cpu"))
+        placement.choose_backend("nccl", torch.device("cpu"))
 
 
 def test_hosts_are_the_nodes_of_workers_started_by_hand():
     workers = [worker("b"), worker("a"), worker("b"), worker("a", machine="other")]
-    worlds = [with_neighbours(World(rank=rank, world_size=4), workers) for rank in range(4)]
+    own = [World(rank=rank, world_size=4) for rank in range(4)]
+    worlds = [placement.with_neighbours(one, workers) for one in own]
     assert [(w.node_rank, w.local_rank) for w in worlds] == [(0, 0), (1, 0), (0, 1), (2, 0)]
     assert {w.num_nodes for w in worlds} == {3}
     assert [w.local_world_size for w in worlds] == [2, 1, 2, 1]

@@ -26,49 +26,50 @@ def by_hand(*argv: str) -> dict[str, Any]:
     return asdict(cli.parse([ByHand], argv, prog="", description="")[0])
 
 
-def test_torchrun_variables_are_read_once_into_a_value():
-    world = World.find(TORCHRUN)
-    assert (world.rank, world.world_size, world.local_rank, world.local_world_size) == (3, 4, 1, 2)
-    assert (world.node_rank, world.num_nodes, world.attempt) == (1, 2, 2)
-    assert (world.master_addr, world.master_port) == ("10.10.1.1", 29500)
-    assert world.run_id == "my-run" and world.agent_store and not world.is_main
-
-
-def test_torch_distributed_launch_gives_the_local_rank_as_a_flag_too():
-    assert World.find(TORCHRUN, rank=1) == World.find(TORCHRUN)
-    with pytest.raises(UsageError, match="--world-size is missing"):
-        World.find(TORCHRUN, rank=3)
-
-
-@pytest.mark.parametrize("made_up", ["none", "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"])
-def test_a_run_id_that_torchrun_made_up_is_none(made_up):
-    assert World.find({**TORCHRUN, "TORCHELASTIC_RUN_ID": made_up}).run_id is None
-
-
-@pytest.mark.parametrize("argv", ["", "--local_rank -1", "--master-port 6585 --world-size 1"])
-def test_a_single_process_is_alone(argv):
-    world = World.find({}, **by_hand(*argv.split()))
-    assert (world.rank, world.world_size, world.run_id) == (0, 1, None)
+OF_TORCHRUN = {
+    "rank": 3, "world_size": 4, "local_rank": 1, "local_world_size": 2, "node_rank": 1,
+    "num_nodes": 2, "attempt": 2, "master_addr": "10.10.1.1", "master_port": 29500,
+    "run_id": "my-run", "agent_store": True, "is_main": False,
+}  # fmt: skip
+ALONE = {"rank": 0, "world_size": 1, "run_id": None}
+THIRD = {"rank": 2, "world_size": 4, "master_addr": "10.10.1.1", "master_port": 6585}
+MADE_UP = "0b1f3c5e-9d2a-4c47-8a3e-5f60718293a4"
+HERE = "--master-ip 10.10.1.1"
 
 
 @pytest.mark.parametrize(
-    "argv",
+    ("env", "argv", "wanted"),
     [
-        ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", "4", "--rank", "2"],
-        ["--master_ip=10.10.1.1", "--master_port=6585", "--world_size=4", "--local_rank=2"],
-        ["--master-ip", "10.10.1.1", "--master-port", "6585", "--num-nodes", "4", "--rank", "2"],
+        (TORCHRUN, "", OF_TORCHRUN),
+        (TORCHRUN, "--rank 1", OF_TORCHRUN),  # the local one, of torch.distributed.launch
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "", {"run_id": None}),
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": MADE_UP}, "", {"run_id": None}),
+        ({}, "", ALONE),
+        ({}, "--local_rank -1", ALONE),
+        ({}, "--master-port 6585 --world-size 1", ALONE),
+        # as the two courses prescribe
+        ({}, f"{HERE} --master-port 6585 --world-size 4 --rank 2", THIRD),
+        ({}, "--master_ip=10.10.1.1 --master_port=6585 --world_size=4 --local_rank=2", THIRD),
+        ({}, f"{HERE} --master-port 6585 --num-nodes 4 --rank 2", THIRD),
+        (MPIRUN, "", {"rank": 1, "world_size": 2, "master_addr": "127.0.0.1"}),
+        (MPIRUN, f"{HERE} --num-nodes 2", {"rank": 1, "world_size": 2, "master_addr": "10.10.1.1"}),
+        (MPIRUN, "--master-port 6585", {"master_port": 6585}),
+        (MPIRUN, "--rank -1", {"world_size": 1}),
+        # flags that are complete win
+        (MPIRUN, f"{HERE} --num-nodes 3 --rank 0", {"rank": 0, "world_size": 3}),
+        (TORCHRUN, f"{HERE} --num-nodes 3 --rank 0", {"rank": 0, "agent_store": False}),
     ],
 )
-def test_flags_as_the_two_courses_prescribe(argv):
-    world = World.find({}, **by_hand(*argv))
-    assert (world.rank, world.world_size) == (2, 4)
-    assert (world.master_addr, world.master_port) == ("10.10.1.1", 6585)
+def test_a_worker_is_who_its_launcher_and_its_flags_say(env, argv, wanted):
+    world = World.find(env, **by_hand(*argv.split()))
+    assert {name: getattr(world, name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize(
     ("env", "argv", "message"),
     [
         ({"LOCAL_RANK": "first"}, "", "LOCAL_RANK='first' is not a number"),
+        ({}, "--rank 3", "--world-size is missing"),
         ({"MASTER_ADDR": None}, "", "give its address, NODE0: MASTER_ADDR=NODE0"),
         ({"RANK": "4"}, "", "RANK 4 is not below WORLD_SIZE 4"),
         ({"WORLD_SIZE": "four"}, "", "WORLD_SIZE is four; set both to a number"),
@@ -93,22 +94,7 @@ def test_what_is_incomplete_broken_or_contradicts_the_launcher_is_named(env, arg
     assert message in str(error.value) and ("\n" not in str(error.value) or argv)
 
 
-def test_a_rank_of_mpirun_is_one_of_all():
-    world = World.find(MPIRUN)
-    assert (world.rank, world.world_size, world.master_addr) == (1, 2, "127.0.0.1")
-    assert world.master_port == World.find({**MPIRUN, "OMPI_COMM_WORLD_RANK": "0"}).master_port
-    assert world.master_port != World.find({**MPIRUN, "PMIX_NAMESPACE": "18696"}).master_port
-
-
-def test_flags_say_the_rest_of_what_the_launcher_says():
-    world = World.find(MPIRUN, **by_hand("--master-ip", "10.10.1.1", "--num-nodes", "2"))
-    assert (world.rank, world.world_size, world.master_addr) == (1, 2, "10.10.1.1")
-    assert World.find(MPIRUN, **by_hand("--master-port", "6585")).master_port == 6585
-
-
-def test_flags_that_are_complete_win():
-    typed = by_hand("--master-ip", "10.10.1.1", "--num-nodes", "3", "--rank", "0")
-    for env in (MPIRUN, TORCHRUN):
-        world = World.find(env, **typed)
-        assert (world.rank, world.world_size, world.agent_store) == (0, 3, False)
-    assert World.find(MPIRUN, **by_hand("--rank", "-1")).world_size == 1
+def test_the_ranks_of_an_mpirun_agree_on_a_port_of_their_own():
+    port = World.find(MPIRUN).master_port
+    assert port == World.find({**MPIRUN, "OMPI_COMM_WORLD_RANK": "0"}).master_port
+    assert port != World.find({**MPIRUN, "PMIX_NAMESPACE": "18696"}).master_port

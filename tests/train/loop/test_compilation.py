@@ -1,98 +1,61 @@
 """Compiled layers compute what they computed before, one after the other."""
 
-import os
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification, BertConfig
+from transformers import BertConfig, BertForSequenceClassification
 
+from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train import workers
+from tests.train.matrix_tasks import SmallBert
+from tests.train.on_ranks import flat, trainer_of
+from tests.train.workers import results_of
 from train.loop.build import compile_layers
-from train.sync.sharding.parts import repeated
+from train.sync.ranks import Ranks
 
-CPU = torch.device("cpu")
-TINY = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-TINY |= {"intermediate_size": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CONFIG = TrainConfig(task="synthetic", sync="all_reduce", batch_size=16, max_steps=3, dropout=0.0)
 
 
-def build():
-    torch.manual_seed(0)
-    return AutoModelForSequenceClassification.from_config(BertConfig(**TINY))
+class TwoLayers(SmallBert):
+    def network(self) -> nn.Module:
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 40}
+        return BertForSequenceClassification(
+            BertConfig(num_hidden_layers=2, num_attention_heads=2, **sizes)
+        )
 
 
-def learn(model, lengths):
-    """The losses of a few steps on batches of several lengths, and the parameters then."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for length in lengths:
-        ids = torch.arange(4 * length).reshape(4, length) % 32
-        loss = model(input_ids=ids, labels=torch.tensor([0, 1, 1, 0])).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    params = torch.cat([param.detach().flatten() for param in model.parameters()])
-    return torch.tensor(losses), params
+def trained(ranks: Ranks, *, compiles: bool) -> tuple[list[str], list[float], torch.Tensor, set]:
+    """Names, losses and parameters, and whether the last layer's gradients come before others'."""
+    config = replace(CONFIG, compile=compiles)
+    trainer = trainer_of(config, ranks, TwoLayers(config, ranks.rank))
+    model, orders = trainer.state.model, set[bool]()
+    first, last = (one.output.dense.weight for one in model.bert.encoder.layer)
+    last.register_post_accumulate_grad_hook(lambda _: orders.add(first.grad is None))
+    losses = [step.loss for step in trainer.fit().steps]
+    return list(model.state_dict()), losses, flat(list(model.parameters())), orders
+
+
+def gaps(ranks: Ranks) -> list[float]:
+    """What compiling changes of losses and of parameters."""
+    plain, compiled = (trained(ranks, compiles=one) for one in (False, True))
+    assert compiled[0] == plain[0]
+    # the last layer's gradients are there before the first one's are made: they can travel by then
+    assert compiled[3] == {True}
+    assert len(plain[1]) == 3 and plain[1][0] != plain[1][1]
+    return [
+        (torch.as_tensor(compiled[at]) - torch.as_tensor(plain[at])).abs().max() for at in (1, 2)
+    ]
 
 
 @pytest.mark.slow
-def test_a_compiled_model_learns_the_same_under_the_same_names():
-    plain, compiled = build(), build()
-    compile_layers(compiled, CPU)
-    names = list(plain.state_dict())
-    for want, got in zip(learn(plain, (5, 9, 7)), learn(compiled, (5, 9, 7)), strict=True):
-        torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
-    assert list(compiled.state_dict()) == names
-
-    # The last layer's gradients are there before the first one's are made: they can travel by then.
-    first, last = compiled.bert.encoder.layer
-    seen = []
-    last.output.dense.weight.register_post_accumulate_grad_hook(
-        lambda _: seen.append(first.output.dense.weight.grad is None)
-    )
-    learn(compiled, (7,))
-    assert seen == [True]
-
-
-@pytest.fixture(scope="module")
-def compiled_code(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled_code")
-
-
-def run(folder, compiled_code, *flags):
-    """Each step's loss of two workers that train the quickstart; what they compile is kept."""
-    port = workers.free_port()
-    place = ["--logs-dir", str(folder), "--run-id", "run", "--threads", "1", "--device", "cpu"]
-    work = ["--task", "quickstart", "--dropout", "0", "--max-steps", "3", "--evaluate", "never"]
-    env = {"TORCHINDUCTOR_CACHE_DIR": str(compiled_code)}
-    all_flags = (*work, *place, "--no-save-model", *flags)
-    started = [workers.start_by_hand(rank, 2, port, *all_flags, env=env) for rank in range(2)]
-    for code, _, message in workers.finish(started, timeout_s=300):
-        assert code == 0, message
-    return workers.losses(folder / "run")
-
-
-@pytest.mark.skipif("WHOLE_MATRIX" not in os.environ, reason="a worker compiles in test_gpu_check")
-@pytest.mark.parametrize("mode", ["all_reduce", "ddp"])
-def test_compiled_workers_have_the_losses_of_others(mode, tmp_path, compiled_code):
-    plain = run(tmp_path / "plain", compiled_code, "--sync", mode)
-    compiled = run(tmp_path / "compiled", compiled_code, "--sync", mode, "--compile")
-    assert compiled == pytest.approx(plain, abs=2e-6)
-    assert len(compiled) == 3 and compiled[0] != compiled[1]
-
-
-def test_the_layers_that_repeat_are_found():
-    model = build()
-    assert repeated(model) == list(model.bert.encoder.layer)
-    assert repeated(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
-    assert repeated(nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])) == []
-    experts = nn.ModuleList(nn.ModuleList(nn.Linear(2, 2) for _ in range(2)) for _ in range(3))
-    assert repeated(nn.Sequential(experts)) == list(experts)  # not those inside them again
+def test_compiled_workers_learn_the_same_under_the_same_names(tmp_path):
+    for found in results_of(gaps, 2, tmp_path):
+        assert max(found) < 2e-6
 
 
 def test_without_a_compiler_it_says_what_is_missing(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UsageError, match=r"--compile needs a C\+\+ compiler.* no-such-compiler"):
-        compile_layers(build(), CPU)
+        compile_layers(nn.Linear(1, 1), torch.device("cpu"))

@@ -1,8 +1,6 @@
 """What a run saves loads back, and scores as it did when training ended."""
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +8,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.commands import call
-from tests.preload import interpreter
+from tests.train.workers import finish, start
 from train import score
 from train.loop import export
 from train.loop.run import SUMMED_UP
@@ -19,40 +16,24 @@ from train.records.sinks import History
 from train.records.summary import summarise
 from train.tasks import synthetic
 
-REPOSITORY = Path(__file__).parents[3]
+
+def run(module: str, *words: str) -> None:
+    ((code, _, err),) = finish([start(["-m", module, *words], {"OMP_NUM_THREADS": "1"})])
+    assert code == 0, err
 
 
-def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {"OMP_NUM_THREADS": "1"}
-    done = call(interpreter(), "-m", module, *words, cwd=REPOSITORY, env=env)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.mark.parametrize(
-    ("task", "files"),
-    [
-        ("synthetic", ["README.md", "model.safetensors"]),
-        (
-            "quickstart",
-            ["README.md", "config.json", "model.safetensors", "tokenizer.json",
-             "tokenizer_config.json"],
-        ),
-    ],
-)  # fmt: skip
-def test_a_saved_model_scores_as_it_did(tmp_path, task, files):
+@pytest.mark.parametrize("task", ["synthetic", "quickstart"])
+def test_a_saved_model_scores_as_it_did(tmp_path, task):
     flags = ["--task", task, "--logs-dir", str(tmp_path)]
     short = ["--max-steps", "3", "--evaluate", "end", "--run-id", "run"]
     run("train.worker", *flags, *short, "--eval-samples", "50")
     model = tmp_path / "run" / "model"
-    assert sorted(path.name for path in model.iterdir()) == files
     run("train.score", str(model), *flags, "--run-id", "score", "--eval-samples", "50")
     was = json.loads((tmp_path / "run" / "summary.json").read_text())
     now = json.loads((tmp_path / "score" / "scores.json").read_text())
     assert now["samples"] == 50
-    assert {key: now[key] for key in ("accuracy", "eval_loss")} == {
-        key: pytest.approx(was[key], abs=1e-7) for key in ("accuracy", "eval_loss")
-    }
+    for name in ("accuracy", "eval_loss"):
+        assert now[name] == pytest.approx(was[name], abs=1e-7)
     card = (model / "README.md").read_text()
     assert f"Trained on `{task}` for 3 steps" in card and f"task: {task}" in card
     assert f"| accuracy | {was['accuracy']:.4f} |" in card
@@ -114,12 +95,6 @@ def test_tied_frozen_and_adapted_weights_are_saved_exactly(tmp_path, kind):
         loaded = PeftModel.from_pretrained(plain, tmp_path / "model").state_dict()
         adapters = [name for name in was if "lora" in name]
         assert adapters and all(torch.equal(was[name], loaded[name]) for name in adapters)
-
-
-def test_no_model_is_saved_where_none_is_wanted(tmp_path):
-    flags = ["--task", "synthetic", "--logs-dir", str(tmp_path), "--run-id", "run"]
-    run("train.worker", *flags, "--max-steps", "1", "--no-save-model")
-    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_a_model_must_be_named():

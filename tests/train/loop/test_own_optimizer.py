@@ -9,7 +9,7 @@ import torch
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.train.retained import run
-from tests.train.workers import records, results_of
+from tests.train.workers import losses, records, results_of
 from train.report.data import event_tables
 from train.report.data.subject import read_subject
 from train.tasks.synthetic import Synthetic
@@ -51,10 +51,6 @@ def drifting(ranks, folder):
         assert not every or (ranks.all_gather(params) == params).all()
 
 
-def of_kind(rows, kind):
-    return [row for row in rows if row["kind"] == kind]
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("drift")
@@ -63,20 +59,19 @@ def runs(tmp_path_factory):
 
 
 def test_a_task_brings_its_own_optimizer_and_schedule(runs):
-    steps = of_kind(records(runs / "plain", 0), "step")
+    steps = records(runs / "plain", 0, "step")
     assert [row["lr"] for row in steps] == [0.01 * 0.5**number for number in range(6)]
 
 
 def test_making_equal_what_is_equal_changes_no_loss(runs):
-    plain, alike = (of_kind(records(runs / name, 0), "step") for name in ("plain", "alike"))
-    assert [row["loss"] for row in plain] == [row["loss"] for row in alike]
-    assert {row["drift"] for row in of_kind(records(runs / "alike", 1), "drift")} == {0.0}
-    assert not of_kind(records(runs / "plain", 0), "drift")
+    assert losses(runs / "plain") == losses(runs / "alike")
+    assert {row["drift"] for row in records(runs / "alike", 1, "drift")} == {0.0}
+    assert not records(runs / "plain", 0, "drift")
 
 
 def test_drift_is_measured_and_reported(runs):
     for rank in (0, 1):
-        found = of_kind(records(runs / "drifts", rank), "drift")
+        found = records(runs / "drifts", rank, "drift")
         assert [row["step"] for row in found] == [2, 4, 6]
         # of two steps; parameters round, too
         drifts = [row["drift"] for row in found]

@@ -1,7 +1,6 @@
 """The loop around the sync modes: horizon, precision, dropout, buffers, padding, evaluation."""
 
 import gc
-import json
 import tracemalloc
 from dataclasses import asdict, replace
 
@@ -11,11 +10,13 @@ from torch import nn
 
 from configs import plugins
 from configs.settings.train import TrainConfig
+from tests.train import retained
 from tests.train.alone import train as run
+from tests.train.matrix_tasks import SmallBert
 from tests.train.on_ranks import trainer_of
+from tests.train.workers import records
 from train.loop import build
 from train.loop.step import build_schedule
-from train.loop.trainer import Trainer
 from train.model.rng import set_dropout
 from train.records import sinks
 from train.records.schema import StepRecord
@@ -95,13 +96,8 @@ def test_other_precisions_learn_the_same(precision, tmp_path):
 
 
 def test_dropout_reaches_every_dropout_of_a_model():
-    from transformers import BertConfig, BertForSequenceClassification
-
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9}
-    model = BertForSequenceClassification(BertConfig(intermediate_size=8, **sizes))
+    model, tokens = SmallBert(CONFIG).network(), torch.ones(4, 5, dtype=torch.long)
     set_dropout(model, 0.0)
-    model.train()
-    tokens = torch.ones(4, 5, dtype=torch.long)
     assert torch.equal(model(tokens).logits, model(tokens).logits)
     set_dropout(model, 0.5)
     assert not torch.equal(model(tokens).logits, model(tokens).logits)
@@ -120,8 +116,8 @@ def test_dropout_masks_differ_between_ranks_and_weights_do_not():
 
 def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_path):
     history, _ = run(CONFIG, tmp_path)
-    lines = (tmp_path / "run" / "metrics" / "rank_00000.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == ["step"] * 8 + ["eval"]
+    kinds = [one["kind"] for one in records(tmp_path / "run", 0)]
+    assert kinds == ["step"] * 8 + ["eval"]
     totals, summaries = History(evaluations=history.evaluations), []
     for number, step in enumerate(history.steps):
         totals.add(replace(step, step_s=1000.0 if number == 0 else number))
@@ -141,17 +137,15 @@ def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
     monkeypatch.setattr(sinks, "RECENT_STEPS", 10)
     held = []
 
-    def note(trainer, record):
-        report(trainer, record)
-        if record.step in (40, 120):
+    def note(step):
+        if step in (40, 120):
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
 
-    report = Trainer._report
-    monkeypatch.setattr(Trainer, "_report", note)
+    config = replace(CONFIG, batch_size=8, evaluate="never", max_steps=120)
     tracemalloc.start()
     try:
-        run(replace(CONFIG, batch_size=8, evaluate="never", max_steps=120), tmp_path)
+        retained.run(config, tmp_path, at_step=note)
     finally:
         tracemalloc.stop()
     before, after = held

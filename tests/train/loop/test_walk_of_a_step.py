@@ -3,15 +3,11 @@
 import sys
 from pathlib import Path
 
-import torch
-
 from configs.settings.train import TrainConfig
 from tests.launch.walked.sitecustomize import tracer
+from tests.train.retained import run
 from tests.train.workers import results_of
-from train.loop.trainer import Trainer
-from train.records.sinks import Console, Sinks
 from train.sync.ranks import Ranks
-from train.tasks.synthetic import Synthetic
 
 MOST = 10  # the task's own included; they were 22
 TRACED = 6  # the steps before it: after the losses that are printed one by one
@@ -22,21 +18,13 @@ def files_of_a_step(ranks: Ranks, folder: str) -> list[str]:
     config = TrainConfig(
         task="synthetic", sync="all_reduce", batch_size=256, device="cpu", evaluate="never"
     )
-    console, sinks = Console(speaks=ranks.rank == 0), Sinks(Path(folder), ranks.rank)
-    trainer = Trainer(config, ranks, torch.device("cpu"), Synthetic(config), console, sinks)
     entered = set[str]()
-    take = trainer._step.run
 
-    def run(*given):
-        if trainer.at.step == TRACED:
-            sys.setprofile(tracer(entered.add))
-        elif trainer.at.step == TRACED + 1:
-            sys.setprofile(None)
-        return take(*given)
+    def at_step(step: int) -> None:
+        if step >= TRACED:
+            sys.setprofile(tracer(entered.add) if step == TRACED else None)
 
-    trainer._step.run = run  # type: ignore[method-assign]
-    trainer.fit()
-    sinks.close()
+    run(config, Path(folder), at_step, ranks=ranks)
     return sorted(entered)
 
 

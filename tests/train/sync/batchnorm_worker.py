@@ -5,55 +5,38 @@ same bits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from configs.settings.train import TrainConfig
-from tests.train.matrix_tasks import MatrixTask
-from tests.train.matrix_worker import assert_same_bits
-from tests.train.on_ranks import flat, trainer_of
+from tests.train.matrix_tasks import Mlp
+from tests.train.matrix_worker import SPLITS, Case, assert_same_bits, result, train
+from tests.train.on_ranks import flat
 from train.sync.ranks import Ranks
-from train.tasks.base import Batch, Output, Samples
+from train.tasks.base import Batch
 
-SAMPLES, BATCH, STEPS = 58, 16, 20  # the last batch of an epoch is cut: 10 samples
+SAMPLES, STEPS = 58, 20  # the last batch of an epoch is cut: 10 samples
 MODES = ("gather_scatter", "all_reduce", "ddp", "accelerate", "zero1", "fsdp")
-PARTED = ("zero1", "fsdp")  # each rank has a part of every gradient
-SPLITS = {2: ("even", "5,3", "1,0"), 3: ("even", "6,1,2", "0,1,1")}
-
-
-@dataclass(frozen=True)
-class Case:
-    ranks: int
-    mode: str
-    split: str = "even"
-    precision: str = "fp64"
-    accumulation: int = 1
-    batchnorm: str = "synced"
-    steps: int = STEPS
-
-    @property
-    def name(self) -> str:
-        return "|".join(map(str, vars(self).values()))
-
-    @property
-    def reference(self) -> "Case":
-        """What it must equal: one process."""
-        return replace(self, mode="single", ranks=1, split="even")
 
 
 def cases(ranks: int) -> list[Case]:
-    """The cases at one number of ranks."""
-    found = [Case(ranks, mode, split) for mode in MODES for split in SPLITS[ranks]]
+    """The cases at one number of ranks; where a task has its name, they have that of BatchNorm."""
+    found = [Case("local", "fp64", "all_reduce", 25.0, "even", 1, 0.0)]
     for at, mode in enumerate(MODES):
-        split = SPLITS[ranks][at % 3]
-        found.append(Case(ranks, mode, split, precision="fp32", steps=1))
+        # DDP's buckets are sent as soon as they are there
+        size, splits = 0.0 if mode == "ddp" else 25.0, SPLITS[ranks]
+        found += [Case("synced", "fp64", mode, size, split, 1, 0.0) for split in splits]
+        found.append(replace(found[at % 3 - 3], precision="fp32"))
         if (at + ranks) % 2:
-            found.append(Case(ranks, mode, split, accumulation=2))
-    return [*found, Case(ranks, "all_reduce", batchnorm="local", steps=2)]
+            found.append(replace(found[-1], precision="fp64", accumulation=2))
+    return found
+
+
+def reference(case: Case) -> Case:
+    """What it must equal: one process that sees the same micro-batches."""
+    return replace(case.reference, task="synced", accumulation=case.accumulation)
 
 
 class Pictures:
@@ -61,8 +44,9 @@ class Pictures:
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(3)
-        self.images = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
+        self.points = torch.randn(SAMPLES, 3, 8, 8, generator=generator) + 30
         self.labels = torch.randint(4, (SAMPLES,), generator=generator)
+        self.lengths = torch.ones(SAMPLES)  # all alike
 
 
 class SmallVgg(nn.Module):
@@ -94,72 +78,35 @@ class SmallVgg(nn.Module):
         return logits
 
 
-class PictureTask(MatrixTask):
-    def __init__(self, config: TrainConfig) -> None:
-        super().__init__(config)
+class PictureTask(Mlp):
+    optimizer = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 1e-4, "decay": "all"}
+
+    def __init__(self, config: TrainConfig, rank: int) -> None:
+        super().__init__(config, rank)
         self.samples = Pictures()  # type: ignore[assignment]
 
     def network(self) -> nn.Module:
         return SmallVgg()
 
-    def lengths(self, samples: Samples) -> Tensor:  # all alike
-        return torch.ones(SAMPLES)
-
     def collate(self, samples: Sequence[int]) -> Batch:
         at = torch.tensor(samples)
-        return {"images": self.samples.images[at], "labels": self.samples.labels[at]}
-
-    def forward(self, model: nn.Module, batch: Batch) -> Output:
-        logits = model(batch["images"])
-        return Output(functional.cross_entropy(logits, batch["labels"]), logits)
+        return {"points": self.samples.points[at], "labels": self.samples.labels[at]}
 
 
-def train(case: Case, ranks: Ranks) -> dict[str, Tensor]:
-    """What came out of `case`: losses, the first step's gradients, final parameters, buffers."""
-    config = TrainConfig(
-        task="synthetic", sync=case.mode, batchnorm=case.batchnorm,  # type: ignore[arg-type]
-        split=case.split if ranks.world_size > 1 else "even",
-        accumulation=case.accumulation, precision=case.precision,  # type: ignore[arg-type]
-        bucket_mb=0.0 if case.mode == "ddp" else 25.0,  # sent as soon as it is there
-        optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, decay="all", schedule="constant",
-        max_grad_norm=0.0, batch_size=BATCH, epochs=10, max_steps=case.steps, device="cpu",
-    )  # fmt: skip
-    trainer = trainer_of(config, ranks, PictureTask(config))
-    model = trainer.state.model
-    grads: list[Tensor] = []
-
-    def note(*_: Any) -> None:
-        if grads:
-            return
-        if case.mode in PARTED and ranks.world_size > 1:
-            shares = [trainer.grad_sync.shares[param] for param in model.parameters()]
-            found = [share.whole(_gradient(share.part)) for share in shares]
-        else:
-            found = [_gradient(param) for param in model.parameters()]
-        grads.append(flat(found))
-
-    getattr(trainer.state.optimizer, "optimizer", trainer.state.optimizer).register_step_pre_hook(
-        note
-    )
-    history = trainer.fit()
-    assert_same_bits(ranks, trainer, case)  # type: ignore[arg-type]
+def outcome(case: Case, ranks: Ranks) -> dict[str, Tensor]:
+    """Losses, final parameters, buffers; in float32 of one step: later ones drive them apart."""
+    steps = 1 if case.precision == "fp32" else STEPS
+    more = {"batchnorm": case.task, "warmup_steps": 0}
+    history, model, trainer = train(case, ranks, PictureTask, steps, **more)
+    assert_same_bits(ranks, trainer, case.name)
     with trainer.grad_sync.whole(model):
-        params = flat(list(model.parameters()))
-    return {
-        "losses": torch.tensor([step.loss for step in history.steps], dtype=torch.float64),
-        "grads": grads[0],
-        "params": params,
-        "buffers": flat(list(model.buffers())),
-    }
-
-
-def _gradient(param: nn.Parameter) -> Tensor:
-    return torch.zeros_like(param) if param.grad is None else param.grad
+        found = result([step.loss for step in history.steps], model)
+    return {**found, "buffers": flat(list(model.buffers()))}
 
 
 def work(ranks: Ranks) -> dict[str, dict[str, Tensor]]:
-    found = {case.name: train(case, ranks) for case in cases(ranks.world_size)}
+    every = cases(ranks.world_size)
+    found = {case.name: outcome(case, ranks) for case in every}
     if ranks.rank == 0:
-        for case in {case.reference for case in cases(ranks.world_size)}:
-            found[case.name] = train(case, Ranks())
+        found |= {case.name: outcome(case, Ranks()) for case in {reference(one) for one in every}}
     return found

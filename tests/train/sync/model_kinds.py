@@ -12,12 +12,13 @@ from tests.train.matrix_tasks import MatrixTask, Mlp, Patchy, SmallBert
 from train.tasks.base import Batch, Output
 
 WIDTH, TOKENS, LONGEST = 8, 40, 8
+ADAMW = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.1}
 
 
 class OfTokens(MatrixTask):
     """A class from token ids, (n, length)."""
 
-    optimizer = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.1}
+    optimizer = ADAMW
 
     def forward(self, model: nn.Module, batch: Batch) -> Output:
         ids = batch["input_ids"]  # as wide as the longest of a rank: these models take all in
@@ -28,7 +29,7 @@ class OfTokens(MatrixTask):
 class OfPoints(Mlp):
     """A class from six numbers."""
 
-    optimizer = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.1}
+    optimizer = ADAMW
 
 
 class Checkpointed(nn.Module):
@@ -87,7 +88,7 @@ def frozen() -> nn.Module:
 class Adapters(SmallBert):
     """A frozen BERT with LoRA and a head of its own, by peft."""
 
-    optimizer = {"optimizer": "adamw", "lr": 1e-2, "weight_decay": 0.1}
+    optimizer = ADAMW
 
     def network(self) -> nn.Module:
         from peft import LoraConfig, get_peft_model
@@ -165,18 +166,6 @@ class Broken(Mlp):
         return output
 
 
-class ComplexNetwork(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, WIDTH, dtype=torch.complex64))
-        self.alone = nn.Parameter(torch.randn(WIDTH, 2, dtype=torch.complex64))
-        self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, points: Tensor) -> Tensor:
-        values = torch.tanh(points.to(self.weight.dtype) @ self.weight)
-        return (values @ self.alone).real * self.scale
-
-
 class WithModule(nn.Module):
     """It has a child of the name under which wrappers have what they wrap."""
 
@@ -207,7 +196,6 @@ KINDS: dict[str, Any] = {
     "embeddings only": of(OfTokens, lambda: nn.Sequential(nn.Embedding(TOKENS, 2), Mean())),
     "buffers of all kinds": of(OfPoints, Masked),
     "changing": Changing,
-    "complex": of(OfPoints, ComplexNetwork),
     "a child called module": of(OfPoints, WithModule),
     "used on some ranks only": Patchy,
 }

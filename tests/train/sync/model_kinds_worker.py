@@ -60,7 +60,7 @@ def outcome(case: Case, ranks: Ranks) -> dict[str, Any]:
     if case.task == WITH_BUFFERS:
         assert_constants_stay(ranks, state)
     else:
-        assert_same_bits(ranks, trainer, case)
+        assert_same_bits(ranks, trainer, case.name)
     return {**result(trainer), "params": flat([state[name] for name in sorted(state)])}
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from train.sync.ddp import hooks
-from train.sync.ddp.hooks import Rows, candidates, touched
+from train.sync.ddp.hooks import candidates, touched
 
 
 class Tied(nn.Module):
@@ -44,19 +44,3 @@ def test_a_gradient_in_the_middle_of_a_bucket_is_looked_at():
     bucket = torch.zeros(1 + 4 * 2)
     bucket[3] = 1.0
     assert touched(bucket[1:].view(4, 2)).bool().tolist() == [False, True, False, False]
-
-
-@pytest.mark.parametrize("used", [[1], [0, 2], [0, 1, 2, 3, 4]])
-def test_what_moved_becomes_the_gradient(used):
-    gradient = torch.zeros(5, 2)
-    gradient[used[0]] = 3.0
-    union = torch.zeros(5, dtype=torch.uint8)
-    union[used] = 1
-    rows = Rows(gradient, union)
-    assert len(rows.moved) == len(used)
-    rows.moved += 1.0
-    rows.give_back()
-    expected = torch.zeros(5, 2)
-    expected[used] = 1.0
-    expected[used[0]] += 3.0
-    assert torch.equal(gradient, expected)

@@ -128,20 +128,23 @@ def moved(way: str, ranks: Ranks) -> dict[str, int]:
     return dict(ranks.ledger.gradients)
 
 
-def low_rank(ranks: Ranks) -> Tensor:
-    """What PowerSGD makes of matrices whose mean has its rank, and that mean."""
+def low_rank(ranks: Ranks) -> None:
+    """Matrices whose mean has the rank that PowerSGD sends are averaged exactly."""
     own = torch.Generator().manual_seed(7)
     left = torch.randn(40, RANK, generator=own, dtype=torch.float64)
     right = torch.randn(RANK, 30, generator=own, dtype=torch.float64) * (1 + ranks.rank)
     given = [left @ right]
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("powersgd", ranks), given, NAMES[:1]), true])
+    got = averaged(make("powersgd", ranks), given, NAMES[:1])
+    torch.testing.assert_close(got, true, rtol=1e-9, atol=1e-9)
 
 
-def all_shares(ranks: Ranks) -> Tensor:
+def all_shares(ranks: Ranks) -> None:
+    """Of all values, topk makes the exact mean."""
     given = gradients(ranks, 0)
     true = exact_mean(flatten(given))
-    return torch.stack([averaged(make("topk", ranks, compress_share=1.0), given), true])
+    got = averaged(make("topk", ranks, compress_share=1.0), given)
+    torch.testing.assert_close(got, true, rtol=1e-12, atol=1e-12)
 
 
 def with_nan(way: str, ranks: Ranks) -> bool:
@@ -153,14 +156,14 @@ def with_nan(way: str, ranks: Ranks) -> bool:
 
 
 def work(ranks: Ranks) -> dict[str, Any]:
-    found: dict[str, Any] = {"low rank": low_rank(ranks), "all shares": all_shares(ranks)}
-    for way in WAYS:
-        found[way] = {
-            "": over_steps(way, ranks),
-            "unused": over_steps(way, ranks, "unused"),
-            "other buckets": over_steps(way, ranks, "other buckets"),
+    low_rank(ranks)
+    all_shares(ranks)
+    return {
+        way: {
+            **{of: over_steps(way, ranks, of) for of in ("", "unused", "other buckets")},
             "moved": moved(way, ranks),
             "nan": with_nan(way, ranks),
             "overflow": after_an_overflow(way, ranks),
         }
-    return found
+        for way in WAYS
+    }

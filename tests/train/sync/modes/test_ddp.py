@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -15,14 +14,6 @@ from train.sync.modes.all_reduce import AllReduce
 from train.sync.ranks import Ranks
 
 SLOW, SLOW_S, STEPS = 2, 3.0, 5
-
-
-@pytest.fixture
-def alone():
-    """A process group of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(DdpSync, "comm_s"), (AllReduce, "waited_s")])

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from muster.errors import UsageError
@@ -38,12 +37,8 @@ def test_a_twin_has_the_same_parameters_and_buffers_in_modules_of_its_own():
         ("scale", nn.Parameter(torch.ones(())), "support scalar parameters. Change scale to a 1D"),
     ],
 )
-def test_what_cannot_be_shared_out_is_named(name, held, reason):
+def test_what_cannot_be_shared_out_is_named(name, held, reason, alone):
     model = Tied()
     setattr(model, name, held)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(UsageError, match=f"cannot take this model: .*{reason}.*; use zero1"):
-            Fsdp(Ranks(), SyncOptions()).wrap(model)
-    finally:
-        dist.destroy_process_group()
+    with pytest.raises(UsageError, match=f"cannot take this model: .*{reason}.*; use zero1"):
+        Fsdp(Ranks(), SyncOptions()).wrap(model)

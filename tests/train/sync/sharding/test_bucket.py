@@ -3,7 +3,7 @@
 A gradient is missing on all ranks, one on some, one lies otherwise in memory, one is sparse.
 """
 
-import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -14,58 +14,59 @@ from tests.train.workers import results_of
 from train.sync.ranks import Ranks
 from train.sync.sharding.bucket import Bucket
 
-FORMS = [(3, 5), (4, 2), (7,), (6, 4), (2,)]
-NEVER = 1  # of them
+NEVER, RARE, SPARSE = 3, 4, 5  # of the values
 
 
-def ones() -> dict[str, Tensor]:
-    torch.manual_seed(0)  # alike on all ranks
-    return {
-        "a number": torch.randn(()),
-        "fewer values than ranks": torch.randn(2),
-        "no value": torch.randn(0, 3),
-        "uneven": torch.randn(5, 3),
-        "even": torch.randn(4, 6),
-        "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-        "transposed": torch.randn(7, 4).t(),
-        "with gaps": torch.randn(6, 8)[:, :5],
-    }
+def values() -> list[Tensor]:
+    """Of parameters in every form in memory; alike on all ranks, which are more than some have."""
+    torch.manual_seed(0)
+    rows = [torch.randn(()), torch.randn(2), torch.randn(0, 3), torch.randn(4, 2), torch.randn(2)]
+    return [
+        *rows,
+        torch.randn(6, 4),
+        torch.randn(5, 3),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(7, 4).t(),
+        torch.randn(6, 8)[:, :5],  # with gaps
+    ]
 
 
 def gradients_of(rank: int) -> list[Tensor | None]:
-    torch.manual_seed(rank)
-    found: list[Tensor | None] = [torch.randn(5, 3).t(), None, torch.randn(7)]
-    return [*found, torch.randn(6, 4).to_sparse(), torch.randn(2) if rank == 0 else None]
-
-
-def dense(gradient: Tensor | None, form: tuple[int, ...]) -> Tensor:
-    return torch.zeros(form) if gradient is None else gradient.to_dense()
+    """In another order of memory than the parameters."""
+    torch.manual_seed(1 + rank)
+    shapes = [one.shape[::-1] for one in values()]
+    found: list[Any] = [torch.randn(one).permute([*range(len(one))][::-1]) for one in shapes]
+    found[NEVER], found[SPARSE] = None, found[SPARSE].to_sparse()
+    found[RARE] = found[RARE] if rank == 0 else None
+    return found
 
 
 def several(ranks: Ranks, group: dist.ProcessGroup) -> None:
     """Parts get the means of their gradients; stepped, they are the whole on every rank again."""
-    bucket = Bucket([nn.Parameter(torch.zeros(form)) for form in FORMS], ranks, group)
-    for param, gradient in zip(bucket.params, gradients_of(ranks.rank), strict=True):
+    bucket = Bucket([nn.Parameter(one) for one in values()], ranks, group)
+    every = [gradients_of(rank) for rank in range(ranks.world_size)]
+    assert sum(len(share.part) for share in bucket.shares) <= -(-230 // ranks.world_size)
+    for share, whole, param in zip(bucket.shares, values(), bucket.params, strict=True):
+        assert torch.equal(share.whole(share.part), whole)
+        assert share.whole(share.part).stride() == param.stride()
+    for param, gradient in zip(bucket.params, every[ranks.rank], strict=True):
         param.grad = gradient
     bucket.reduce()
-    assert bucket.had == [True, False, True, True, ranks.rank == 0]
+    assert bucket.had == [one is not None for one in every[ranks.rank]]
     assert all(param.grad is None for param in bucket.params)
     bucket.wait()
-    bucket.give([at != NEVER for at in range(len(FORMS))])
+    bucket.give([at != NEVER for at in range(len(every[0]))])
     assert bucket.shares[NEVER].part.grad is None
-    every = [gradients_of(rank) for rank in range(ranks.world_size)]
-    means = [
-        torch.stack([dense(own[at], form) for own in every]).mean(0)
-        for at, form in enumerate(FORMS)
-    ]
-    for share, mean in zip(bucket.shares, means, strict=True):
+    stepped = values()
+    for at, share in enumerate(bucket.shares):
         if share.part.grad is not None:
-            torch.testing.assert_close(share.whole(share.part.grad), mean)
+            own = [torch.zeros(share.form.shape) if one[at] is None else one[at] for one in every]
+            stepped[at] = torch.stack([one.to_dense() for one in own]).mean(0)
+            torch.testing.assert_close(share.whole(share.part.grad), stepped[at])
             share.part.data.copy_(share.part.grad)
     bucket.gather()
     bucket.finish()
-    for param, mean in zip(bucket.params, means, strict=True):
-        torch.testing.assert_close(param.detach(), mean)
+    torch.testing.assert_close([param.detach() for param in bucket.params], stepped)
 
 
 def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
@@ -83,23 +84,7 @@ def alone(ranks: Ranks, group: dist.ProcessGroup) -> None:
     assert torch.equal(param[::4, 0], torch.arange(ranks.world_size).float())
 
 
-def cut(ranks: Ranks) -> None:
-    """The parts of all ranks are the parameter, and a step of a part is one of the parameter."""
-    for before, (form, values) in itertools.product((0, 4), ones().items()):
-        copy = torch.empty_strided(values.size(), values.stride()).copy_(values)
-        bucket = Bucket([nn.Parameter(torch.zeros(before)), nn.Parameter(copy)], ranks)
-        share = bucket.shares[-1]
-        most = -(-(before + values.numel()) // ranks.world_size)
-        assert len(share.part) <= most, form
-        whole = share.whole(share.part)
-        assert torch.equal(whole, values) and whole.stride() == share.form.stride(), form
-        share.part.data.add_(1)
-        changed = (bucket.params[1].detach() - values).sum()
-        assert float(changed) == pytest.approx(len(share.part), abs=1e-4), form
-
-
 def work(ranks: Ranks) -> None:
-    cut(ranks)
     group = ranks.own_group(timeout_s=300)
     several(ranks, group)
     alone(ranks, group)

@@ -12,21 +12,14 @@ class Network(nn.Module):
         self.head = nn.Linear(3, 3)
 
 
-def test_each_layer_of_a_list_is_one():
+def test_each_layer_of_a_list_is_one_but_what_others_hold_is_none():
     network = Network()
-    assert repeated_layers(network) == list(network.layers)
-
-
-def test_a_layer_with_a_parameter_of_the_head_is_none():
-    network = Network()
-    network.head.weight = network.layers[1].weight
-    assert repeated_layers(network) == [network.layers[0], network.layers[2]]
-
-
-def test_layers_that_share_a_module_are_none():
-    network = Network()
-    network.layers[2] = network.layers[0]
-    assert repeated_layers(network) == [network.layers[1]]
+    first, second, third = network.layers
+    assert repeated_layers(network) == [first, second, third]
+    network.head.weight = second.weight
+    assert repeated_layers(network) == [first, third]
+    network.layers[2] = first
+    assert repeated_layers(network) == []
 
 
 def test_a_list_within_a_layer_belongs_to_it():
@@ -38,3 +31,4 @@ def test_a_list_of_one_or_of_several_kinds_is_no_repetition():
     alone = nn.ModuleList([nn.Linear(3, 3)])
     mixed = nn.ModuleList([nn.Linear(3, 3), nn.Tanh()])
     assert repeated_layers(nn.Sequential(alone, mixed)) == []
+    assert repeated_layers(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []

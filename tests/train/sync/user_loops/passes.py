@@ -166,15 +166,9 @@ class Skips(nn.Module):
 
 @loop
 def unused_without_saying_so(wrap: Wrap) -> Iterator[Any]:
-    class Half(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.unused = net(), net()
-
-        def forward(self, values: Tensor) -> Tensor:
-            return self.used(values)
-
-    yield from trained(wrap(Half()))
+    inner = net()
+    inner.register_parameter("unused", nn.Parameter(torch.ones(6, dtype=torch.float64)))
+    yield from trained(wrap(inner))
 
 
 @loop
