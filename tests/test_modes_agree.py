@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from configs import plugins
 from configs.plugins import REPOSITORY
 from tests.launch.submit import submit
+from tests.train.workers import records
 
 NAMES = plugins.names("train.sync.modes")
 MODES = [mode for mode in NAMES if plugins.load("train.sync.modes", mode).is_exact]
@@ -27,6 +28,7 @@ def outcome(mode, nodes, logs):
     code, out, err = submit(*run, *FLAGS, timeout_s=300)
     assert code == 0, err
     summary = json.loads((logs / mode / "summary.json").read_text())
+    summary["grad_norms"] = [one["grad_norm"] for one in records(logs / mode, 0, "step")]
     assert summary["world_size"] == nodes
     shown = [line.split()[-1] for line in out.splitlines() if line.startswith("step ")]
     assert [f"{loss:.6f}" for loss in summary["first_losses"]] == shown
@@ -69,6 +71,7 @@ def test_losses_scores_and_the_model_of_the_quickstart_agree(mode, single, logs)
     (want, weights), (found, saved) = single, outcome(mode, 4, logs)
     assert len(found["first_losses"]) == 5
     assert found["first_losses"] == pytest.approx(want["first_losses"], abs=5e-6)  # five decimals
+    assert found["grad_norms"] == pytest.approx(want["grad_norms"], rel=1e-4)
     (scores,), (wanted,) = found["evaluations"], want["evaluations"]
     assert scores == pytest.approx(wanted, rel=1e-4)
     assert saved.keys() == weights.keys()

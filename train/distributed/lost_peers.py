@@ -121,7 +121,7 @@ def explained(
 def blame(
     own: End, ends: Mapping[int, End], hosts: Sequence[str], *, answered: bool, rank_0_lives: bool
 ) -> PeerFailed:
-    """Why `own` had to end, given the known ends; `answers` false means that rank 0 has none.
+    """Why `own` had to end, given the known ends; `answered` false means that rank 0 has none.
 
     If rank 0 is known to live it is not lost: gloo keeps connections open until a process ends, so
     a rank that waits for a failed one may notice it only then.

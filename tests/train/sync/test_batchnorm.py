@@ -14,7 +14,7 @@ from train.batches.plan import MicroBatch
 from train.sync import batchnorm
 from train.sync.ddp.data_parallel import Alone
 
-LIMITS = {"fp64": 1e-9, "fp32": 1e-5}  # tried: 4e-14 and 2e-6
+LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of the gradient
 
 
 @pytest.mark.parametrize("ranks", [3, 2])
