@@ -1,7 +1,6 @@
 """Runs are found, described and ended, also long after the terminal they came from is gone."""
 
 import itertools
-import json
 import os
 import re
 import socket
@@ -14,6 +13,7 @@ import psutil
 from launch.runs import run_record, run_state
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, alive, submit, wait_until
+from tests.written import write
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
 ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
@@ -25,15 +25,9 @@ def jobs(logs, *words: str) -> tuple[int, str, str]:
 
 
 def run_folder(logs, name, job=None, end=None):
-    folder = logs / name
-    folder.mkdir()
-    (folder / "config.yaml").touch()
-    if job is not None:
-        (folder / "job.json").write_text(json.dumps(job))
-    if end is not None:
-        (folder / "exit.json").write_text(json.dumps(end))
-    time.sleep(0.01)
-    return folder
+    time.sleep(0.01)  # the last one is the newest
+    files = {"config.yaml": "", "job.json": job, "exit.json": end}
+    return write(logs / name, {file: it for file, it in files.items() if it is not None})
 
 
 def leader(**more):
@@ -133,12 +127,10 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     for file, kind in itertools.product(files, [*contents, "folder"]):
         run = run_folder(tmp_path, f"{Path(file).stem}-{kind}", leader())
         names.append(run.name)
-        (run / "config.yaml").write_text("\ntask: synthetic\n")
-        for folder in ("agents", "metrics"):
-            (run / folder).mkdir()
-        path = run / file
-        path.unlink(missing_ok=True)
-        path.mkdir() if kind == "folder" else path.write_bytes(contents[kind])
+        write(run, {"config.yaml": "\ntask: synthetic\n", file: contents.get(kind, "")})
+        if kind == "folder":
+            (run / file).unlink()
+            (run / file).mkdir()
     code, out, err = jobs(tmp_path, "list", "-n", "1000")
     assert code == 0 and not err
     assert set(names) <= {line.split()[0] for line in out.splitlines() if line.strip()}

@@ -1,9 +1,10 @@
 """Slurm's commands as scripts, of a cluster whose controller one can silence."""
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.written import executable
 
 SILENCE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 HEAD = f"""#!/bin/sh
@@ -40,12 +41,8 @@ class FakeSlurm:
         self._bin = folder / "bin"
         self._bin.mkdir()
         for name, text in SCRIPTS.items():
-            self.script(name, HEAD.format(folder=folder) + text)
+            executable(self._bin / name, HEAD.format(folder=folder) + text)
         self.is_cluster("here")
-
-    def script(self, name: str, text: str) -> None:
-        (self._bin / name).write_text(text)
-        (self._bin / name).chmod(stat.S_IRWXU)
 
     def is_cluster(self, name: str) -> None:
         (self._folder / "cluster").write_text(name)

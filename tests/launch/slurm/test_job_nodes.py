@@ -24,6 +24,7 @@ from muster.errors import MusterError
 from tests.commands import begin, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import executable, write
 
 # As srun does: a task for each node, which is told its place.
 SRUN = """
@@ -39,19 +40,14 @@ wait
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
     """Two nodes of a job whose srun is a script."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def make(srun: str = SRUN, **more) -> JobNodes:
-        for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
-            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-            (tmp_path / name).chmod(0o755)
+        executable(tmp_path / "srun", f"#!/bin/bash\n{srun}\n")
+        executable(tmp_path / "scontrol", "#!/bin/sh\nexit 1\n")
         return job_nodes(**more)
 
-    yield make
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    return make
 
 
 def job_nodes(counts=(1, 1), env=None, **more) -> JobNodes:
@@ -195,9 +191,8 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
-    text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
-    (tmp_path / "muster").mkdir()
-    (tmp_path / "muster" / "nodes.json").write_text(text)
+    failures = 2 * [{**record, "time_unix_s": time.time()}]
+    write(tmp_path, {"muster/nodes.json": {"failures": failures}})
     for has_started, avoids, least, left in [
         (True, True, 1, ["node0"]),
         (True, True, 2, ["node0", "node1"]),  # without it there are too few
@@ -244,8 +239,7 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
 
 def killed_leader(folder: Path) -> None:
     """The leader that is to be killed: two agents, whose workers sleep."""
-    (folder / "srun").write_text(f"#!/bin/bash\n{SRUN}\n")
-    (folder / "srun").chmod(0o755)
+    executable(folder / "srun", f"#!/bin/bash\n{SRUN}\n")
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     here = job_nodes()
     here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()

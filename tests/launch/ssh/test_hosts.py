@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import string
+from pathlib import Path
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
@@ -12,39 +13,48 @@ from hypothesis import strategies as st
 from launch.spec import NodeSpec
 from launch.ssh.hosts import parse_hosts, read_hosts
 from muster.errors import UsageError
+from tests.written import write
 
 
 def names(*words: str) -> list[str]:
     return [node.name for node in parse_hosts(words, 1, "--hosts")]
 
 
-def refused(*words: str) -> list[str]:
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """The nodes of a file with this text."""
+    monkeypatch.chdir(tmp_path)
+    return lambda text, **choices: read_hosts(
+        write(Path(), {"hosts": text}) / "hosts", 1, **choices
+    )
+
+
+def refused(*words: str | bytes, read=names) -> list[str]:
     with pytest.raises(UsageError) as caught:
-        parse_hosts(words, 1, "--hosts")
+        read(*words)
     return str(caught.value).split("\n")
 
 
-def test_a_line_says_how_to_log_in_and_how_many_workers_start(read):
-    text = """\
+TEXT = """\
 # the cluster
 alice@node0:2222 slots=4 address=10.10.1.1  # rank 0
 
 \tnode1\tslots=gpu
 10.0.0.7
 """
-    assert read(text) == (
-        NodeSpec("node0", 4, "alice", 2222, "10.10.1.1"),
-        NodeSpec("node1", "gpu"),
-        NodeSpec("10.0.0.7", 1),
-    )
+NODES = [NodeSpec("node0", 4, "alice", 2222, "10.10.1.1"), NodeSpec("node1", "gpu")]
 
 
-def test_editors_of_other_systems(read):
-    assert read(b"\xef\xbb\xbfb\r\na\r\n") == (NodeSpec("b", 1), NodeSpec("a", 1))
-
-
-def test_slots_hold_for_each_host_of_a_line(read):
-    assert [node.nproc for node in read("a,n[1-2] slots=3")] == [3, 3, 3]
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        (TEXT, [*NODES, NodeSpec("10.0.0.7", 1)]),
+        (b"\xef\xbb\xbfb\r\na\r\n", [NodeSpec("b", 1), NodeSpec("a", 1)]),  # other editors'
+        ("a,n[1-2] slots=3", [NodeSpec(name, 3) for name in ("a", "n1", "n2")]),
+    ],
+)
+def test_a_line_says_how_to_log_in_and_how_many_workers_start(read, text, nodes):
+    assert read(text) == tuple(nodes)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +83,6 @@ def test_hosts_come_in_the_order_of_writing(text, expected):
 def test_a_user_given_beside_the_hosts_logs_in_where_none_is_named(read):
     assert [node.name for node in read("a\nb@c", user="me")] == ["me@a", "b@c"]
     assert parse_hosts(["a"], 1, "", user="me") == (NodeSpec("a", 1, "me"),)
-
-
-def test_one_flag_takes_a_manifest_too(read):
-    with pytest.raises(UsageError, match="hosts: 'html of type None', not an rspec"):
-        read("\n <html/>")
 
 
 INDEX = st.integers(0, 99)
@@ -174,21 +179,15 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
     ],
 )
-def test_a_wrong_line_is_named_with_what_to_do(problems, text, expected):
-    (problem,) = problems(text)
+def test_a_wrong_line_is_named_with_what_to_do(read, text, expected):
+    (problem,) = refused(text, read=read)
     assert problem.startswith(expected)
     assert ";" in problem
 
 
-@pytest.mark.parametrize("text", ["@all", "a!b", "a&b", "a^b", "n*", "n?", "n%s", "@*", "a=b"])
-def test_no_other_operator_of_node_sets_means_anything(text):
-    (problem,) = refused(text)
-    assert problem.startswith(("--hosts: host ", "--hosts: user "))
-
-
 HOSTILE = ["-oProxyCommand=x", "a;b", "$(id)", "'a'", '"a"', "`id`", "a|b", "a>b", "a\\b", "~", "*"]
 HOSTILE += ["a\nb", "a\x00b", "a\x1bb", "a\u2028b", "a b", "\u0430", "a\ud800", "{a}", "a/b", "-"]
-HOSTILE += ["a#b"]
+HOSTILE += ["a#b", "@all", "a!b", "a&b", "a^b", "n*", "n?", "n%s", "@*", "a=b"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -198,14 +197,12 @@ def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(text):
         assert problem.isprintable()
 
 
-def test_all_problems_are_named_at_once(problems):
-    found = problems("ok\na;b\nn[3-1],u@\nok\n")
+def test_all_problems_are_named_at_once(read):
+    found = refused("ok\na;b\nn[3-1],u@\nok\n", read=read)
     places = [problem.partition(": ")[0] for problem in found]
     assert places == ["hosts:2", "hosts:3", "hosts:4"]
 
-
-def test_of_very_many_problems_the_first_are_told(problems):
-    assert len(problems("a;b\n" * 1000)) == 50
+    assert len(refused("a;b\n" * 1000, read=read)) == 50
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
@@ -219,12 +216,9 @@ def test_a_file_that_cannot_be_read(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_user_beside_the_hosts_is_refused(read):
+def test_a_wrong_user_beside_the_hosts_is_refused_and_no_hosts_at_all(read):
     with pytest.raises(UsageError, match="user '-x': begin with a letter"):
         read("a\nb", user="-x")
-
-
-def test_hosts_of_flags_may_not_be_none_either():
     assert refused() == ["--hosts: no hosts; write them as in user@node[0-3]:22,user@other"]
 
 
