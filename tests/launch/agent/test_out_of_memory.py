@@ -3,6 +3,7 @@
 import pytest
 
 from launch.agent.agent_records import oom_kills
+from tests.written import write
 
 
 @pytest.mark.parametrize(
@@ -14,10 +15,7 @@ from launch.agent.agent_records import oom_kills
     ],
 )
 def test_what_the_own_cgroup_counts(tmp_path, own, file, text):
-    (tmp_path / "own").write_text(own + "\n")
-    path = tmp_path / "cgroup" / file
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    write(tmp_path, {"own": f"{own}\n", f"cgroup/{file}": text})
     assert oom_kills(tmp_path / "cgroup", tmp_path / "own") == 2
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.commands import ended
 from tests.launch.submit import alive, start, submit, wait_until
+from tests.written import executable
 
 # It holds what it inherits open, and is found by the folder on its command line.
 WAITS = "timeout 300 tail -f {folder}/prologue.sh"
@@ -14,18 +15,13 @@ FLAGS = ["--launcher", "local", "--workers", "manual", "--prologue", "prologue.s
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "show.sh").write_text('#!/bin/sh\necho "stage $STAGE" > started\n')
-    (tmp_path / "show.sh").chmod(0o755)
+    executable(tmp_path / "show.sh", '#!/bin/sh\necho "stage $STAGE" > started\n')
     yield tmp_path
     assert wait_until(lambda: alive(tmp_path) == [])
 
 
 def write_prologue(project, *lines):
     (project / "prologue.sh").write_text("\n".join(lines).format(folder=project) + "\n")
-
-
-def waits(project):
-    return alive(project / "prologue.sh")
 
 
 def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(project):
@@ -40,7 +36,7 @@ def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     write_prologue(project, WAITS + " &", WAITS)
     process = start(*FLAGS, "--", "./show.sh", cwd=project)
     with ended(process):
-        assert wait_until(lambda: waits(project))
+        assert wait_until(lambda: alive(project / "prologue.sh"))
         process.send_signal(number)
         process.communicate(timeout=300)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

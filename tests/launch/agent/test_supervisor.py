@@ -11,6 +11,7 @@ import pytest
 
 from launch.nodes.channel import MARK
 from launch.spec import NodeCommand
+from tests.commands import call
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, submit
 
@@ -76,8 +77,8 @@ def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):
 
 
 def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkeypatch):
-    folder = tmp_path / "long" / ("x" * 90)
-    folder.mkdir(parents=True)
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     shows = "import os\nprint(os.environ['MUSTER_INSPECTION'], os.environ['TMPDIR'])\n"
     waits = "while not os.listdir(os.environ['MUSTER_INSPECTION']): pass\n"
@@ -97,14 +98,8 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
     reads, writes = os.pipe()
     os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
     with os.fdopen(writes, "wb"), os.fdopen(reads, "rb") as stdin:  # open until the agent has ended
-        agent = subprocess.run(
-            [sys.executable, "-m", "launch.agent"],
-            cwd=REPOSITORY,
-            stdin=stdin,
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
+        command = [sys.executable, "-m", "launch.agent"]
+        agent = subprocess.run(command, cwd=REPOSITORY, stdin=stdin, capture_output=True)
     assert agent.returncode == 128 + signal.SIGINT, agent.stderr.decode()
 
 
@@ -112,5 +107,4 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     """It is started on every node, and each import delays the run."""
     words = "import sys, launch.agent.supervisor, launch.agent.agent_job; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", words], cwd=REPOSITORY, capture_output=True)
-    assert done.stdout == b"set()\n", done
+    assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,19 +16,18 @@ from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
 from launch.nodes.channel import Channel
+from tests.commands import begin
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 PROGRAM = """
-import ctypes, fcntl, os, sys, threading, time
+import sys, time
 def load_data():
     time.sleep(10_000)
 def spin():
     while True:
         pass
-def held():
-    file = open(sys.argv[2], "w")
-    ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_EX)
+
 def writes():
     while True:
         print("x", flush=True)
@@ -43,27 +43,23 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(local_workers, "DUMP_S", 60.0)
     (tmp_path / "inspection").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
-    env = {**os.environ, "MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
-    started = []
+    env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
+    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    with ExitStack() as stack:
 
-    def start(how):
-        main = str(REPOSITORY / "muster" / "worker" / "worker_main.py")
-        argv = [sys.executable, main, str(tmp_path / "program.py"), how, str(tmp_path / "lock")]
-        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
-        started.append(process)
-        assert process.stdout.readline() == b"begun\n"
-        return process
+        def start(how):
+            process = begin(sys.executable, main, tmp_path / "program.py", how, env=env)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "begun\n"
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        yield start
 
 
-def ask(tmp_path, patience_s=60.0, **request):
+def ask(tmp_path, **request):
     request = request or {"ask": "stacks"}
-    return local_workers.ask(tmp_path / "inspection", [0], patience_s, **request)[0]
+    return local_workers.ask(tmp_path / "inspection", [0], 60.0, **request)[0]
 
 
 def functions(report):
