@@ -1,7 +1,6 @@
 """A user's program runs as ours do: followed, stopped, started again, and its failure explained."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from muster.errors import STOPPED
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until
 from tests.preload import skip_if_quick
+from tests.written import executable
 
 LOCAL = ["--launcher", "local"]
 # No word of Muster in it.
@@ -50,15 +50,15 @@ def only_run(project: Path) -> Path:
     return run_dir
 
 
+def ready_workers(project: Path) -> list[Path]:
+    """Those that have printed something."""
+    found = project.glob("logs/*/workers/*.out")
+    return [path for path in found if path.stat().st_size > 0]
+
+
 def python_for(workers: str) -> str | None:
     """What imports for all workers of a node is a new one, which hands descriptors on."""
     return sys.executable if workers == "preload" else None
-
-
-def jobs(*words: str) -> str:
-    done = call(sys.executable, REPOSITORY / "launch" / "jobs.py", *words, cwd="/")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate"])
@@ -71,7 +71,9 @@ def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
     ranks = sorted(json.loads(path.read_text())["rank"] for path in run_dir.glob("exits/*.json"))
     assert ranks == [0, 1, 2, 3]
-    assert jobs("status", run_dir.name).startswith(f"{run_dir.name}: done")
+    jobs = [sys.executable, REPOSITORY / "launch" / "jobs.py"]
+    done = call(*jobs, "status", run_dir.name, cwd="/")
+    assert done.stdout.startswith(f"{run_dir.name}: done"), done.stderr
     assert alive(project) == []
 
 
@@ -116,9 +118,8 @@ def test_an_exit_code_that_only_its_starter_knows_is_told(project, workers):
     (project / "other.py").write_text(f"{text}\nimport time\ntime.sleep(10000)")
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
-    assert code == 3 and re.fullmatch(r"error: rank 3 on \S+: exit code 3", err.splitlines()[-1]), (
-        err
-    )
+    assert code == 3
+    assert re.fullmatch(r"error: rank 3 on \S+: exit code 3", err.splitlines()[-1]), err
 
 
 UNTOLD = {
@@ -150,8 +151,8 @@ def test_our_own_trainer_starts_where_no_folder_is_on_the_path(tmp_path, monkeyp
 
 
 def test_a_program_without_torch(project):
-    (project / "hello.sh").write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1 $PWD"\n')
-    (project / "hello.sh").chmod(0o755)
+    text = '#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1 $PWD"\n'
+    executable(project / "hello.sh", text)
     flags = [*LOCAL, "--nodes", "3", "--workers", "manual"]
     code, out, err = submit(*flags, "--", "./hello.sh", "a b", cwd=project)
     assert code == 0, err
@@ -177,24 +178,17 @@ sys.exit(75)
 """
 
 
-def printed(folder: Path) -> int:
-    """How many ranks have printed something."""
-    return sum(path.stat().st_size > 0 for path in folder.glob("*.out"))
-
-
 def test_a_program_stops_in_order_and_finds_its_checkpoint_again(project):
     (project / "stops.py").write_text(STOPS)
     flags = [*LOCAL, "--nodes", "2", "--workers", "manual", "--checkpoint-dir", "kept"]
     for attempt in range(2):
         process = start(*flags, "--run-id", f"run{attempt}", "--", "stops.py", cwd=project)
-        folder = project / "logs" / f"run{attempt}" / "workers"
-        output = folder / "rank_00001.out"
-        assert wait_until(lambda folder=folder: printed(folder) == 2)
-        os.kill(process.pid, signal.SIGTERM)
+        assert wait_until(lambda begun=2 * (attempt + 1): len(ready_workers(project)) == begun)
+        process.send_signal(signal.SIGTERM)
         process.communicate(timeout=300)
         assert process.returncode == STOPPED
-        found = int(output.read_text().split()[2])
-        assert (found > 0) == (attempt == 1)
+        output = project / "logs" / f"run{attempt}" / "workers" / "rank_00001.out"
+        assert (int(output.read_text().split()[2]) > 0) == (attempt == 1)
 
 
 def test_output_may_be_closed(project):

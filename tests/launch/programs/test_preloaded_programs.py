@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from muster.errors import STOPPED
-from tests.launch.programs.test_own_programs import DDP, only_run
+from tests.launch.programs.test_own_programs import DDP, only_run, ready_workers
 from tests.launch.submit import alive, start, submit, wait_until, worker
 
 LOCAL = ["--launcher", "local", "--workers", "preload"]
@@ -43,11 +43,6 @@ def begun(project: Path, *flags: str):
     process = start(*LOCAL, *flags, "--preload", "torch", *ENDLESS, cwd=project)
     assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)
     return process
-
-
-def ready_workers(project: Path) -> list[Path]:
-    found = project.glob("logs/*/workers/*.out")
-    return [path for path in found if path.stat().st_size > 100]
 
 
 def agent(project: Path, node: int) -> psutil.Process:
@@ -121,7 +116,7 @@ STOPS = """
 import os, sys, time
 import muster
 muster.stopping()
-print("runs " + 100 * ".", flush=True)
+print("runs", flush=True)
 while not muster.stopping(): time.sleep(0.02)
 sys.exit(75)
 """
@@ -130,7 +125,7 @@ CATCHES = """
 import os, signal, sys, time
 def end(number, frame): open(f"ended_{os.environ['RANK']}", "a").write("once\\n"); sys.exit(0)
 signal.signal(signal.SIGTERM, end)
-print("runs " + 100 * ".", flush=True)
+print("runs", flush=True)
 while True: time.sleep(0.02)
 """
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.submit import submit
+from tests.written import executable, write
 
 LOCAL = ["--launcher", "local"]
 
@@ -17,10 +18,8 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    (project / "elsewhere").mkdir()
-    (project / "elsewhere" / "mine.py").write_text("x = 'found'")
     text = "import mine, os, sys\nprint(mine.x, sys.flags.safe_path, sys.flags.optimize)"
-    (project / "other.py").write_text(text)
+    write(project, {"other.py": text, "elsewhere/mine.py": "x = 'found'"})
     flags = [*LOCAL, "--nodes", "2", "--workers", workers]
     code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
     assert code == 0, err
@@ -37,10 +36,9 @@ def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
     assert code == 0 and "well" in out, err
 
 
-def environment(project: Path, *flags: str, env: dict[str, str] | None = None) -> dict[str, str]:
+def environment(project: Path, *flags: str) -> dict[str, str]:
     """What a worker of a run with these flags has."""
-    (project / "show.sh").write_text("#!/bin/sh\nenv -0\n")
-    (project / "show.sh").chmod(0o755)
+    executable(project / "show.sh", "#!/bin/sh\nenv -0\n")
     one = [*LOCAL, "--workers", "manual", "--overwrite", "--run-id", "env", *flags]
     code, _, err = submit(*one, "--", "./show.sh", cwd=project)
     assert code == 0, err
@@ -89,9 +87,8 @@ def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
 
 
 def test_a_command_stands_in_front_of_every_worker(project):
-    wrapper = project / "stand-in"
-    wrapper.write_text('#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n')
-    wrapper.chmod(0o755)
+    text = '#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n'
+    wrapper = executable(project / "stand-in", text)
     found = environment(project, "--wrap", f"{wrapper} {{run_dir}}")
     assert found["WRAPPED"] == str(project / "logs" / "env")
     assert environment(project, "--wrap", "env STAGE=wrapped")["STAGE"] == "wrapped"
