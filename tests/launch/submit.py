@@ -47,16 +47,9 @@ def alive(folder: Path) -> list[int]:
 
     To look at, never to kill: what is killed must descend from what the test started.
     """
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(bytes(folder) in word for word in words):
-                found.append(int(entry.name))
-    return found
+    every = ((one.pid, one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    own = os.getpid()
+    return [pid for pid, words in every if pid != own and any(str(folder) in it for it in words)]
 
 
 def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:

@@ -84,26 +84,18 @@ def test_by_hand_each_worker_is_told_who_it_is():
         assert command.env["MASTER_ADDR"] == "10.10.1.1" and command.env["MASTER_PORT"] == "29123"
 
 
-@pytest.mark.parametrize("style", ["torchrun", "manual"])
-def test_what_only_node_0_can_know_is_decided_there(style):
-    facts = replace(FACTS, master_port=None)
-    for planned in local().plan(replace(SPEC, workers=style), facts):
-        assert DECIDED in (*planned.argv, *planned.env.values())
-        command = planned.decided(23456)
-        assert "23456" in (*command.argv, *command.env.values())
-        assert DECIDED not in (*command.argv, *command.env.values())
-
-
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
 @pytest.mark.parametrize("port", [None, 29123])
-def test_what_the_program_is_given_stays(style, port):
+def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay(style, port):
     program = replace(SPEC.program, argv=("train.py", DECIDED))
     spec = replace(SPEC, workers=style, program=program)
     nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
     for planned in local().plan(spec, replace(FACTS, nodes=nodes, master_port=port)):
+        assert (DECIDED in (*planned.argv[:-1], *planned.env.values())) == (port is None)
         command = planned.decided(23456)
         assert command.argv[-2:] == program.argv
-        assert str(port or 23456) in (*command.argv, *command.env.values())
+        words = (*command.argv[:-1], *command.env.values())
+        assert str(port or 23456) in words and DECIDED not in words
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():

@@ -14,14 +14,10 @@ import pytest
 from muster.errors import STOPPED
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until, worker
+from tests.written import write
 
 QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
 ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
-
-
-def trains(run_dir: Path, rank: int = 0) -> bool:
-    lines = run_dir / "metrics" / f"rank_{rank:05d}.jsonl"
-    return lines.exists() and lines.stat().st_size > 0
 
 
 def test_four_pretend_nodes_train_together(tmp_path):
@@ -53,14 +49,11 @@ def test_several_workers_per_node_by_the_planned_lines(tmp_path):
     assert summary["world_size"] == 4 and summary["sync"] == "gather_scatter"
 
 
-def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
+def test_hostile_text_arrives_as_text(tmp_path):
     text = "a b'c\"$(touch pwned)`id`;&\\"
     code, out, _ = submit(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path)
     words = shlex.split(out)
     assert code == 0 and f"--data-dir={tmp_path / text}" in words
-    for run_id in ("-x", "a/b", "../up", "a b", "$(id)", "a\nb"):
-        code, out, err = submit(*QUICK, f"--run-id={run_id}", "--dry-run", cwd=tmp_path)
-        assert code == 2 and out == "" and err.startswith("error: --run-id"), run_id
     assert list(tmp_path.iterdir()) == []
 
 
@@ -73,6 +66,11 @@ def test_hostile_text_arrives_as_text_or_is_refused(tmp_path):
         (["--nproc-per-node", "gpu"], "shows no GPU"),
         (["--node", "4"], "--node"),
         (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
+        (
+            ["--split", "1,1", "--nodes", "1:2"],
+            "--split 1,1 has one part for each worker; with --n",
+        ),
+        (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
     ],
 )
 def test_what_is_wrong_is_reported_before_anything_starts(flags, message, tmp_path, monkeypatch):
@@ -83,18 +81,10 @@ def test_what_is_wrong_is_reported_before_anything_starts(flags, message, tmp_pa
     assert out == "" and list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_in_use_or_a_busy_port_is_refused(tmp_path):
-    import socket
-
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+def test_a_run_folder_in_use_is_refused(tmp_path):
+    write(tmp_path, {"mine/thesis.txt": "precious"})
     code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--run-id", "mine")
     assert code == 2 and "is not empty; use --overwrite or another --run-id" in err
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-        code, _, err = submit(*QUICK, "--logs-dir", str(tmp_path), "--master-port", port)
-    assert code == 2 and f"--master-port {port} is in use" in err
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
 
 
@@ -133,7 +123,7 @@ def test_a_worker_that_cannot_start_says_why(tmp_path, monkeypatch):
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])
-    assert wait_until(lambda: trains(tmp_path / "stubborn"))
+    assert wait_until((tmp_path / "stubborn" / "metrics" / "rank_00000.jsonl").exists)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.5)
     assert process.poll() is None
@@ -203,14 +193,6 @@ finally: os._exit(42 if {"torch", "transformers"} & sys.modules.keys() else 0)
 """
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [SUBMIT, "--help"],
-        [SUBMIT, "--nodes", "4", "--dry-run"],
-        ["train/worker.py", "--help"],
-        ["train/run_glue.py", "--help"],
-    ],
-)
-def test_help_and_dry_run_need_no_torch(words):
-    assert call(sys.executable, "-c", PROBE, *words, cwd=REPOSITORY).returncode == 0
+@pytest.mark.parametrize("script", [SUBMIT, "train/worker.py", "train/run_glue.py"])
+def test_help_needs_no_torch(script):
+    assert call(sys.executable, "-c", PROBE, script, "--help", cwd=REPOSITORY).returncode == 0

@@ -143,19 +143,3 @@ def test_our_own_trainer_starts_again_without_torchrun(tmp_path, ours, workers, 
     program = Program.module("train.worker", "--task=synthetic", takes_resume=ours)
     again = restart.next_attempt(LaunchSpec("run", tmp_path, program, workers=workers))
     assert (again.attempt, again.workers) == (1, then)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
-        (["--nodes", "0:2"], "--nodes must be at least 1 (got 0)"),
-        (
-            ["--nodes", "1:2", "--split", "1,2"],
-            "--split 1,2 has one part for each worker; with --nodes",
-        ),
-    ],
-)
-def test_what_cannot_be_elastic_is_refused(tmp_path, flags, message):
-    code, _, err = submit("--launcher", "local", *flags, "--logs-dir", str(tmp_path))
-    assert code == 2 and message in err
