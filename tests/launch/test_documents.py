@@ -13,6 +13,7 @@ from launch.runs.failure import OUT_OF_MEMORY, RULES
 from muster import errors, json_output
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
+from tests.launch.runs.test_restart import recovered
 from tests.launch.submit import REPOSITORY, alive, wait_until
 from tests.launch.test_jobs import JOBS, jobs, leader, run_folder
 from tests.launch.test_submit import ENDLESS
@@ -161,6 +162,8 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert (ended["exit_code"], ended["cause"]) == (0, "done")
     started = [one for one in found if one["kind"] == "started" and one["attempt"] == 1]
     assert sorted(rank for node in started[0]["nodes"] for rank in node["ranks"]) == [0, 1]
+    parts = recovered(err, Path(ended["run_dir"]), "first output")
+    assert parts == ["noticed", "stopped", "agents", "program"]
     assert alive(tmp_path) == []
 
 

@@ -127,7 +127,6 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--"], "no program follows after --"),
         (["--", "none.py"], "none.py: No such file or directory"),
         (["train.py"], "a program of your own follows after --: -- train.py"),
         (["--nodse", "2"], "did you mean --nodes?"),

@@ -153,21 +153,6 @@ def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project)
     assert (code, out.splitlines()[-1]) == (0, "yes 0"), err
 
 
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--wrap", "nice", "--", "train.py"], "--wrap nice starts each by a command"),
-        (["--", "ls"], "ls is another command; use --workers torchrun or manual"),
-        (["--preload", "a b", "--", "train.py"], "--preload 'a b': use names of modules"),
-        (["--workers", "manual", "--preload", "torch", "--", "train.py"], "is for --workers pre"),
-    ],
-)
-def test_what_cannot_be_is_refused(project, words, text):
-    code, out, err = submit(*LOCAL, *words, cwd=project)
-    assert code == 2 and text in err and out == "", err
-    assert not list(project.glob("logs/*"))
-
-
 def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
     flags = ["--nodes", "2", "--task=synthetic", "--max-steps=10", f"--logs-dir={tmp_path}/logs"]
     losses = []

@@ -92,18 +92,3 @@ def test_a_command_stands_in_front_of_every_worker(project):
     found = environment(project, "--wrap", f"{wrapper} {{run_dir}}")
     assert found["WRAPPED"] == str(project / "logs" / "env")
     assert environment(project, "--wrap", "env STAGE=wrapped")["STAGE"] == "wrapped"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--env", "1=2"], "--env '1': use NAME=VALUE, or NAME to pass on"),
-        (["--env", "RANK=2"], "--env RANK: the launcher sets this variable for each worker; leave"),
-        (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: it is not set here"),
-        (["--env-file", "none"], "--env-file none: no such file"),
-        (["--wrap", "x {nothing}"], "--wrap: unknown {nothing}; known: {snapshot}, {run_dir}"),
-    ],
-)
-def test_wrong_settings_of_a_program_are_refused(project, flags, message):
-    code, _, err = submit(*LOCAL, "--workers", "manual", *flags, "--", "train.py", cwd=project)
-    assert code == 2 and message in err

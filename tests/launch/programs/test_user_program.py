@@ -20,23 +20,17 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
             split(argv)
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["train.py"], "train"),
-        (["src/my train.py"], "my-train"),
-        (["-m", "package.module"], "package.module"),
-        (["./hello", "x"], "hello"),
-    ],
-)
-def test_a_run_is_named_by_its_program(words, name):
-    assert user_program.name_of(words) == name
+def test_a_run_is_named_by_its_program():
+    names = {("train.py",): "train", ("src/my train.py",): "my-train", ("./hello", "x"): "hello"}
+    names["-m", "package.module"] = "package.module"
+    assert {words: user_program.name_of(words) for words in names} == names
 
 
 def check(folder: Path, *argv: str) -> None:
     program = CommandLine.of(argv).program(folder)
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
+    program.spec(make=False, snapshot=False)
 
 
 def refusal(folder: Path, *argv: str) -> str:
@@ -45,19 +39,31 @@ def refusal(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
+PRELOAD = ["--workers", "preload"]
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("flags", "words", "message"),
     [
-        (["none.py"], "none.py: No such file or directory; looked in "),
-        (["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
-        (["-m", "none.module"], "-m none.module: no such module"),
-        (["-m"], "-m needs the name of a module: -- -m package.module"),
-        (["nothing"], "nothing: no such program"),
+        ([], ["none.py"], "none.py: No such file or directory; looked in "),
+        ([], ["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
+        ([], ["-m", "none.module"], "-m none.module: no such module"),
+        ([], ["-m"], "-m needs the name of a module: -- -m package.module"),
+        ([], ["nothing"], "nothing: no such program"),
+        (["--env", "1=2"], ["ls"], "--env '1': use NAME=VALUE, or NAME to pass on"),
+        (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
+        (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
+        (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
+        (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {snapshot}, {run_"),
+        ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
+        (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
+        ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
+        (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
     ],
 )
-def test_what_cannot_start_is_refused(tmp_path, words, message):
+def test_what_cannot_start_is_refused(tmp_path, flags, words, message):
     (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
-    assert refusal(tmp_path, "--", *words).startswith(message)
+    assert refusal(tmp_path, *flags, "--", *words).startswith(message)
 
 
 def test_what_can_start_is_not(tmp_path):

@@ -22,14 +22,6 @@ OF_OURS = ["imports", "rendezvous", "model", "checkpoint", "step"]
 SLOW = ["--dropout", "0", "--evaluate", "never", "--checkpoint-every", "20", "--epochs", "15"]
 
 
-KILLED_ONCE = """
-import os, signal
-print("begun", flush=True)
-if os.environ["MUSTER_ATTEMPT"] == "0":
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 def losses(run_dir: Path) -> dict[int, float]:
     """Of all attempts, in order: a step that was done twice counts the second time."""
     found = {}
@@ -74,15 +66,6 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     assert names - {"stacks"} == {
         *("agents", "exit.json", "exits", "metrics", "start.json", "workers")
     }
-
-
-def test_where_the_seconds_went_of_a_program_that_records_nothing(tmp_path):
-    (tmp_path / "killed_once.py").write_text(KILLED_ONCE)
-    flags = ["--launcher", "local", "--max-restarts", "1", "--run-id", "run", "--logs-dir", "."]
-    code, out, err = submit(*flags, "--", "killed_once.py", cwd=tmp_path)
-    assert code == 0, err
-    parts = recovered(out, tmp_path / "run", "first output")
-    assert parts == ["noticed", "stopped", "agents", "program"]
 
 
 def test_a_crash_loop_ends_by_itself(tmp_path):

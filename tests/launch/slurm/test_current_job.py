@@ -44,7 +44,7 @@ def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
     assert found() is None
     assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
-    assert current_job({"PATH": slurm.env["PATH"]}) is None
+    assert current_job({"PATH": os.environ["PATH"]}) is None
     assert len(slurm.calls("squeue")) == 1
 
 

@@ -19,15 +19,15 @@ JOB["started_unix_s"] = 1.0
 DONE_IN_ORDER = {"code": STOPPED, "message": "stopped cleanly after step 7"}
 
 
-def start(slurm, logs: Path, *flags: str, **env: str) -> subprocess.Popen:
+def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
     argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--task", "synthetic"]
     argv += ["--logs-dir", str(logs), "--run-id", "run", *flags]
-    return begin(*argv, env={**slurm.env, **env})
+    return begin(*argv, env=env)
 
 
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
-    code, _, err = finish(start(slurm, tmp_path, "--wait", "--no-preflight"))
+    code, _, err = finish(start(tmp_path, "--wait", "--no-preflight"))
     assert code == 1 and "Slurm forgot job 12" in err
 
 
@@ -76,10 +76,10 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
         run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
     jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
-    done = call(*jobs, "status", "12", env=slurm.env)
+    done = call(*jobs, "status", "12")
     assert done.stdout.startswith("run-b: running (job 12)"), done.stderr
     (tmp_path / "run-c" / "config.yaml").touch()
-    done = call(*jobs, "status", "12", env=slurm.env)
+    done = call(*jobs, "status", "12")
     assert done.returncode == 2 and "'12' fits several runs: run-c, run-b" in done.stderr
 
 
@@ -117,7 +117,7 @@ def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm
     env |= {"SLURM_JWT": "token", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "3"}
     flags = ["--no-preflight", "--partition", "main"]
     slurm.forget()  # job 7 is over, and only its variables are left
-    code, out, err = finish(start(slurm, tmp_path, *flags, **env))
+    code, out, err = finish(start(tmp_path, *flags, **env))
     assert code == 0, out + err
     assert "note: job 7, which this shell was of, is over" in err
     found = {name: slurm.submitted.get(name) for name in env}

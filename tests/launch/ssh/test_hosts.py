@@ -86,11 +86,8 @@ def test_a_user_given_beside_the_hosts_logs_in_where_none_is_named(read):
 
 
 INDEX = st.integers(0, 99)
-RANGES = st.lists(
-    st.builds("{0[0]}-{0[1]}".format, st.tuples(INDEX, INDEX).map(sorted)) | INDEX.map(str),
-    min_size=1,
-    max_size=3,
-)
+RANGE = st.builds("{0[0]}-{0[1]}".format, st.tuples(INDEX, INDEX).map(sorted)) | INDEX.map(str)
+RANGES = st.lists(RANGE, min_size=1, max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), RANGES), min_size=1, max_size=2))
@@ -249,12 +246,8 @@ def test_the_most_nodes_there_may_be():
 
 
 ALPHABET = st.characters() | st.sampled_from("ab01,-[]@:=#. \n\t<;$")
-ALMOST = st.lists(
-    st.sampled_from(
-        ["n[1-2]", "a", "u@", ":22", ",", " slots=", "address=10.0.0.1", "\n", "-", "["]
-    )
-    | st.text(ALPHABET, max_size=3)
-).map("".join)
+PARTS = ["n[1-2]", "a", "u@", ":22", ",", " slots=", "address=10.0.0.1", "\n", "-", "["]
+ALMOST = st.lists(st.sampled_from(PARTS) | st.text(ALPHABET, max_size=3)).map("".join)
 
 
 def assert_harmless(nodes):

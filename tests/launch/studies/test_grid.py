@@ -1,7 +1,6 @@
 """A grid is the product of its values, and every point has a name of its own for a folder."""
 
 import math
-import subprocess
 import sys
 
 import pytest
@@ -14,15 +13,10 @@ from launch.studies import grid
 from muster.errors import UsageError
 from tests.commands import call
 
-VALUES = st.lists(
-    st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1),
-    min_size=1,
-    max_size=4,
-    unique=True,
-)
-BLOCKS = st.dictionaries(
-    st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True), VALUES, min_size=1, max_size=3
-)
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
+VALUE = st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1)
+VALUES = st.lists(VALUE, min_size=1, max_size=4, unique=True)
+BLOCKS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=3)
 
 
 @given(BLOCKS)
@@ -78,10 +72,8 @@ def test_what_is_no_grid_is_refused_by_name(texts, message):
 
 
 def test_a_script_gets_the_values_of_one_point():
-    def ask(index: str) -> subprocess.CompletedProcess:
-        words = ["-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
-        return call(sys.executable, *words, cwd=REPOSITORY)
-
-    assert ask("1").stdout == "4 1 128\n"
-    assert "array index 4, but the grid has 4 points: --array=0-3" in ask("4").stderr
-    assert ask("4").returncode == 2
+    words, values = [sys.executable, "-m", "launch.studies.grid"], ["workers=1,2", "batch=64,128"]
+    assert call(*words, "1", *values, cwd=REPOSITORY).stdout == "4 1 128\n"
+    done = call(*words, "4", *values, cwd=REPOSITORY)
+    assert "array index 4, but the grid has 4 points: --array=0-3" in done.stderr
+    assert done.returncode == 2
