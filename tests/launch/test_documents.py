@@ -119,7 +119,7 @@ def test_plans_and_checks_are_documents(tmp_path):
     assert {"every pair", "disk"} & {one["check"] for one in found["checks"]}
 
 
-def test_sweeps_and_studies_tell_of_each_run(tmp_path):
+def test_a_sweep_tells_of_each_run_as_a_study_does(tmp_path):
     skip_if_quick()
     (tmp_path / "t.py").write_text("import sys; print('a line'); sys.exit(int(sys.argv[-1]))\n")
     words = ["--over", "code=0,7", *LOCAL, "--json", "--", "t.py"]
@@ -130,13 +130,6 @@ def test_sweeps_and_studies_tell_of_each_run(tmp_path):
     assert states == [("0", "running"), ("0", "done"), ("7", "running"), ("7", "failed")]
     assert [one["state"] for one in found[-1]["cells"]] == ["done", "failed"]
     assert Path(found[-1]["folder"], "sweep.json").exists() and "1 of 2" in err
-    study = "{base: {task: synthetic, resume: missing}, grid: [{sync: single}]}\n"
-    (tmp_path / "one.yaml").write_text(study)
-    words = [tmp_path / "one.yaml", "--output", tmp_path / "out", "--json"]
-    code, found, err = muster("study", *words, python=interpreter())
-    assert code == found[-1]["exit_code"] == 1, err
-    assert kinds(found) == ["cell", "cell", "cells"] and found[1]["state"] == "failed"
-    assert "missing" in found[1]["message"] and "missing" in err
 
 
 def test_a_node_that_fails_a_check_is_in_the_document(tmp_path):

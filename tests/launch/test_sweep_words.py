@@ -29,7 +29,6 @@ def refused(project: Path, *words: str) -> str:
         (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
         (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
         (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
-        (["--over", "lr=1", "--", "-m", "tain"], "-m tain: no such module"),
         (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
         (["--over", "lrr=1,2"], "--over lrr: the trainer that comes with Muster has no such"),
         (["--over", "sync=dpd"], "sync-dpd: --sync: unknown 'dpd'"),

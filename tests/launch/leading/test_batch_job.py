@@ -51,9 +51,7 @@ def test_a_job_is_not_requeued_for_ever(tmp_path):
         (["--launcher", "local"], "--launcher is not for a script"),
         (["--hosts", "node0"], "--hosts is not for a script"),
         (["--remote-dir", "/x"], "--remote-dir is not for a script"),
-        (["--prologue", __file__], "--prologue is for a program of your own"),
         (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
-        (["--"], "no program follows after --"),
     ],
 )
 def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):

@@ -147,7 +147,6 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ("a@b@c", "hosts:1: user 'a@b': begin "),
         ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),
         ("a:", "hosts:1: port '' is not a number from 1 to 65535; write host:22"),
-        ("a:70000", "hosts:1: port '70000' is not "),
         ("a:[65535-65536]", "hosts:1: port '65536' is not "),
         ("h:1:2", "hosts:1: 'h:1:2' is not an IP address; "),
         ("n[3-1]", "hosts:1: bad range '3-1' in 'n[3-1]'; write ranges as in node[0-3] or "),
@@ -157,6 +156,8 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
         ("n[[1-2]]", "hosts:1: brackets do not match in 'n[[1-2]]'; write ranges as in node[0-3]"),
         ("n1-2]", "hosts:1: brackets do not match in "),
         ("-l@h", "hosts:1: user '-l': begin "),
+        ("-oProxyCommand=x", "hosts:1: host '-oProxyCommand=x': begin "),
+        ("@all", "hosts:1: user '': begin "),
         ("fe80::1%eth0", "hosts:1: 'fe80::1%eth0' is not an IP address; "),
         ("4", "hosts:1: '4' is not an IP address; "),
         ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
@@ -180,18 +181,6 @@ def test_a_wrong_line_is_named_with_what_to_do(read, text, expected):
     (problem,) = refused(text, read=read)
     assert problem.startswith(expected)
     assert ";" in problem
-
-
-HOSTILE = ["-oProxyCommand=x", "a;b", "$(id)", "'a'", '"a"', "`id`", "a|b", "a>b", "a\\b", "~", "*"]
-HOSTILE += ["a\nb", "a\x00b", "a\x1bb", "a\u2028b", "a b", "\u0430", "a\ud800", "{a}", "a/b", "-"]
-HOSTILE += ["a#b", "@all", "a!b", "a&b", "a^b", "n*", "n?", "n%s", "@*", "a=b"]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_a_shell_or_ssh_could_take_for_something_else_is_refused(text):
-    for word in (text, f"{text}@h", f"u@{text}", f"h:{text}", f"h,{text}"):
-        (problem,) = refused(word)
-        assert problem.isprintable()
 
 
 def test_all_problems_are_named_at_once(read):
@@ -245,7 +234,8 @@ def test_the_most_nodes_there_may_be():
     assert refused("n[1-4095],m,o") == ["--hosts: more than 4096 nodes; give fewer"]
 
 
-ALPHABET = st.characters() | st.sampled_from("ab01,-[]@:=#. \n\t<;$")
+# Some of what a shell, ssh or ClusterShell's node sets could take for something else is among it.
+ALPHABET = st.characters() | st.sampled_from("ab01,-[]@:=#. \n\t<;$'\"`|>\\~*{}/!&^?%\0\u2028")
 PARTS = ["n[1-2]", "a", "u@", ":22", ",", " slots=", "address=10.0.0.1", "\n", "-", "["]
 ALMOST = st.lists(st.sampled_from(PARTS) | st.text(ALPHABET, max_size=3)).map("".join)
 

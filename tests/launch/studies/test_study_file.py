@@ -1,5 +1,6 @@
 """A study's file becomes cells, each the command line of one run."""
 
+import itertools
 import json
 import re
 
@@ -98,19 +99,19 @@ def test_what_is_shipped_can_be_run(path):
 def test_bscs_own_grid_is_whole():
     """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
     study = study_file.read(REPOSITORY / "configs" / "studies" / "bsc_cluster.yaml")
-    seen: dict[str, set[tuple[int, int | None, str]]] = {}
+    found = set()
     for cell in study.cells:
         train, launch = cell.parsed.train, cell.parsed.launch
         workers = int(launch.nodes) * int(launch.nproc_per_node)
         size = train.eval_batch_size if train.epochs == 0 else train.local_batch_size
-        seen.setdefault(cell.name, set()).add((workers, size, train.precision))
+        found.add((cell.name, workers, size, train.precision))
         assert not train.length_balance
     devices, sizes = (1, 2, 4, 8, 16), [2**power for power in range(7, 13)]
-    emotion = [(n, 256, "fp16") for n in devices] + [(n, 128, "fp16") for n in (8, 16)]
-    assert seen["Emotion"] == set(emotion)
-    kinds = ("fp32", "fp16", "bf16")
-    assert seen["Training"] == {(n, s, k) for n in devices for s in (64, 128, 256) for k in kinds}
-    assert seen["Evaluation"] == {(n, size, "fp16") for n in devices for size in sizes}
+    expected = itertools.product(["Training"], devices, (64, 128, 256), ("fp32", "fp16", "bf16"))
+    evaluation = itertools.product(["Evaluation"], devices, sizes, ["fp16"])
+    emotion = [("Emotion", n, 256, "fp16") for n in devices]
+    emotion += [("Emotion", n, 128, "fp16") for n in (8, 16)]
+    assert found == {*expected, *evaluation, *emotion}
 
 
 def test_texts_of_ones_own_are_kept_for_the_report(tmp_path, read):
