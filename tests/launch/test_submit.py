@@ -57,22 +57,22 @@ def test_hostile_text_arrives_as_text(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
-        (["--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
-        (["--launcher", "pigeon"], "known: auto, local"),
-        (["--nproc-per-node", "gpu"], "shows no GPU"),
-        (["--node", "4"], "--node"),
-        (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
-        (
-            ["--split", "1,1", "--nodes", "1:2"],
-            "--split 1,1 has one part for each worker; with --n",
-        ),
-        (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
-    ],
-)
+WRONG = [
+    (["--nodes", "0", "--lr", "-1"], "--nodes must be at least 1 (got 0)"),
+    (["--sync", "single", "--nodes", "4"], "use --sync ddp or --nodes 1"),
+    (["--launcher", "pigeon"], "known: auto, local"),
+    (["--nproc-per-node", "gpu"], "shows no GPU"),
+    (["--node", "4"], "--node"),
+    (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
+    (
+        ["--split", "1,1", "--nodes", "1:2"],
+        "--split 1,1 has one part for each worker; with --n",
+    ),
+    (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), WRONG)
 def test_what_is_wrong_is_reported_before_anything_starts(flags, message, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, out, err = submit("--task", "synthetic", *flags, "--logs-dir", str(tmp_path))

@@ -25,15 +25,15 @@ REST = "Gbit/s; others carry 9.40"
 LINK = "; all slow pairs are with node2: look at its link"
 
 
-@pytest.mark.parametrize(
-    ("slow", "sentence"),
-    [
-        ({(3, 1): 0.94}, f"slow: node1-node3 0.940 {REST}"),  # the same pair
-        (OF_NODE_2, f"slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 {REST}{LINK}"),
-        ({(0, 1): 0.5, (2, 3): 0.3}, f"slow: node2-node3 0.300, node0-node1 0.500 {REST}"),
-        ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
-    ],
-)
+SLOW = [
+    ({(3, 1): 0.94}, f"slow: node1-node3 0.940 {REST}"),  # the same pair
+    (OF_NODE_2, f"slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 {REST}{LINK}"),
+    ({(0, 1): 0.5, (2, 3): 0.3}, f"slow: node2-node3 0.300, node0-node1 0.500 {REST}"),
+    ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
+]
+
+
+@pytest.mark.parametrize(("slow", "sentence"), SLOW)
 def test_pairs_that_are_slow_are_named_and_what_they_share(slow, sentence):
     assert bandwidth.verdict(measured(slow=slow), NAMES)[0] == sentence
 

@@ -65,18 +65,18 @@ FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
 NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
 
-@pytest.mark.parametrize(
-    ("check", "verdict", "spoilt", "words"),
-    [
-        ("python", "FAIL", {"versions": None}, "node1: no environment at /home"),
-        ("python", "FAIL", {"versions": {**VERSIONS, "torch": None}}, "has no torch"),
-        ("python", "FAIL", {"versions": {**VERSIONS, "torch": "2.1"}}, "node1: python 3.11.7, tor"),
-        ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
-        ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
-        ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
-        ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
-    ],
-)
+SPOILT = [
+    ("python", "FAIL", {"versions": None}, "node1: no environment at /home"),
+    ("python", "FAIL", {"versions": {**VERSIONS, "torch": None}}, "has no torch"),
+    ("python", "FAIL", {"versions": {**VERSIONS, "torch": "2.1"}}, "node1: python 3.11.7, tor"),
+    ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
+    ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
+    ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
+    ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
+]
+
+
+@pytest.mark.parametrize(("check", "verdict", "spoilt", "words"), SPOILT)
 def test_one_spoilt_node_spoils_one_row_which_names_it(check, verdict, spoilt, words):
     rows = examination(findings(nodes={1: spoilt}))
     (row,) = [row for row in rows if row.verdict != "ok"]

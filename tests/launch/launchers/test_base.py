@@ -10,16 +10,15 @@ from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import executable
 
+ANSWERS = [
+    ("echo main", "slurm"),
+    ("sleep 3; echo main", "slurm"),  # a busy controller
+    ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
+    ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
+]
 
-@pytest.mark.parametrize(
-    ("sinfo", "launcher"),
-    [
-        ("echo main", "slurm"),
-        ("sleep 3; echo main", "slurm"),  # a busy controller
-        ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
-        ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
-    ],
-)
+
+@pytest.mark.parametrize(("sinfo", "launcher"), ANSWERS)
 def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
     sinfo, launcher, tmp_path, monkeypatch
 ):

@@ -42,18 +42,18 @@ def test_a_job_is_not_requeued_for_ever(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--dry-run"], "--dry-run is not for a script that is in its job already"),
-        (["--detach"], "--detach is not for a script"),
-        (["--partition", "gpu"], "options of sbatch stand before the script"),
-        (["--launcher", "local"], "--launcher is not for a script"),
-        (["--hosts", "node0"], "--hosts is not for a script"),
-        (["--remote-dir", "/x"], "--remote-dir is not for a script"),
-        (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
-    ],
-)
+REFUSED = [
+    (["--dry-run"], "--dry-run is not for a script that is in its job already"),
+    (["--detach"], "--detach is not for a script"),
+    (["--partition", "gpu"], "options of sbatch stand before the script"),
+    (["--launcher", "local"], "--launcher is not for a script"),
+    (["--hosts", "node0"], "--hosts is not for a script"),
+    (["--remote-dir", "/x"], "--remote-dir is not for a script"),
+    (["--lr", "1e-3", "--", "true"], "--lr is a setting of the trainer"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED)
 def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):
     code, out, err = begin(tmp_path, *flags)
     assert (code, out) == (2, "") and message in err

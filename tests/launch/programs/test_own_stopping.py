@@ -32,15 +32,18 @@ def ready(folder: Path) -> int:
     return sum("ready" in path.read_text() for path in outputs)
 
 
+ENDS = [
+    ([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True),
+    ([str(SAVE_S)], ["--workers", "manual"], signal.SIGTERM, True),
+    ([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False),
+    ([ENDLESS, "--deaf"], [*LONG_GRACE, "--workers", "manual"], signal.SIGTERM, False),
+    ([ENDLESS], LONG_GRACE, signal.SIGKILL, False),
+]
+
+
 @pytest.mark.parametrize(
     ("words", "more", "number", "is_saved"),
-    [
-        ([str(SAVE_S)], ["--workers", "torchrun"], signal.SIGTERM, True),
-        ([str(SAVE_S)], ["--workers", "manual"], signal.SIGTERM, True),
-        ([ENDLESS], ["--stop-grace-s", "1"], signal.SIGINT, False),
-        ([ENDLESS, "--deaf"], [*LONG_GRACE, "--workers", "manual"], signal.SIGTERM, False),
-        ([ENDLESS], LONG_GRACE, signal.SIGKILL, False),
-    ],
+    ENDS,
     ids=["its grace", "by hand", "no more than that", "deaf: at once", "a failure leaves none"],
 )
 def test_what_catches_sigterm_has_its_grace_and_no_more(tmp_path, words, more, number, is_saved):

@@ -42,25 +42,25 @@ def refusal(folder: Path, *argv: str) -> str:
 PRELOAD = ["--workers", "preload"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "words", "message"),
-    [
-        ([], ["none.py"], "none.py: No such file or directory; looked in "),
-        ([], ["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
-        ([], ["-m", "none.module"], "-m none.module: no such module"),
-        ([], ["-m"], "-m needs the name of a module: -- -m package.module"),
-        ([], ["nothing"], "nothing: no such program"),
-        (["--env", "1=2"], ["ls"], "--env '1': use NAME=VALUE, or NAME to pass on"),
-        (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
-        (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
-        (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
-        (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {snapshot}, {run_"),
-        ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
-        (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
-        ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
-        (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
-    ],
-)
+REFUSED = [
+    ([], ["none.py"], "none.py: No such file or directory; looked in "),
+    ([], ["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
+    ([], ["-m", "none.module"], "-m none.module: no such module"),
+    ([], ["-m"], "-m needs the name of a module: -- -m package.module"),
+    ([], ["nothing"], "nothing: no such program"),
+    (["--env", "1=2"], ["ls"], "--env '1': use NAME=VALUE, or NAME to pass on"),
+    (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
+    (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
+    (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
+    (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {snapshot}, {run_"),
+    ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
+    (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
+    ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
+    (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words", "message"), REFUSED)
 def test_what_cannot_start_is_refused(tmp_path, flags, words, message):
     (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
     assert refusal(tmp_path, *flags, "--", *words).startswith(message)

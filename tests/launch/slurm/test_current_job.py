@@ -57,23 +57,23 @@ def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
         found()
 
 
-@pytest.mark.parametrize(
-    ("launch", "slurm", "problems"),
-    [
-        ({"nodes": Nodes(4)}, {"wait": True}, []),
-        ({"nproc_per_node": "2,1"}, {}, []),
-        (
-            {"nodes": Nodes(5)},
-            {},
-            [f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"],
-        ),
-        (
-            {},
-            {"partition": "gpu", "time": "30", "slurm": "mail-type=END"},
-            [f"--partition, --time, --slurm are {NEW} job 12, which has its own; {INSTEAD}"],
-        ),
-    ],
-)
+ASKED = [
+    ({"nodes": Nodes(4)}, {"wait": True}, []),
+    ({"nproc_per_node": "2,1"}, {}, []),
+    (
+        {"nodes": Nodes(5)},
+        {},
+        [f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"],
+    ),
+    (
+        {},
+        {"partition": "gpu", "time": "30", "slurm": "mail-type=END"},
+        [f"--partition, --time, --slurm are {NEW} job 12, which has its own; {INSTEAD}"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
 def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
     assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
 

@@ -120,14 +120,14 @@ echo "error: node1 has no address"
 NO_STEP = "Unable to create step for job 12: Invalid partition"
 
 
-@pytest.mark.parametrize(
-    ("srun", "message"),
-    [
-        (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
-        ("exit 3", "^srun ended with exit code 3; see "),
-        (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
-    ],
-)
+BROKEN_STEPS = [
+    (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
+    ("exit 3", "^srun ended with exit code 3; see "),
+    (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
+]
+
+
+@pytest.mark.parametrize(("srun", "message"), BROKEN_STEPS)
 def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, message):
     before = len(below())
     started = nodes(srun)
@@ -206,17 +206,17 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
 
 
-@pytest.mark.parametrize(
-    ("links", "address"),
-    [
-        # peer and own of each connection: the leader is on the first node, and elsewhere
-        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
-        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
-         "10.0.0.1"),
-        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
-        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
-    ],
-)  # fmt: skip
+LINKS = [
+    # peer and own of each connection: the leader is on the first node, and elsewhere
+    ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+    ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+     "10.0.0.1"),
+    ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+    ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("links", "address"), LINKS)
 def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
     came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
     assert _met_at(came) == address

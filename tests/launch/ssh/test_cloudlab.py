@@ -68,14 +68,17 @@ VIRTUAL = [node(f"n{k}", login("alice", "pc9.example", f"3075{k}")) for k in (4,
 DISK = '<node client_id="d"><sliver_type name="emulab-blockstore"/></node>'
 
 
+DOCUMENTS = [
+    (map(plain, (3, 0, 2, 1)), [FOUR[k] for k in (3, 0, 2, 1)]),
+    ([node("n", login("alice", "ms0.example", prefix="emulab:"))], FOUR[:1]),
+    (VIRTUAL, ["alice@pc9.example:30754", "alice@pc9.example:30755"]),
+    ([plain(0), DISK, plain(1)], FOUR[:2]),
+]
+
+
 @pytest.mark.parametrize(
     ("nodes", "expected"),
-    [
-        (map(plain, (3, 0, 2, 1)), [FOUR[k] for k in (3, 0, 2, 1)]),
-        ([node("n", login("alice", "ms0.example", prefix="emulab:"))], FOUR[:1]),
-        (VIRTUAL, ["alice@pc9.example:30754", "alice@pc9.example:30755"]),
-        ([plain(0), DISK, plain(1)], FOUR[:2]),
-    ],
+    DOCUMENTS,
     ids=["in the order of the document", "a prefix", "ports of one host", "a disk is no node"],
 )
 def test_nodes_are_those_of_the_document(nodes, expected):
@@ -121,25 +124,25 @@ def test_a_user_must_be_a_member_on_every_node():
 # what is refused
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<rspec>\n<node></rspec>", "file.xml: not XML: mismatched tag: line 2, column 8; give"),
-        ("", "file.xml: not XML: no element found: "),
-        ("<a>\x00</a>", "file.xml: not XML: "),
-        ("<a>\ud800</b>", "file.xml: not XML: "),
-        ("<a>&x;</a>", "file.xml: not XML: undefined entity"),
-        ("<a xmlns='x'/>", "file.xml: 'a of type None', not an rspec of type manifest; "),
-        (manifest(plain(0), type="advertisement"), "file.xml: 'rspec of type advertisement', not"),
-        ("<rspec/>", "file.xml: 'rspec of type None', not "),
-        (manifest(), "file.xml: no nodes; give the manifest of a running experiment"),
-        (manifest("<node client_id='a'/>"), "file.xml: node 'a': nobody can log in there; "),
-        (manifest(plain(0), plain(0)), f"file.xml: node 'node0': node {FOUR[0]} was given before"),
-        (manifest(node("a", login("u", "-oProxyCommand=x"))), "file.xml: node 'a': host '-oProxy"),
-        (manifest(node("a", login("$(id)", "h"))), "file.xml: node 'a': user '$(id)': begin "),
-        (manifest(node("a", login("u", "h", "2;"))), "file.xml: node 'a': port '2;' is not a "),
-    ],
-)
+WRONG = [
+    ("<rspec>\n<node></rspec>", "file.xml: not XML: mismatched tag: line 2, column 8; give"),
+    ("", "file.xml: not XML: no element found: "),
+    ("<a>\x00</a>", "file.xml: not XML: "),
+    ("<a>\ud800</b>", "file.xml: not XML: "),
+    ("<a>&x;</a>", "file.xml: not XML: undefined entity"),
+    ("<a xmlns='x'/>", "file.xml: 'a of type None', not an rspec of type manifest; "),
+    (manifest(plain(0), type="advertisement"), "file.xml: 'rspec of type advertisement', not"),
+    ("<rspec/>", "file.xml: 'rspec of type None', not "),
+    (manifest(), "file.xml: no nodes; give the manifest of a running experiment"),
+    (manifest("<node client_id='a'/>"), "file.xml: node 'a': nobody can log in there; "),
+    (manifest(plain(0), plain(0)), f"file.xml: node 'node0': node {FOUR[0]} was given before"),
+    (manifest(node("a", login("u", "-oProxyCommand=x"))), "file.xml: node 'a': host '-oProxy"),
+    (manifest(node("a", login("$(id)", "h"))), "file.xml: node 'a': user '$(id)': begin "),
+    (manifest(node("a", login("u", "h", "2;"))), "file.xml: node 'a': port '2;' is not a "),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG)
 def test_a_wrong_manifest_is_refused(text, expected):
     found = refused(text)
     assert found[0].startswith(expected)

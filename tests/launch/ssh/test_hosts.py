@@ -45,36 +45,36 @@ alice@node0:2222 slots=4 address=10.10.1.1  # rank 0
 NODES = [NodeSpec("node0", 4, "alice", 2222, "10.10.1.1"), NodeSpec("node1", "gpu")]
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        (TEXT, [*NODES, NodeSpec("10.0.0.7", 1)]),
-        (b"\xef\xbb\xbfb\r\na\r\n", [NodeSpec("b", 1), NodeSpec("a", 1)]),  # other editors'
-        ("a,n[1-2] slots=3", [NodeSpec(name, 3) for name in ("a", "n1", "n2")]),
-    ],
-)
+FILES = [
+    (TEXT, [*NODES, NodeSpec("10.0.0.7", 1)]),
+    (b"\xef\xbb\xbfb\r\na\r\n", [NodeSpec("b", 1), NodeSpec("a", 1)]),  # other editors'
+    ("a,n[1-2] slots=3", [NodeSpec(name, 3) for name in ("a", "n1", "n2")]),
+]
+
+
+@pytest.mark.parametrize(("text", "nodes"), FILES)
 def test_a_line_says_how_to_log_in_and_how_many_workers_start(read, text, nodes):
     assert read(text) == tuple(nodes)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("b,a", "b a"),
-        ("node[0-3]", "node0 node1 node2 node3"),
-        ("n[08-10]", "n08 n09 n10"),
-        ("n[3,1-2]", "n3 n1 n2"),
-        ("n[0-6/3]x", "n0x n3x n6x"),
-        ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
-        ("n[2,1],a,u.v+w@b-c.d_e:2222", "n2 n1 a u.v+w@b-c.d_e:2222"),
-        ("cs744@h:[60000-60001]", "cs744@h:60000 cs744@h:60001"),
-        ("h[1-2]:[8-9]", "h1:8 h1:9 h2:8 h2:9"),
-        ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
-        ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
-        ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
-        ("fd00::[1-2]", "fd00::1 fd00::2"),
-    ],
-)
+ORDERED = [
+    ("b,a", "b a"),
+    ("node[0-3]", "node0 node1 node2 node3"),
+    ("n[08-10]", "n08 n09 n10"),
+    ("n[3,1-2]", "n3 n1 n2"),
+    ("n[0-6/3]x", "n0x n3x n6x"),
+    ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
+    ("n[2,1],a,u.v+w@b-c.d_e:2222", "n2 n1 a u.v+w@b-c.d_e:2222"),
+    ("cs744@h:[60000-60001]", "cs744@h:60000 cs744@h:60001"),
+    ("h[1-2]:[8-9]", "h1:8 h1:9 h2:8 h2:9"),
+    ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
+    ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
+    ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
+    ("fd00::[1-2]", "fd00::1 fd00::2"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), ORDERED)
 def test_hosts_come_in_the_order_of_writing(text, expected):
     assert names(text) == expected.split()
     assert names(*re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)) == expected.split()
@@ -136,47 +136,47 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
 # what is refused
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "hosts: no hosts; write lines as in user@node[0-3]:22 slots=4"),
-        ("# nothing\n \n", "hosts: no hosts; "),
-        ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
-        (b"a\nb\xff", "'hosts': not a text in UTF-8; give a file that can be read"),
-        ("user@", "hosts:1: host '': begin with "),
-        ("a@b@c", "hosts:1: user 'a@b': begin "),
-        ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),
-        ("a:", "hosts:1: port '' is not a number from 1 to 65535; write host:22"),
-        ("a:[65535-65536]", "hosts:1: port '65536' is not "),
-        ("h:1:2", "hosts:1: 'h:1:2' is not an IP address; "),
-        ("n[3-1]", "hosts:1: bad range '3-1' in 'n[3-1]'; write ranges as in node[0-3] or "),
-        ("n[1-3/0]", "hosts:1: bad range '1-3/0' in "),
-        ("n[1-02]", "hosts:1: bad range '1-02' in "),
-        ("n[٣]", "hosts:1: bad range '٣' in "),
-        ("n[[1-2]]", "hosts:1: brackets do not match in 'n[[1-2]]'; write ranges as in node[0-3]"),
-        ("n1-2]", "hosts:1: brackets do not match in "),
-        ("-l@h", "hosts:1: user '-l': begin "),
-        ("-oProxyCommand=x", "hosts:1: host '-oProxyCommand=x': begin "),
-        ("@all", "hosts:1: user '': begin "),
-        ("fe80::1%eth0", "hosts:1: 'fe80::1%eth0' is not an IP address; "),
-        ("4", "hosts:1: '4' is not an IP address; "),
-        ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
-        ("a" * 500, "hosts:1: 'aaaa"),
-        ("a color=red", "hosts:1: 'color=red' is no option, as address and slots are; "),
-        ("a slots=0", "hosts:1: slots is '0'; give a number from 1 to 9999, or gpu"),
-        ("a slots=10000", "hosts:1: slots is '10000'; "),
-        ("a\nb\na", "hosts:3: node a was given before, at hosts:1; give it once"),
-        ("u@a:22\nu@A:22", "hosts:2: node u@A:22 was given before, at hosts:1; "),
-        (
-            "a address=10.0.0.1\nb address=10.0.0.1",
-            "hosts:2: address 10.0.0.1 was given before, at hosts:1; give it once",
-        ),
-        ("n[1-2] address=10.0.0.1", "hosts:1: one address, but 'n[1-2]' is several nodes; "),
-        ("a address=", "hosts:1: '' is not an IP address; write e.g. 10.10.1.1"),
-        ("a address=fe80::1", "hosts:1: other nodes cannot reach fe80::1; "),
-        ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
-    ],
-)
+WRONG = [
+    ("", "hosts: no hosts; write lines as in user@node[0-3]:22 slots=4"),
+    ("# nothing\n \n", "hosts: no hosts; "),
+    ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
+    (b"a\nb\xff", "'hosts': not a text in UTF-8; give a file that can be read"),
+    ("user@", "hosts:1: host '': begin with "),
+    ("a@b@c", "hosts:1: user 'a@b': begin "),
+    ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),
+    ("a:", "hosts:1: port '' is not a number from 1 to 65535; write host:22"),
+    ("a:[65535-65536]", "hosts:1: port '65536' is not "),
+    ("h:1:2", "hosts:1: 'h:1:2' is not an IP address; "),
+    ("n[3-1]", "hosts:1: bad range '3-1' in 'n[3-1]'; write ranges as in node[0-3] or "),
+    ("n[1-3/0]", "hosts:1: bad range '1-3/0' in "),
+    ("n[1-02]", "hosts:1: bad range '1-02' in "),
+    ("n[٣]", "hosts:1: bad range '٣' in "),
+    ("n[[1-2]]", "hosts:1: brackets do not match in 'n[[1-2]]'; write ranges as in node[0-3]"),
+    ("n1-2]", "hosts:1: brackets do not match in "),
+    ("-l@h", "hosts:1: user '-l': begin "),
+    ("-oProxyCommand=x", "hosts:1: host '-oProxyCommand=x': begin "),
+    ("@all", "hosts:1: user '': begin "),
+    ("fe80::1%eth0", "hosts:1: 'fe80::1%eth0' is not an IP address; "),
+    ("4", "hosts:1: '4' is not an IP address; "),
+    ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
+    ("a" * 500, "hosts:1: 'aaaa"),
+    ("a color=red", "hosts:1: 'color=red' is no option, as address and slots are; "),
+    ("a slots=0", "hosts:1: slots is '0'; give a number from 1 to 9999, or gpu"),
+    ("a slots=10000", "hosts:1: slots is '10000'; "),
+    ("a\nb\na", "hosts:3: node a was given before, at hosts:1; give it once"),
+    ("u@a:22\nu@A:22", "hosts:2: node u@A:22 was given before, at hosts:1; "),
+    (
+        "a address=10.0.0.1\nb address=10.0.0.1",
+        "hosts:2: address 10.0.0.1 was given before, at hosts:1; give it once",
+    ),
+    ("n[1-2] address=10.0.0.1", "hosts:1: one address, but 'n[1-2]' is several nodes; "),
+    ("a address=", "hosts:1: '' is not an IP address; write e.g. 10.10.1.1"),
+    ("a address=fe80::1", "hosts:1: other nodes cannot reach fe80::1; "),
+    ("a address=127.0.0.1", "hosts:1: other nodes cannot reach 127.0.0.1; give the node's own"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG)
 def test_a_wrong_line_is_named_with_what_to_do(read, text, expected):
     (problem,) = refused(text, read=read)
     assert problem.startswith(expected)
@@ -208,21 +208,20 @@ def test_a_wrong_user_beside_the_hosts_is_refused_and_no_hosts_at_all(read):
     assert refused() == ["--hosts: no hosts; write them as in user@node[0-3]:22,user@other"]
 
 
+MUCH = [
+    "n[1-99999999]",
+    "n[1-4096]:[1-4096]",
+    "n" + "[0-99]" * 40,
+    "n" + "[0-999999999999999999]" * 50_000,
+    "n[" + "1," * 400_000 + "1]",
+    "," * 1_000_000,
+    ",".join(f"n{i}" for i in range(5000)),
+    "n[1-" + "9" * 5000 + "]",
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "text",
-    [
-        "n[1-99999999]",
-        "n[1-4096]:[1-4096]",
-        "n" + "[0-99]" * 40,
-        "n" + "[0-999999999999999999]" * 50_000,
-        "n[" + "1," * 400_000 + "1]",
-        "," * 1_000_000,
-        ",".join(f"n{i}" for i in range(5000)),
-        "n[1-" + "9" * 5000 + "]",
-    ],
-    ids=lambda text: text[:20],
-)
+@pytest.mark.parametrize("text", MUCH, ids=lambda text: text[:20])
 def test_what_would_fill_the_memory_is_refused_before(text):
     found = refused(text)
     assert max(map(len, found)) < 300

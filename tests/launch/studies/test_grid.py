@@ -53,18 +53,18 @@ def test_the_last_value_changes_fastest_and_commas_can_be_part_of_a_value():
     assert found == ["1 0.9,0.999", "1 0.8,0.99", "2 0.9,0.999", "2 0.8,0.99"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["lr"], "--over lr: write NAME=VALUE,VALUE"),
-        (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
-        (["lr="], "--over lr=: the list is empty"),
-        (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
-        (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
-        (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
-        (["lr", "seed="], "--over seed=: the list is empty"),
-    ],
-)
+REFUSED = [
+    (["lr"], "--over lr: write NAME=VALUE,VALUE"),
+    (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
+    (["lr="], "--over lr=: the list is empty"),
+    (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
+    (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
+    (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
+    (["lr", "seed="], "--over seed=: the list is empty"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), REFUSED)
 def test_what_is_no_grid_is_refused_by_name(texts, message):
     with pytest.raises(UsageError) as error:
         grid.read(texts)
