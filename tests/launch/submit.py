@@ -19,10 +19,7 @@ SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
 
 def start(
-    *flags: str,
-    cwd: str | Path = "/",
-    before: Sequence[str] = (),
-    python: str = sys.executable,
+    *flags: str, cwd: str | Path = "/", before: Sequence[str] = (), python: str = sys.executable
 ) -> subprocess.Popen:
     skip_if_quick()
     return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd)

@@ -21,11 +21,10 @@ def refusal(*argv: str) -> list[str]:
 
 
 # Each has the default of our trainer: it is not that of another program.
-@pytest.mark.parametrize(
-    "words",
-    [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
-    + [["--operations", "all"]],
-)
+DEFAULTS = [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
+
+
+@pytest.mark.parametrize("words", [*DEFAULTS, ["--operations", "all"]])
 def test_a_setting_of_the_trainer_is_refused_beside_another_program(words):
     (line,) = refusal(*OWN, *words, *PROGRAM)
     flag = words[0].partition("=")[0].replace("_", "-").replace("--no-", "--")

@@ -1,6 +1,5 @@
 """Runs are found again, also those whose disk was away, and where a user has no home."""
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -9,10 +8,7 @@ import pytest
 
 from launch.runs import run_record
 from tests.commands import call
-
-# Root looks into all folders, unless it gives up the right to.
-AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
-AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
+from tests.launch.programs.test_project_snapshot import AS_ANY_USER
 
 
 @pytest.fixture(autouse=True)

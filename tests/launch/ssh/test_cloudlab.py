@@ -98,11 +98,7 @@ def test_a_hosts_file_may_be_a_manifest(tmp_path):
 
 @pytest.mark.parametrize(
     ("choices", "user"),
-    [
-        ({"user": "alice"}, "alice"),
-        ({"user": "bob", "me": "alice"}, "bob"),
-        ({"me": "bob"}, "bob"),
-    ],
+    [({"user": "alice"}, "alice"), ({"user": "bob", "me": "alice"}, "bob"), ({"me": "bob"}, "bob")],
 )
 def test_of_several_members_one_is_chosen(choices, user):
     assert read(OF_TWO, **choices) == [f"{user}@ms{k}.example:22" for k in (0, 1)]

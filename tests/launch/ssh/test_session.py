@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -40,8 +39,7 @@ def start(tmp_path):
     yield begin
     for folder in folders:
         if folder.exists() and not (folder / "code").exists():
-            with suppress(ProcessLookupError):
-                os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+            session("interrupt", folder)
             wait_until((folder / "code").exists)
 
 
