@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,6 +32,13 @@ def submit(
     """Exit code, stdout and stderr; its processes start at once, and are not one tree."""
     process = start(*flags, cwd=cwd, python=python or interpreter())
     return commands.finish(process, timeout_s)
+
+
+def run_well(*flags: str, **how: Any) -> str:
+    """What a run prints that ends well."""
+    code, out, err = submit(*flags, **how)
+    assert code == 0, out + err
+    return out
 
 
 def unnamed(run_dir: Path) -> list[str]:

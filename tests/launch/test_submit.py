@@ -13,7 +13,8 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until, worker
+from tests.launch.submit import SUBMIT, alive, run_well, start, submit, wait_until, worker
+from tests.preload import REPOSITORY
 from tests.written import write
 
 QUICK = ["--task", "synthetic", "--epochs", "1", "--threads", "1"]
@@ -21,8 +22,7 @@ ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 
 def test_four_pretend_nodes_train_together(tmp_path):
-    code, out, err = submit("--nodes", "4", *QUICK, "--logs-dir", str(tmp_path))
-    assert code == 0, err
+    out = run_well("--nodes", "4", *QUICK, "--logs-dir", str(tmp_path))
     (run_dir,) = tmp_path.iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-synthetic-ddp-4x1", run_dir.name)
     assert out.startswith(f"run {run_dir.name}: 4 nodes x 1 worker, synthetic, ddp -> {run_dir}\n")
@@ -39,9 +39,8 @@ def test_several_workers_per_node_by_the_planned_lines(tmp_path):
     """What --dry-run prints can be pasted, and is what runs."""
     flags = ["--nodes", "2", "--nproc-per-node", "2", *QUICK, "--sync", "gather_scatter"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "pasted"]
-    code, out, _ = submit(*flags, "--dry-run")
-    assert code == 0 and list(tmp_path.iterdir()) == []
-    lines = out.splitlines()
+    lines = run_well(*flags, "--dry-run").splitlines()
+    assert list(tmp_path.iterdir()) == []
     assert len(lines) == 2 and all(shlex.split(line)[0] == "cd" for line in lines)
     shells = [subprocess.Popen(["bash", "-c", line], cwd="/") for line in lines]
     assert [shell.wait(timeout=300) for shell in shells] == [0, 0]
@@ -51,9 +50,8 @@ def test_several_workers_per_node_by_the_planned_lines(tmp_path):
 
 def test_hostile_text_arrives_as_text(tmp_path):
     text = "a b'c\"$(touch pwned)`id`;&\\"
-    code, out, _ = submit(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path)
-    words = shlex.split(out)
-    assert code == 0 and f"--data-dir={tmp_path / text}" in words
+    words = shlex.split(run_well(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path))
+    assert f"--data-dir={tmp_path / text}" in words
     assert list(tmp_path.iterdir()) == []
 
 

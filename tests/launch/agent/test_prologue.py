@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.commands import ended
-from tests.launch.submit import alive, start, submit, wait_until
+from tests.launch.submit import alive, run_well, start, wait_until
 from tests.written import executable
 
 # It holds what it inherits open, and is found by the folder on its command line.
@@ -25,9 +25,8 @@ def write_prologue(project, *lines):
 
 
 def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(project):
-    write_prologue(project, WAITS + " &", "export STAGE=set")
-    code, out, err = submit(*FLAGS, "--", "./show.sh", cwd=project)
-    assert code == 0, out + err
+    write_prologue(project, "read line || true", WAITS + " &", "export STAGE=set")
+    run_well(*FLAGS, "--", "./show.sh", cwd=project)
     assert (project / "started").read_text() == "stage set\n"
 
 

@@ -13,7 +13,7 @@ from launch.nodes.channel import MARK
 from launch.spec import NodeCommand
 from tests.commands import call
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, submit
+from tests.launch.submit import REPOSITORY, run_well, submit
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -33,8 +33,7 @@ print("none left")
 
 def test_orphans_that_have_ended_do_not_pile_up(tmp_path):
     (tmp_path / "orphans.py").write_text(ORPHANS)
-    code, out, err = submit(*LOCAL, "--", "./orphans.py", cwd=tmp_path, python=sys.executable)
-    assert code == 0, err
+    out = run_well(*LOCAL, "--", "./orphans.py", cwd=tmp_path, python=sys.executable)
     assert out.splitlines()[-1] == "none left"
 
 
@@ -83,9 +82,8 @@ def test_sockets_of_workers_have_short_paths_whatever_tmpdir_is(tmp_path, monkey
     shows = "import os\nprint(os.environ['MUSTER_INSPECTION'], os.environ['TMPDIR'])\n"
     waits = "while not os.listdir(os.environ['MUSTER_INSPECTION']): pass\n"
     (tmp_path / "shows.py").write_text(shows + waits)
-    code, out, err = submit(*LOCAL, "--", "./shows.py", cwd=tmp_path)
-    inspection, own = out.splitlines()[-1].split()
-    assert code == 0 and len(inspection) < 80 and own == str(folder), err
+    inspection, own = run_well(*LOCAL, "--", "./shows.py", cwd=tmp_path).split()[-2:]
+    assert len(inspection) < 80 and own == str(folder)
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])

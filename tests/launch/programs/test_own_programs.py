@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, SUBMIT, alive, start, submit, wait_until
+from tests.launch.submit import REPOSITORY, SUBMIT, alive, run_well, start, submit, wait_until
 from tests.preload import skip_if_quick
 from tests.written import executable
 
@@ -64,8 +64,7 @@ def python_for(workers: str) -> str | None:
 @pytest.mark.parametrize("workers", ["torchrun", "manual", "accelerate"])
 def test_a_ddp_script_meets_itself_and_is_found_from_anywhere(project, workers):
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
-    code, out, err = submit(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
-    assert code == 0, err
+    out = run_well(*flags, "--", "train.py", "--lr", "1e-3", cwd=project)
     assert "rank 0 of 4: step 2" in out
     run_dir = only_run(project)
     assert re.fullmatch(r"\d{8}-\d{6}-train-2x2", run_dir.name)
@@ -126,8 +125,7 @@ UNTOLD = {
 def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers):
     (project / "other.py").write_text(UNTOLD[how])
     flags = [*LOCAL, "--nodes", "2", "--workers", workers]
-    code, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
-    assert code == 0, err
+    run_well(*flags, "--", "other.py", cwd=project, python=python_for(workers))
     records = [json.loads(path.read_text()) for path in only_run(project).glob("exits/*.json")]
     assert [record["cause"] for record in records] == ["done", "done"]
 
@@ -135,16 +133,15 @@ def test_a_rank_that_ended_well_without_saying_so_is_done(project, how, workers)
 def test_our_own_trainer_starts_where_no_folder_is_on_the_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     flags = ["--task", "synthetic", "--max-steps", "2", "--evaluate", "never", "--threads", "1"]
-    code, out, err = submit(*LOCAL, *flags, "--logs-dir", str(tmp_path), python=sys.executable)
-    assert code == 0 and "step 2  loss" in out, err
+    out = run_well(*LOCAL, *flags, "--logs-dir", str(tmp_path), python=sys.executable)
+    assert "step 2  loss" in out
 
 
 def test_a_program_without_torch(project):
     text = '#!/bin/sh\necho "rank $RANK of $WORLD_SIZE: $1 $PWD"\n'
     executable(project / "hello.sh", text)
     flags = [*LOCAL, "--nodes", "3", "--workers", "manual"]
-    code, out, err = submit(*flags, "--", "./hello.sh", "a b", cwd=project)
-    assert code == 0, err
+    out = run_well(*flags, "--", "./hello.sh", "a b", cwd=project)
     assert f"rank 0 of 3: a b {project}\n" in out
     outputs = only_run(project).glob("workers/*.out")
     assert len({path.read_text() for path in outputs}) == 3

@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import STOPPED
 from tests.launch.programs.test_own_programs import DDP, only_run, ready_workers
-from tests.launch.submit import alive, start, submit, wait_until, worker
+from tests.launch.submit import alive, run_well, start, submit, wait_until, worker
 
 LOCAL = ["--launcher", "local", "--workers", "preload"]
 SHAPE = ["--nodes", "2", "--nproc-per-node", "2"]
@@ -25,9 +25,9 @@ ENDS = [
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
-def run(project: Path, *words: str) -> tuple[int, str, str]:
+def run(project: Path, *words: str) -> str:
     """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
-    return submit(*LOCAL, *words, cwd=project, python=sys.executable)
+    return run_well(*words, cwd=project, python=sys.executable)
 
 
 def agent(project: Path, node: int) -> psutil.Process:
@@ -39,8 +39,7 @@ def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
     (project / "train.py").write_text(show + "print(os.getppid(), before)" + DDP)
     for flags, known in (((), "['torch']"), (("--preload", "decimal"), "['decimal']")):
-        code, out, err = run(project, *SHAPE, *flags, "--", "train.py", "--lr", "1e-3")
-        assert code == 0, err
+        out = run(project, *LOCAL, *SHAPE, *flags, "--", "train.py", "--lr", "1e-3")
         assert "rank 0 of 4: step 2" in out
         assert re.findall(r"\[.*\]", out)[0] == known
     assert alive(project) == []
@@ -127,9 +126,8 @@ def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project)
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
     (project / "train.py").write_text(text)
     (project / "prologue.sh").write_text("export MINE=yes")
-    flags = [*SHAPE, "--prologue", "prologue.sh"]
-    code, out, err = run(project, *flags, "--", "train.py")
-    assert (code, out.splitlines()[-1]) == (0, "yes 0"), err
+    flags = [*LOCAL, *SHAPE, "--prologue", "prologue.sh"]
+    assert run(project, *flags, "--", "train.py").splitlines()[-1] == "yes 0"
 
 
 def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
@@ -138,8 +136,7 @@ def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
     for number, own in enumerate([LOCAL, ["--launcher", "local"]]):
         one = [*own, *flags, f"--run-id=run{number}"]
         code, _, err = submit(*one, cwd=tmp_path, python=sys.executable)
-        assert code == 0, err
-        assert "note: --preload" not in err
+        assert code == 0 and "note: --preload" not in err, err
         lines = (tmp_path / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
         losses.append([one.get("loss") for one in map(json.loads, lines.splitlines())])
     assert losses[0] == losses[1]

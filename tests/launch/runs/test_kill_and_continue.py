@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.launch.runs.test_restart import losses
-from tests.launch.submit import alive, start, submit, wait_until, worker
+from tests.launch.submit import alive, run_well, start, wait_until, worker
 from tests.preload import below, children, interpreter
 
 MOMENTS = int(os.environ.get("SOAK_MOMENTS", "2"))
@@ -53,8 +53,7 @@ def victims(
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[int, float]:
     folder = tmp_path_factory.mktemp("whole")
-    code, _, err = submit(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
-    assert code == 0, err
+    run_well(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
     return losses(folder / "whole")
 
 

@@ -149,14 +149,12 @@ def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
         none.launch(spec_of(tmp_path, *program), none.probe())
 
 
-@pytest.mark.parametrize("cores", [None, "4"])
+@pytest.mark.parametrize("cores", [[], ["4"]])
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
-    env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
+    env = dict.fromkeys(["SLURM_CPUS_PER_TASK"] * len(cores), "4")
     asked = job_nodes(env=env).srun(["a", "b"], Path("/run/leader.json"))
-    assert [word for word in asked if "cpus" in word] == (
-        [f"--cpus-per-task={cores}"] if cores else []
-    )
+    assert [word for word in asked if "cpus" in word] == [f"--cpus-per-task={n}" for n in cores]
     for word in ("--nodelist=a,b", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=0"):
         assert word in asked
 
