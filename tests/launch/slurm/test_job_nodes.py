@@ -69,21 +69,24 @@ def below() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def lead(nodes: JobNodes, spec: LaunchSpec) -> int:
+def lead(nodes: JobNodes, spec: LaunchSpec, world_size: int = 2) -> int:
     job = nodes.launch(spec, nodes.probe())
     assert (job.job_id, job.cluster) == ("12", "here")
-    return conclude(job, 2, spec)
+    return conclude(job, world_size, spec)
 
 
-def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):
-    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR")
-    before = len(below())
-    assert lead(nodes(), spec_of(tmp_path, *program)) == 0
-    outputs = [tmp_path / "run" / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
-    found = [path.read_text().split(" at ")[0] for path in outputs]
-    assert found == ["0 of 2", "1 of 2"]
+def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, monkeypatch, capsys):
+    """Each counts its GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    spec, before = spec_of(tmp_path, "sh", "-c", "echo $RANK of $WORLD_SIZE"), len(below())
+    assert lead(nodes(counts=["gpu", "gpu"]), spec, 4) == 0
+    outputs = sorted((tmp_path / "run" / "workers").glob("*.out"))
+    assert [path.read_text() for path in outputs] == [f"{rank} of 4\n" for rank in range(4)]
     assert wait_until(lambda: len(below()) <= before)
-    assert "0 of 2" in capsys.readouterr().out
+    assert "0 of 4" in capsys.readouterr().out
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
+        lead(nodes(counts=["gpu", "gpu"]), spec)
 
 
 def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
@@ -134,19 +137,6 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     with pytest.raises(MusterError, match=message):
         started.launch(spec_of(tmp_path, "true"), started.probe())
     assert wait_until(lambda: len(below()) <= before)
-
-
-def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    here = nodes(counts=["gpu", "gpu"])
-    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE")
-    job = here.launch(spec_of(tmp_path, *program), here.probe())
-    assert job.wait() == 0
-    assert (tmp_path / "run" / "workers" / "rank_00003.out").read_text() == "3 of 4\n"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    none = nodes(counts=["gpu", "gpu"])
-    with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
-        none.launch(spec_of(tmp_path, *program), none.probe())
 
 
 @pytest.mark.parametrize("cores", [[], ["4"]])
