@@ -62,10 +62,7 @@ WRONG = [
     (["--nproc-per-node", "gpu"], "shows no GPU"),
     (["--node", "4"], "--node"),
     (["--split", "1,1", "--nodes", "4"], "has 2 weights, but world_size is 4"),
-    (
-        ["--split", "1,1", "--nodes", "1:2"],
-        "--split 1,1 has one part for each worker; with --n",
-    ),
+    (["--split", "1,1", "--nodes", "1:2"], "--split 1,1 has one part for each worker; with "),
     (["--nodes", "4:2"], "--nodes 4:2: the first number must be the smaller one"),
 ]
 

@@ -22,6 +22,8 @@ def refused(project: Path, *words: str) -> str:
     return err
 
 
+TWO = ["--over", "lr=1,2", "--at-once", "2"]  # of the trainer that comes with Muster
+SSH = ["--launcher", "ssh", "--hosts", "a,b,c", "--nodes", "2"]
 REFUSED = [
     (["--", "train.py"], "a sweep needs --over NAME=VALUE,VALUE"),
     (["--over", "lr=1", "--", "train.py", "--lr", "2"], "train.py --lr 2 has --lr already"),
@@ -34,15 +36,8 @@ REFUSED = [
     (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),
     (["--over", "lr=1", "--at-once", "0", "--", "train.py"], "--at-once must be at least 1"),
     (["--over", "lr=1", "--name", "a/b", "--", "train.py"], "--name 'a/b': use letters"),
-    (
-        ["--over", "lr=1,2", "--at-once", "2", "--master-port", "29511", "--", "train.py"],
-        "--master-port 29511 is one port, but --at-once 2 runs",
-    ),
-    (
-        ["--launcher", "ssh", "--hosts", "a,b,c", "--nodes", "2", "--at-once", "2"]
-        + ["--over", "lr=1,2", "--", "train.py"],
-        "--at-once 2 of 2 nodes each needs 4 hosts, but there are 3 (a, b, c), enough for 1",
-    ),
+    ([*TWO, "--master-port", "29511"], "--master-port 29511 is one port, but --at-once 2 runs"),
+    ([*TWO, *SSH], "--at-once 2 of 2 nodes each needs 4 hosts, but there are 3 (a, b, c), enough"),
 ]
 
 

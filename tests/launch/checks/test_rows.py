@@ -1,6 +1,7 @@
 """Each row fails when it should, names the node, and says what to do."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -14,42 +15,30 @@ NET = "10.10.1.0/24"
 DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
 
 
+EMPTY = MappingProxyType({})
+
+
 def probe(index, **spoilt):
     interface = {"name": "e0", "address": f"10.10.1.{index + 1}", "netmask": "255.255.255.0"}
-    healthy = {
-        "host": f"node{index}",
-        "shared": True,
-        "folder": "/home/me/muster",
-        "python": "/home/me/muster/.venv/bin/python",
-        "versions": VERSIONS,
-        "foreign": [],
-        "interfaces": [interface],
-        "came_by": [],
-        "disks": {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK},
-        "gpus": [],
-    }
+    disks = {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK}
+    python = "/home/me/muster/.venv/bin/python"
+    healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
+    healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
+    healthy |= {"interfaces": [interface], "came_by": []}
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}
 
 
-def findings(count=4, launcher="ssh", nodes=None, unreached=None, skews=None, **spoilt):
+def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY, **spoilt):
     """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
-    names = [f"node{index}" for index in range(count)]
-    made = [
-        Node(
-            name=name,
-            probe=probe(index, **(nodes or {}).get(index, {})),
-            address=f"10.10.1.{index + 1}",
-            skew_s=(skews or {}).get(index, 0.0001),
-            reached={
-                other: Reach((unreached or {}).get((name, other), ""), 0.001)
-                for other in names
-                if other != name
-            },
-        )
-        for index, name in enumerate(names)
-    ]
-    chosen = Choice(NET, tuple(f"10.10.1.{index + 1}" for index in range(count)))
+    addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
+    made = []
+    for index, (name, address) in enumerate(addresses.items()):
+        found, skew_s = probe(index, **nodes.get(index, {})), skews.get(index, 0.0001)
+        ways = {other: Reach(unreached.get((name, other), ""), 0.001) for other in addresses}
+        del ways[name]
+        made.append(Node(name, found, address=address, skew_s=skew_s, reached=ways))
+    chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
 

@@ -63,9 +63,8 @@ def test_a_setting_of_another_program_is_refused_without_one(words):
 
 
 def test_settings_of_the_bench_are_for_the_bench():
-    assert refusal(*OWN, "--operations", "all") == [
-        "--operations is for --program bench_collectives"
-    ]
+    (problem,) = refusal(*OWN, "--operations", "all")
+    assert problem == "--operations is for --program bench_collectives"
     line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
     assert line.bench.operations == "gather"
 

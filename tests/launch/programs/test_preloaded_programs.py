@@ -72,9 +72,8 @@ def test_nothing_outlives_the_launcher(project, workers, number, moment):
     if moment == "training":
         assert wait_until(lambda: len(ready_workers(project)) == 4)
     else:
-        assert wait_until(
-            lambda: any(map(_has_begun, psutil.Process(process.pid).children(recursive=True)))
-        )
+        below = psutil.Process(process.pid).children
+        assert wait_until(lambda: any(map(_has_begun, below(recursive=True))))
     process.send_signal(number)
     _, err = process.communicate(timeout=300)
     assert wait_until(lambda: alive(project) == [])

@@ -54,9 +54,8 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     ended(2, "signal", 0.5, "stopped by SIGTERM")
     failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
     assert failure.text == "Traceback: early"
-    assert failure.context == (
-        f"error: rank 3 on node3 failed first, at {CLOCK}; the others stopped because of it:",
-    )
+    first = f"error: rank 3 on node3 failed first, at {CLOCK}"
+    assert failure.context == (f"{first}; the others stopped because of it:",)
 
 
 def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path):
@@ -127,10 +126,8 @@ def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     message = "rank 1 on node1 was killed by SIGKILL"
     ended(0, "lost_peer", 1.0, "lost another worker")
     agent(tmp_path, 1, "command", message, oom_kills=1)
-    failure = explain(tmp_path, 2, 1)
-    assert failure.text == (
-        f"error: {message} (rank 1); out of memory on node1: the kernel killed it for that"
-    )
+    why = "out of memory on node1: the kernel killed it for that"
+    assert explain(tmp_path, 2, 1).text == f"error: {message} (rank 1); {why}"
 
 
 def test_a_job_that_was_cancelled_was_stopped(tmp_path):

@@ -94,9 +94,7 @@ def test_a_gpu_has_the_cores_that_the_least_of_its_nodes_has_for_each(slurm, wan
 
 def test_a_cluster_that_gives_cores_with_gpus_knows_best(slurm):
     slurm.has_gpus(*NODES, main="JobDefaults=DefCpuPerGPU=3", big="JobDefaults=(null)")
-    assert (
-        controller.cores_per_gpu("", os.environ) is None
-        and controller.cores_per_gpu("big", os.environ) == 12
-    )
+    for partition, cores in (("", None), ("big", 12)):
+        assert controller.cores_per_gpu(partition, os.environ) == cores
     slurm.silence()
     assert controller.cores_per_gpu("big", os.environ) is None

@@ -212,11 +212,7 @@ def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     """What srun has started ends by itself."""
-    script = (
-        "import sys; from pathlib import Path;"
-        "from tests.launch.slurm.test_job_nodes import killed_leader;"
-        "killed_leader(Path(sys.argv[1]))"
-    )
+    script = "from tests.launch.slurm.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
     with ended(begin(sys.executable, "-c", script, tmp_path, cwd=REPOSITORY)) as leader:
         assert wait_until(begun.exists)

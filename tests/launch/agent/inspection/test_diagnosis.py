@@ -17,19 +17,15 @@ def collective(number, *, group="0", operation="all_reduce", shape=(1000,), wait
     return Collective(group, name, number, operation, (shape,), ("Float",), waits, 40.0, 1800.0)
 
 
+def sent(number):
+    return collective(number, waits=False)
+
+
 def view(rank, begun=5, *, place=STEP, waits=None, world=4, **more):
     """A rank that has begun so many collectives of the default group, and waits in `waits`."""
-    return RankView(
-        rank=rank,
-        node=f"node{rank}",
-        answers=True,
-        status="sleeping",
-        words="sleeps",
-        place=place,
-        groups={"0": Group(tuple(range(world)), begun)},
-        collectives=(waits,) if waits else (collective(begun, waits=False),),
-        **more,
-    )
+    groups, collectives = {"0": Group(tuple(range(world)), begun)}, (waits or sent(begun),)
+    more |= {"answers": True, "status": "sleeping", "words": "sleeps", "place": place}
+    return RankView(rank, f"node{rank}", groups=groups, collectives=collectives, **more)
 
 
 def waiting(rank, number=6, **more):
@@ -96,9 +92,8 @@ def test_an_ended_rank_is_said_to_be_so():
 def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
     gone = [replace(waiting(rank), timed_out=True) for rank in (1, 3)]
     ended = replace(view(0), groups={}, collectives=(), ended="exit code 1 at 12:00:03")
-    stopped = replace(
-        view(2), status="stopped", words="is stopped by a signal (SIGSTOP)", place=None
-    )
+    held = {"status": "stopped", "words": "is stopped by a signal (SIGSTOP)"}
+    stopped = replace(view(2), place=None, **held)
     (sentence,) = diagnosed(replace(ended, lost_peer=True), *gone, stopped)
     assert sentence.startswith("rank 2 on node2 has not come to all_reduce 6 of the default group")
     assert "rank 0 on node0" in diagnosed(ended, *gone, stopped)[0]  # of its own accord
@@ -110,9 +105,8 @@ def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     found = diagnosed(plain[0], plain[1], odd, plain[3])
     assert found[0].startswith("rank 2 on node2: it is in load_data, train.py:13")
     assert found[1].startswith("ranks 0, 1, 3: it is in step")
-    assert diagnosed(*[replace(one, imports=True) for one in plain]) == [
-        "all ranks import their modules"
-    ]
+    importing = [replace(one, imports=True) for one in plain]
+    assert diagnosed(*importing) == ["all ranks import their modules"]
     brief = replace(STEP, for_s=0.1)
     moving = [replace(one, place=brief) for one in plain]
     assert diagnosed(*moving) == ["no rank waits long for another in a collective"]
