@@ -179,6 +179,7 @@ def test_a_wrong_line_is_named_with_what_to_do(read, text, expected):
 HOSTILE = ["-oProxyCommand=x", "a;b", "$(id)", "'a'", '"a"', "`id`", "a|b", "a>b", "a\\b", "~", "*"]
 HOSTILE += ["a\nb", "a\x00b", "a\x1bb", "a\u2028b", "a b", "\u0430", "a\ud800", "{a}", "a/b", "-"]
 HOSTILE += ["a#b", "@all", "a!b", "a&b", "a^b", "n*", "n?", "n%s", "@*", "a=b"]  # ClusterShell's
+HOSTILE += ["a$b", "a'b", "a`b", 'a"b']
 
 
 @pytest.mark.parametrize("text", HOSTILE)
