@@ -27,7 +27,7 @@ def test_a_run_is_named_by_its_program():
 
 
 def check(folder: Path, *argv: str) -> None:
-    program = CommandLine.of(argv).program(folder)
+    program = CommandLine.of(["--run-id", "a", *argv]).program(folder)
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
     program.spec(make=False, snapshot=False)
