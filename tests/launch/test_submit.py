@@ -83,6 +83,26 @@ def test_a_run_folder_in_use_is_refused(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.txt"]
 
 
+def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
+    """A crash on rank 1 alone: its own traceback, and not those of its neighbours."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    import train.batches.plan\n"
+        "    def broken(self, epoch, rank): raise ZeroDivisionError('rank 1 is ill')\n"
+        "    train.batches.plan.BatchPlan.epoch = broken\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{REPOSITORY}")
+    flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
+    code, _, err = submit(*flags)
+    assert code == 1
+    assert err.splitlines()[-1] == "ZeroDivisionError: rank 1 is ill"
+    assert "error: rank 1 on" in err and "failed first" in err
+    assert f"run folder: {tmp_path / 'ill'}" in err
+    assert err.count("Traceback") == 1
+    assert alive(tmp_path) == []
+
+
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])

@@ -83,7 +83,7 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     code, _, err = submit(*words, cwd=project, python=python_for(workers))
     assert code == 1
     assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
-    assert err.count("Traceback") == 1 and f"run folder: {only_run(project)}" in err
+
     assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}; the others stopped", err)
     end = json.loads((only_run(project) / "exit.json").read_text())
     assert end["message"].endswith("ValueError: sample 17 is empty")
