@@ -106,7 +106,8 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
 def test_nohup_holds_and_a_second_ctrl_c_waits_for_nobody(tmp_path):
     flags = [*ENDLESS, "--logs-dir", str(tmp_path), "--run-id", "stubborn"]
     process = start(*flags, "--stop-grace-s", "10000", before=["nohup"])
-    assert wait_until((tmp_path / "stubborn" / "metrics" / "rank_00000.jsonl").exists)
+    lines = tmp_path / "stubborn" / "metrics" / "rank_00000.jsonl"
+    assert wait_until(lambda: lines.exists() and lines.stat().st_size > 0)
     process.send_signal(signal.SIGHUP)
     time.sleep(0.5)
     assert process.poll() is None
