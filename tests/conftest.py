@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from muster.orderly_stop import STOP_SIGNALS
 from tests import own_processes, preload
 from tests.preload import QUICK
 
@@ -53,7 +54,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def _signals_as_before() -> Iterator[None]:
     """What a test leaves ignored, all that later ones start ignores: they could not be stopped."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:

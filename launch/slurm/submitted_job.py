@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from launch.runs import run_record
@@ -41,9 +41,8 @@ def become(argv: Sequence[str]) -> NoReturn:
 class Watcher:
     """Looks at jobs at any time, but asks Slurm only as often as allowed."""
 
-    def __init__(self, env: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._env = env
-        self._clock = clock
         self._cluster: str | None = None
         self._states: dict[str, JobState] = {}
         self._signs: dict[str, object] = {}
@@ -58,7 +57,7 @@ class Watcher:
             MusterError: there is no Slurm here.
         """
         if self._cluster is None:
-            if self._clock() < self._silent_until_s:
+            if time.monotonic() < self._silent_until_s:
                 raise Silent(self._silence.reason)
             try:
                 self._cluster = controller.name(self._env)
@@ -69,7 +68,7 @@ class Watcher:
 
     def look_at(self, job_ids: Iterable[str]) -> None:
         """Get the states of all these jobs with one question; they are at most 5 s old."""
-        known, now = self._states, self._clock()
+        known, now = self._states, time.monotonic()
         wanted = [one for one in job_ids if one not in known or not known[one].is_over]
         is_due = now >= self._next_s or not known.keys() >= {*wanted}
         if not wanted or not is_due or now < self._silent_until_s:
@@ -89,13 +88,13 @@ class Watcher:
         """
         if sign != self._signs.get(job_id):
             self._signs[job_id] = sign
-            self._next_s = min(self._next_s, self._clock() + SOON_S)
+            self._next_s = min(self._next_s, time.monotonic() + SOON_S)
         self.look_at({**self._states, job_id: None})
         return self._states.get(job_id, self._silence)  # no answer about any job
 
     def _note(self, error: MusterError) -> None:
         self._silence = JobState(UNKNOWN, str(error))
-        self._silent_until_s = self._clock() + SILENCE_S
+        self._silent_until_s = time.monotonic() + SILENCE_S
 
 
 class SlurmJob:

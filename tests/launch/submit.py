@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,10 +20,7 @@ SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 
 
 def start(
-    *flags: str,
-    cwd: str | Path = "/",
-    before: Sequence[str] = (),
-    python: str = sys.executable,
+    *flags: str, cwd: str | Path = "/", before: Sequence[str] = (), python: str = sys.executable
 ) -> subprocess.Popen:
     skip_if_quick()
     return commands.begin(*before, python, SUBMIT, *flags, cwd=cwd)
@@ -36,6 +34,13 @@ def submit(
     return commands.finish(process, timeout_s)
 
 
+def run_well(*flags: str, **how: Any) -> str:
+    """What a run prints that ends well."""
+    code, out, err = submit(*flags, **how)
+    assert code == 0, out + err
+    return out
+
+
 def unnamed(run_dir: Path) -> list[str]:
     """The files of a run folder that `muster/run_files.py` does not name."""
     paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
@@ -47,16 +52,9 @@ def alive(folder: Path) -> list[int]:
 
     To look at, never to kill: what is killed must descend from what the test started.
     """
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if any(bytes(folder) in word for word in words):
-                found.append(int(entry.name))
-    return found
+    every = ((one.pid, one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    own = os.getpid()
+    return [pid for pid, words in every if pid != own and any(str(folder) in it for it in words)]
 
 
 def worker(launcher: subprocess.Popen, rank: int) -> psutil.Process | None:

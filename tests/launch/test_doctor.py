@@ -50,9 +50,10 @@ def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path
 
 
 def test_what_the_run_would_refuse_is_refused():
-    code, _, err = doctor("--quick", "--partition", "gpu", "--epochs", "2", "--", "train.py")
-    assert code == 2 and "--epochs is a setting of the trainer" in err
-    code, _, err = doctor("--quick", "--partition", "gpu")
-    assert code == 2 and "--partition has no effect with --launcher local" in err
-    code, _, err = doctor("--dry-run")
-    assert code == 2 and "leave out --dry-run" in err
+    for words, message in [
+        (["--quick", "--epochs", "2", "--", "train.py"], "--epochs is a setting of the trainer"),
+        (["--quick", "--partition", "gpu"], "--partition has no effect with --launcher local"),
+        (["--dry-run"], "leave out --dry-run"),
+    ]:
+        code, _, err = doctor(*words)
+        assert code == 2 and message in err

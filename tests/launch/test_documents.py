@@ -13,9 +13,12 @@ from launch.runs.failure import OUT_OF_MEMORY, RULES
 from muster import errors, json_output
 from muster.command import COMMANDS
 from tests.commands import begin, call, finish
+from tests.launch.runs.test_restart import recovered
 from tests.launch.submit import REPOSITORY, alive, wait_until
-from tests.launch.test_jobs import ENDLESS, JOBS, leader, run_folder
+from tests.launch.test_jobs import JOBS, jobs, leader, run_folder
+from tests.launch.test_submit import ENDLESS
 from tests.preload import interpreter, skip_if_quick
+from tests.written import write
 
 PAGE = (REPOSITORY / "docs" / "automation.md").read_text(encoding="utf-8")
 PROGRAM = REPOSITORY / "docs" / "try_again.py"
@@ -61,36 +64,34 @@ def kinds(found) -> list[str]:
 def logs(tmp_path):
     run_folder(tmp_path, "20260101-one", leader(), {"code": 3, "message": "x\nboom", "rank": 1})
     run = run_folder(tmp_path, "20260102-two", leader(), {"code": 0, "message": ""})
-    (run / "workers").mkdir()
-    (run / "workers" / "rank_00000.out").write_bytes(b"loss nan\n\xff\n")
-    (run / "metrics").mkdir()
     step = '{"kind": "step", "step": 7, "epoch": 1, "loss": NaN, "step_s": 0.5}\n'
-    (run / "metrics" / "rank_00000.jsonl").write_text(step)
+    output = b"loss nan\n\xff\n"
+    write(run, {"workers/rank_00000.out": output, "metrics/rank_00000.jsonl": step})
     return tmp_path
 
 
 def test_each_way_to_look_at_runs_prints_documents_alone(logs):
-    def jobs(verb, *words) -> tuple[int, list[dict], str]:
+    def documented(verb, *words) -> tuple[int, list[dict], str]:
         return muster("jobs", "--logs-dir", logs, verb, *words, "--json")
 
-    code, (found,), _ = jobs("list")
+    code, (found,), _ = documented("list")
     assert code == 0 and found["kind"] == "runs"
     assert [one["run_id"] for one in found["runs"]] == ["20260102-two", "20260101-one"]
     states = [(one["word"], one["over"]) for one in found["runs"]]
     assert states == [("done", True), ("failed", True)]
-    code, (found,), _ = jobs("status", "20260102")
+    code, (found,), _ = documented("status", "20260102")
     assert code == 0 and found["kind"] == "run" and found["end"]["cause"] == "done"
     assert found["step"]["step"] == 7 and found["step"]["loss"] is None
-    code, (found,), _ = jobs("status", "20260101")
+    code, (found,), _ = documented("status", "20260101")
     assert found["end"] == {"exit_code": 3, "cause": "failed", "message": "x\nboom", "rank": 1}
-    code, found, _ = jobs("logs", "20260102")
+    code, found, _ = documented("logs", "20260102")
     assert code == 0 and [one["text"] for one in found] == ["loss nan", "\ufffd"]
     assert {(one["kind"], one["rank"], one["stream"]) for one in found} == {("output", 0, "stdout")}
-    code, (found,), err = jobs("cancel", "20260102")
+    code, (found,), err = documented("cancel", "20260102")
     assert code == 0 and found["word"] == "done" and "is over already" in err
-    code, (found,), err = jobs("stacks", "20260102")
+    code, (found,), err = documented("stacks", "20260102")
     assert code == 1 and found["cause"] == "failed" and f"error: {found['message']}" in err
-    code, found, err = jobs("wait", "20260102", "--for", "1m")
+    code, found, err = documented("wait", "20260102", "--for", "1m")
     assert code == 0 and kinds(found) == ["step", "ended"] and found[-1]["exit_code"] == 0
 
 
@@ -118,7 +119,7 @@ def test_plans_and_checks_are_documents(tmp_path):
     assert {"every pair", "disk"} & {one["check"] for one in found["checks"]}
 
 
-def test_sweeps_and_studies_tell_of_each_run(tmp_path):
+def test_a_sweep_tells_of_each_run_as_a_study_does(tmp_path):
     skip_if_quick()
     (tmp_path / "t.py").write_text("import sys; print('a line'); sys.exit(int(sys.argv[-1]))\n")
     words = ["--over", "code=0,7", *LOCAL, "--json", "--", "t.py"]
@@ -129,13 +130,6 @@ def test_sweeps_and_studies_tell_of_each_run(tmp_path):
     assert states == [("0", "running"), ("0", "done"), ("7", "running"), ("7", "failed")]
     assert [one["state"] for one in found[-1]["cells"]] == ["done", "failed"]
     assert Path(found[-1]["folder"], "sweep.json").exists() and "1 of 2" in err
-    study = "{base: {task: synthetic, resume: missing}, grid: [{sync: single}]}\n"
-    (tmp_path / "one.yaml").write_text(study)
-    words = [tmp_path / "one.yaml", "--output", tmp_path / "out", "--json"]
-    code, found, err = muster("study", *words, python=interpreter())
-    assert code == found[-1]["exit_code"] == 1, err
-    assert kinds(found) == ["cell", "cell", "cells"] and found[1]["state"] == "failed"
-    assert "missing" in found[1]["message"] and "missing" in err
 
 
 def test_a_node_that_fails_a_check_is_in_the_document(tmp_path):
@@ -161,16 +155,26 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     assert (ended["exit_code"], ended["cause"]) == (0, "done")
     started = [one for one in found if one["kind"] == "started" and one["attempt"] == 1]
     assert sorted(rank for node in started[0]["nodes"] for rank in node["ranks"]) == [0, 1]
+    parts = recovered(err, Path(ended["run_dir"]), "first output")
+    assert parts == ["noticed", "stopped", "agents", "program"]
     assert alive(tmp_path) == []
 
 
 def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     skip_if_quick()
     flags = [*LOCAL, "--nodes", "2", *ENDLESS, "--detach", "--json", "--logs-dir", tmp_path]
-    code, found, err = muster("run", *flags, python=interpreter())
+    code, found, err = muster("run", *flags, python=sys.executable)
     assert code == 0 and kinds(found) == ["submitted"], err
     where, run = ["--logs-dir", tmp_path], found[0]["run_id"]
+    assert f"muster jobs cancel {run}" in err
     assert wait_until((tmp_path / run / "metrics" / "rank_00000.jsonl").exists)
+    code, out, _ = jobs(tmp_path, "status")
+    assert code == 0 and out.startswith(f"{run}: running (led by process")
+    assert "node1: 127.0.0.1 on lo, rank 1" in out
+    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
+    assert jobs(tmp_path, "logs", "--rank", "1")[:2] == (0, "")
+    code, _, err = jobs(tmp_path, "logs", "--rank", "99")
+    assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
     code, found, err = muster("jobs", *where, "wait", run, "--for", "3s", "--json")
     assert code == 124 and found[-1]["kind"] == "time_over" and "goes on: running" in err
     assert "step" in kinds(found) and found[-1]["step"]["step"] > 0
@@ -187,6 +191,8 @@ def test_who_waits_may_stop_waiting_and_the_run_goes_on(tmp_path):
     code, found, _ = muster("jobs", *where, "wait", run, "--json")
     assert code == end["exit_code"] and found[-1]["kind"] == "ended"
     assert found[-1].items() >= end.items()
+    assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
+    assert jobs(tmp_path, "logs", "-f")[0] == 0
     assert wait_until(lambda: alive(tmp_path) == [])
 
 

@@ -1,7 +1,6 @@
 """Runs are found, described and ended, also long after the terminal they came from is gone."""
 
 import itertools
-import json
 import os
 import re
 import socket
@@ -13,10 +12,10 @@ import psutil
 
 from launch.runs import run_record, run_state
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, alive, submit, wait_until
+from tests.launch.submit import REPOSITORY
+from tests.written import write
 
 JOBS = str(REPOSITORY / "launch" / "jobs.py")
-ENDLESS = ["--task", "synthetic", "--epochs", "1000000", "--threads", "1"]
 
 
 def jobs(logs, *words: str) -> tuple[int, str, str]:
@@ -25,15 +24,9 @@ def jobs(logs, *words: str) -> tuple[int, str, str]:
 
 
 def run_folder(logs, name, job=None, end=None):
-    folder = logs / name
-    folder.mkdir()
-    (folder / "config.yaml").touch()
-    if job is not None:
-        (folder / "job.json").write_text(json.dumps(job))
-    if end is not None:
-        (folder / "exit.json").write_text(json.dumps(end))
-    time.sleep(0.01)
-    return folder
+    time.sleep(0.01)  # the last one is the newest
+    files = {"config.yaml": "", "job.json": job, "exit.json": end}
+    return write(logs / name, {file: it for file, it in files.items() if it is not None})
 
 
 def leader(**more):
@@ -87,41 +80,18 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
         (("77",), "20260101-one"),
     ]:
         assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
-    code, _, err = jobs(tmp_path, "status", "2026")
-    assert code == 2 and "'2026' fits several runs: 20260102-two, 20260101-one" in err
-    code, _, err = jobs(tmp_path, "status", "nope")
-    assert code == 2 and "'nope' fits no run" in err
-    code, _, err = jobs(tmp_path, "top", "--once")
-    assert code == 2 and "use: watch -n 2 muster jobs list" in err
-    code, _, err = jobs(tmp_path, "debug", "20260101", "--rank", "2")
-    assert code == 2 and "there is no jobs debug any more; jobs stacks says where" in err
-    code, _, err = jobs(tmp_path, "stacks", "20260101", "--native")
-    assert code == 2 and "there is no --native any more; --full names each rank's process" in err
+    for words, message in [
+        (["status", "2026"], "'2026' fits several runs: 20260102-two, 20260101-one"),
+        (["status", "nope"], "'nope' fits no run"),
+        (["top", "--once"], "use: watch -n 2 muster jobs list"),
+        (["debug", "20260101", "--rank", "2"], "there is no jobs debug any more; jobs stacks says"),
+        (["stacks", "20260101", "--native"], "there is no --native any more; --full names each r"),
+        (["--logs-dir", str(tmp_path / "none"), "status"], "no runs in"),
+    ]:
+        code, _, err = jobs(tmp_path, *words)
+        assert code == 2 and message in err, err
     assert jobs(tmp_path / "none", "list")[0] == 0
     assert re.search(r"^ +fetch +copy its files here", jobs(tmp_path, "--help")[1], re.MULTILINE)
-    code, _, err = jobs(tmp_path / "none", "status")
-    assert code == 2 and "no runs in" in err
-
-
-def test_one_that_was_left_to_itself_is_watched_and_cancelled(tmp_path):
-    flags = ["--launcher", "local", "--nodes", "2", *ENDLESS, "--detach"]
-    code, out, err = submit(*flags, "--logs-dir", str(tmp_path), python=sys.executable)
-    assert code == 0, err
-    run = next(path.parent for path in tmp_path.glob("*/config.yaml"))
-    assert f"muster jobs cancel {run.name}" in out
-    assert wait_until((run / "metrics" / "rank_00000.jsonl").exists)
-    code, out, _ = jobs(tmp_path, "status")
-    assert code == 0 and out.startswith(f"{run.name}: running (led by process")
-    assert "node1: 127.0.0.1 on lo, rank 1" in out
-    assert wait_until(lambda: "node0.0| step 1  loss" in jobs(tmp_path, "logs")[1])
-    assert jobs(tmp_path, "logs", "--rank", "1")[:2] == (0, "")
-    code, _, err = jobs(tmp_path, "logs", "--rank", "99")
-    assert code == 2 and "--rank 99: " in err and " has ranks 0 to 1" in err
-    code, out, err = jobs(tmp_path, "cancel")
-    assert code == 0 and out == f"{run.name}: stopped\n", err
-    assert wait_until(lambda: alive(tmp_path) == [])
-    assert "is over already: stopped" in jobs(tmp_path, "cancel")[1]
-    assert jobs(tmp_path, "logs", "-f")[0] == 0
 
 
 def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
@@ -133,12 +103,10 @@ def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):
     for file, kind in itertools.product(files, [*contents, "folder"]):
         run = run_folder(tmp_path, f"{Path(file).stem}-{kind}", leader())
         names.append(run.name)
-        (run / "config.yaml").write_text("\ntask: synthetic\n")
-        for folder in ("agents", "metrics"):
-            (run / folder).mkdir()
-        path = run / file
-        path.unlink(missing_ok=True)
-        path.mkdir() if kind == "folder" else path.write_bytes(contents[kind])
+        write(run, {"config.yaml": "\ntask: synthetic\n", file: contents.get(kind, "")})
+        if kind == "folder":
+            (run / file).unlink()
+            (run / file).mkdir()
     code, out, err = jobs(tmp_path, "list", "-n", "1000")
     assert code == 0 and not err
     assert set(names) <= {line.split()[0] for line in out.splitlines() if line.strip()}

@@ -3,21 +3,18 @@
 import pytest
 
 from launch.agent.agent_records import oom_kills
+from tests.written import write
+
+CGROUPS = [
+    ("0::/job_7/step_0", "job_7/step_0/memory.events", "low 0\noom 2\noom_kill 2\n"),
+    ("4:memory:/job_7\n0::/", "memory/job_7/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+    ("2:cpu,memory:/job_7", "memory/job_7/memory.oom_control", "oom_kill 2\n"),
+]
 
 
-@pytest.mark.parametrize(
-    ("own", "file", "text"),
-    [
-        ("0::/job_7/step_0", "job_7/step_0/memory.events", "low 0\noom 2\noom_kill 2\n"),
-        ("4:memory:/job_7\n0::/", "memory/job_7/memory.oom_control", "under_oom 0\noom_kill 2\n"),
-        ("2:cpu,memory:/job_7", "memory/job_7/memory.oom_control", "oom_kill 2\n"),
-    ],
-)
+@pytest.mark.parametrize(("own", "file", "text"), CGROUPS)
 def test_what_the_own_cgroup_counts(tmp_path, own, file, text):
-    (tmp_path / "own").write_text(own + "\n")
-    path = tmp_path / "cgroup" / file
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+    write(tmp_path, {"own": f"{own}\n", f"cgroup/{file}": text})
     assert oom_kills(tmp_path / "cgroup", tmp_path / "own") == 2
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import psutil
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import spawn
 from launch.spec import NodeCommand
-from tests.launch.submit import wait_until
+from tests.commands import begin
+from tests.launch.submit import REPOSITORY, wait_until
 
 SLEEP = "import time; print('here', flush=True); time.sleep(10_000)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
@@ -20,26 +22,16 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
 @pytest.fixture
 def start():
     """Starts processes, tells this test's from others, and ends what is left."""
-    others = process_tree.children()
-    made = []
+    with ExitStack() as stack:
 
-    def one(code, **env):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            env={**os.environ, **env},
-            start_new_session=True,
-        )
-        made.append(process)
-        assert process.stdout.readline() == b"here\n"
-        return process
+        def one(code, **env):
+            process = stack.enter_context(begin(sys.executable, "-c", code, env=env))
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "here\n"
+            return process
 
-    one.others = others
-    yield one
-    for process in made:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        one.others = process_tree.children()
+        yield one
 
 
 def test_whom_we_ended_and_in_which_state_is_known(start, monkeypatch):
@@ -124,7 +116,7 @@ def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start):
     assert [one.wait() for one in own] == list(codes)
 
 
-def test_what_an_agent_starts_dies_with_it(tmp_path):
+def test_what_an_agent_starts_dies_with_it():
     """Even by kill -9; and it ignores what torchrun would die of."""
     survives = "import os, signal\n"
     survives += "for one in (signal.SIGUSR1, signal.SIGUSR2): os.kill(os.getpid(), one)\n"
@@ -137,14 +129,10 @@ def test_what_an_agent_starts_dies_with_it(tmp_path):
         "print(child.pid, flush=True)\n"
         "print('ended with', child.wait(), flush=True)\n"
     )
-    agent = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}
-    )
-    child = psutil.Process(int(agent.stdout.readline()))
-    assert agent.stdout.readline() == b"here\n"  # it is what it was to become
-    agent.kill()
-    agent.wait()
-    agent.stdout.close()
+    with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
+        child = psutil.Process(int(agent.stdout.readline()))
+        assert agent.stdout.readline() == "here\n"  # it is what it was to become
+        agent.kill()
     child.wait(300)
 
 

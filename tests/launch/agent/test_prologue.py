@@ -5,7 +5,8 @@ import signal
 import pytest
 
 from tests.commands import ended
-from tests.launch.submit import alive, start, submit, wait_until
+from tests.launch.submit import alive, run_well, start, wait_until
+from tests.written import executable
 
 # It holds what it inherits open, and is found by the folder on its command line.
 WAITS = "timeout 300 tail -f {folder}/prologue.sh"
@@ -14,8 +15,7 @@ FLAGS = ["--launcher", "local", "--workers", "manual", "--prologue", "prologue.s
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "show.sh").write_text('#!/bin/sh\necho "stage $STAGE" > started\n')
-    (tmp_path / "show.sh").chmod(0o755)
+    executable(tmp_path / "show.sh", '#!/bin/sh\necho "stage $STAGE" > started\n')
     yield tmp_path
     assert wait_until(lambda: alive(tmp_path) == [])
 
@@ -24,14 +24,9 @@ def write_prologue(project, *lines):
     (project / "prologue.sh").write_text("\n".join(lines).format(folder=project) + "\n")
 
 
-def waits(project):
-    return alive(project / "prologue.sh")
-
-
 def test_what_it_leaves_in_the_background_holds_up_no_run_and_ends_with_it(project):
-    write_prologue(project, WAITS + " &", "export STAGE=set")
-    code, out, err = submit(*FLAGS, "--", "./show.sh", cwd=project)
-    assert code == 0, out + err
+    write_prologue(project, "read line || true", WAITS + " &", "export STAGE=set")
+    run_well(*FLAGS, "--", "./show.sh", cwd=project)
     assert (project / "started").read_text() == "stage set\n"
 
 
@@ -40,7 +35,7 @@ def test_a_run_that_is_ended_in_its_prologue_starts_no_worker(project, number):
     write_prologue(project, WAITS + " &", WAITS)
     process = start(*FLAGS, "--", "./show.sh", cwd=project)
     with ended(process):
-        assert wait_until(lambda: waits(project))
+        assert wait_until(lambda: alive(project / "prologue.sh"))
         process.send_signal(number)
         process.communicate(timeout=300)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

@@ -7,11 +7,9 @@ import pytest
 
 from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S
+from tests.written import write
 
-
-def write(path, **record):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record))
+STEP_3 = {"start.json": {"step": 3, "marks_unix_s": {"step": 16.5}}}
 
 
 @pytest.fixture
@@ -20,29 +18,21 @@ def run_dir(tmp_path):
 
     The leader, whose files these are, has its clock 7 s ahead.
     """
-    before = tmp_path / "attempts" / "0"
-    for index in (0, 1):
-        write(
-            before / "agents" / f"node_{index:05d}.exit.json",
-            index=index, ranks=[index],
-            noticed_unix_s=12.0 + 101 * index, clock_offset_s=7.0 - 100 * index,
-        )  # fmt: skip
+    first = {"index": 0, "ranks": [0], "noticed_unix_s": 12.0, "clock_offset_s": 7.0}
+    second = {"index": 1, "ranks": [1], "noticed_unix_s": 113.0, "clock_offset_s": -93.0}
     lost = {"rank": 0, "cause": "lost_peer", "message": "lost rank 1", "time_unix_s": 11.4}
-    write(before / "exits" / "rank_00000.json", **lost)
-    write(before / "exit.json", time_unix_s=20.5)
-    write(before / "start.json", step=1, marks_unix_s={})
-    write(tmp_path / "agents" / "node_00000.json", time_unix_s=14.5)
-    return tmp_path
+    before = {"agents/node_00000.exit.json": first, "agents/node_00001.exit.json": second}
+    before |= {"exits/rank_00000.json": lost, "exit.json": {"time_unix_s": 20.5}}
+    before["start.json"] = {"step": 1, "marks_unix_s": {}}
+    write(tmp_path / "attempts" / "0", before)
+    return write(tmp_path, {"agents/node_00000.json": {"time_unix_s": 14.5}})
 
 
 def record_at(run_dir, time_s):
     """Of rank 1; rank 0 writes down a checkpoint a little later."""
-    folder = run_dir / "attempts" / "0" / "metrics"
-    folder.mkdir()
     for rank, changed_s in enumerate((time_s + 7.3, time_s + 7.0)):
-        path = folder / f"rank_{rank:05d}.jsonl"
-        path.touch()
-        os.utime(path, (changed_s, changed_s))
+        name = f"attempts/0/metrics/rank_{rank:05d}.jsonl"
+        os.utime(write(run_dir, {name: ""}) / name, (changed_s, changed_s))
 
 
 def test_a_step_of_the_trainer(run_dir):
@@ -50,7 +40,7 @@ def test_a_step_of_the_trainer(run_dir):
     found = Recovery(run_dir, 2)
     assert found.look() is None and not (run_dir / "recovery.json").exists()
     marks = {"imports": 17.1, "rendezvous": 17.9, "checkpoint": 18.0, "step": 18.2}
-    write(run_dir / "start.json", step=41, marks_unix_s=marks)
+    write(run_dir, {"start.json": {"step": 41, "marks_unix_s": marks}})
     assert found.look() == (
         "attempt 2: step 41 again after 7.2 s: noticed 1.0, stopped 1.5, agents 1.0, imports 2.6, "
         "rendezvous 0.8, checkpoint 0.1, step 0.2"
@@ -68,12 +58,10 @@ def test_the_fault_is_not_long_before_the_first_word_of_it_and_not_after(
 
 
 def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
-    output = run_dir / "workers" / "rank_00000.out"
-    output.parent.mkdir()
-    output.write_text("begun\n")
+    write(run_dir, {"workers/rank_00000.out": "begun\n"})
     found = Recovery(run_dir, 2)
     assert found.look() is None  # the attempt before has recorded steps
-    write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
+    write(run_dir, STEP_3)
     line = "attempt 2: step 3 again after 5.1 s: noticed 0.6, stopped 1.5, agents 1.0, program 2.0"
     assert found.look() == line
     (run_dir / "start.json").unlink()
@@ -84,7 +72,7 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
 def test_no_line_where_nothing_recorded_the_fault(run_dir):
     """As when a job lost its first node, and was requeued."""
     before = run_dir / "attempts" / "0"
-    write(run_dir / "start.json", step=3, marks_unix_s={"step": 16.5})
+    write(run_dir, STEP_3)
     (before / "exit.json").unlink()
     found = Recovery(run_dir, 2)
     assert "after 5.1 s: noticed 0.6, stopped 1.0, agents 1.5, program 2.0" in found.look()

@@ -1,5 +1,7 @@
 """The slowest way is said in words that the numbers bear out."""
 
+import itertools
+
 import pytest
 
 from launch.checks import bandwidth
@@ -7,12 +9,10 @@ from launch.checks import bandwidth
 NAMES = ["node0", "node1", "node2", "node3"]
 
 
-def measured(slow=None, wrong=0, usual=9.4):
+def measured(slow=None, wrong=0):
     pairs = [
-        {"from": one, "to": two, "bytes": 1 << 20, "gbit_s": (slow or {}).get((one, two), usual)}
-        for one in range(4)
-        for two in range(4)
-        if one != two
+        {"from": one, "to": two, "bytes": 1 << 20, "gbit_s": (slow or {}).get((one, two), 9.4)}
+        for one, two in itertools.permutations(range(4), 2)
     ]
     collective = {"name": "all_reduce", "bytes": 1024, "count": 256, "type": "float"}
     numbers = {"redop": "sum", "time_us": 10.0, "algbw_gb_s": 0.1, "busbw_gb_s": 0.15}
@@ -21,25 +21,19 @@ def measured(slow=None, wrong=0, usual=9.4):
 
 
 OF_NODE_2 = {(2, other): 0.1 for other in (0, 1, 3)}
+REST = "Gbit/s; others carry 9.40"
 LINK = "; all slow pairs are with node2: look at its link"
 
 
-@pytest.mark.parametrize(
-    ("slow", "sentence"),
-    [
-        ({(3, 1): 0.94}, "slow: node1-node3 0.940 Gbit/s; others carry 9.40"),  # the same pair
-        (
-            OF_NODE_2,
-            "slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 Gbit/s; others carry "
-            "9.40" + LINK,
-        ),
-        (
-            {(0, 1): 0.5, (2, 3): 0.3},
-            "slow: node2-node3 0.300, node0-node1 0.500 Gbit/s; others carry 9.40",
-        ),
-        ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
-    ],
-)
+SLOW = [
+    ({(3, 1): 0.94}, f"slow: node1-node3 0.940 {REST}"),  # the same pair
+    (OF_NODE_2, f"slow: node0-node2 0.100, node1-node2 0.100, node2-node3 0.100 {REST}{LINK}"),
+    ({(0, 1): 0.5, (2, 3): 0.3}, f"slow: node2-node3 0.300, node0-node1 0.500 {REST}"),
+    ({(0, 1): 7.0}, "all pairs carry 7.00 to 9.40 Gbit/s; slowest: node0-node1"),  # noise
+]
+
+
+@pytest.mark.parametrize(("slow", "sentence"), SLOW)
 def test_pairs_that_are_slow_are_named_and_what_they_share(slow, sentence):
     assert bandwidth.verdict(measured(slow=slow), NAMES)[0] == sentence
 

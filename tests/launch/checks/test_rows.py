@@ -1,14 +1,45 @@
 """Each row fails when it should, names the node, and says what to do."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
-from launch.checks.findings import Findings, lines
+from launch.checks.findings import Findings, Node, Reach, lines
 from launch.nodes.network_choice import Choice
-from tests.launch.checks.cases import DISK, NET, VERSIONS, findings
+
+VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
+NET = "10.10.1.0/24"
+DISK = {"folder": "/logs", "exists": True, "free_bytes": 50e9}
+
+
+EMPTY = MappingProxyType({})
+
+
+def probe(index, **spoilt):
+    interface = {"name": "e0", "address": f"10.10.1.{index + 1}", "netmask": "255.255.255.0"}
+    disks = {"run folder": DISK, "data": {**DISK, "folder": "/data"}, "checkout": DISK}
+    python = "/home/me/muster/.venv/bin/python"
+    healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
+    healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
+    healthy |= {"interfaces": [interface], "came_by": []}
+    assert spoilt.keys() <= healthy.keys()
+    return {**healthy, **spoilt}
+
+
+def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY, **spoilt):
+    """`nodes` spoils probes by index, `unreached` says which ways fail and how."""
+    addresses = {f"node{index}": f"10.10.1.{index + 1}" for index in range(count)}
+    made = []
+    for index, (name, address) in enumerate(addresses.items()):
+        found, skew_s = probe(index, **nodes.get(index, {})), skews.get(index, 0.0001)
+        ways = {other: Reach(unreached.get((name, other), ""), 0.001) for other in addresses}
+        del ways[name]
+        made.append(Node(name, found, address=address, skew_s=skew_s, reached=ways))
+    chosen = Choice(NET, tuple(addresses.values()))
+    return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
 
 @pytest.mark.parametrize("launcher", ["ssh", "slurm", "local"])
@@ -18,41 +49,26 @@ def test_a_healthy_cluster_is_all_ok(launcher):
     assert len(found) == 8 and lines(found, "FAIL") == lines(found, "warn") == []
 
 
-SPOILT = {
-    "no environment": ("python", "FAIL", {1: {"versions": None}}, "node1: no environment at /home"),
-    "no torch": ("python", "FAIL", {1: {"versions": {**VERSIONS, "torch": None}}}, "has no torch"),
-    "another torch": (
-        "python",
-        "FAIL",
-        {2: {"versions": {**VERSIONS, "torch": "2.1"}}},
-        "node2: python 3.11.7, torch 2.1",
-    ),
-    "somebody's folder": (
-        "code",
-        "FAIL",
-        {2: {"shared": False, "foreign": ["data", "train"]}},
-        "node2: /home/me/muster holds data, train, which Muster did not send there",
-    ),
-    "gpus": ("GPUs", "warn", {1: {"gpus": ["A100, 550"] * 2}}, "node1: 2 x A100, driver 550"),
-    "disk": (
-        "free disk",
-        "warn",
-        {1: {"disks": {"run folder": {**DISK, "free_bytes": 3e9}}}},
-        "node1: run folder: 3.0 GB",
-    ),
-    "no data": (
-        "free disk",
-        "warn",
-        {1: {"disks": {"checkout": DISK, "data": {**DISK, "exists": False}}}},
-        "node1: data: /logs is not there",
-    ),
-}
+FOREIGN = {"shared": False, "foreign": ["data", "train"]}
+FULL = {"run folder": {**DISK, "free_bytes": 3e9}}
+NO_DATA = {"checkout": DISK, "data": {**DISK, "exists": False}}
 
 
-@pytest.mark.parametrize("name", SPOILT)
-def test_one_spoilt_node_spoils_one_row_which_names_it(name):
-    check, verdict, nodes, words = SPOILT[name]
-    (row,) = [row for row in examination(findings(nodes=nodes)) if row.verdict != "ok"]
+SPOILT = [
+    ("python", "FAIL", {"versions": None}, "node1: no environment at /home"),
+    ("python", "FAIL", {"versions": {**VERSIONS, "torch": None}}, "has no torch"),
+    ("python", "FAIL", {"versions": {**VERSIONS, "torch": "2.1"}}, "node1: python 3.11.7, tor"),
+    ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
+    ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
+    ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),
+    ("free disk", "warn", {"disks": NO_DATA}, "node1: data: /logs is not there"),
+]
+
+
+@pytest.mark.parametrize(("check", "verdict", "spoilt", "words"), SPOILT)
+def test_one_spoilt_node_spoils_one_row_which_names_it(check, verdict, spoilt, words):
+    rows = examination(findings(nodes={1: spoilt}))
+    (row,) = [row for row in rows if row.verdict != "ok"]
     assert (row.check, row.verdict) == (check, verdict)
     assert words in "\n".join(row.found) and "node" in row.line and row.fix
 
@@ -67,9 +83,7 @@ def test_nodes_with_files_of_their_own_are_fine_through_ssh_and_not_in_slurm():
 def test_who_does_not_answer_is_named_and_the_others_are_looked_at():
     line = "node9: its host key is not known; compare its fingerprint"
     found = examination(findings(silent=[line]))
-    assert lines(found, "FAIL") == [
-        "reach: node9: its host key is not known; compare its fingerprint",
-    ]
+    assert lines(found, "FAIL") == [f"reach: {line}"]
     assert len(found) == 8
     nobody = examination(Findings("ssh", (), ["a: no answer; is it up", "b: no answer; is it up"]))
     assert [row.verdict for row in nobody] == ["FAIL"]
@@ -86,12 +100,11 @@ def test_no_network_fails_and_others_are_offered():
 
 def test_a_node_that_nobody_reaches_is_one_line():
     others = ("node0", "node1", "node3")
-    row = network_checks.pairs(findings(unreached={(one, "node2"): "no answer" for one in others}))
+    to_it = {(one, "node2"): "no answer" for one in others}
+    row = network_checks.pairs(findings(unreached=to_it))
     assert row.found == ("no node reaches node2 (10.10.1.3): no answer",)
     both = {("node2", one): "no route to host" for one in others}
-    row = network_checks.pairs(
-        findings(unreached={(one, "node2"): "no answer" for one in others} | both)
-    )
+    row = network_checks.pairs(findings(unreached=to_it | both))
     assert row.found[1] == "node2 reaches nobody: no route to host" and len(row.found) == 2
 
 

@@ -8,32 +8,26 @@ from configs.settings.launch import LaunchConfig
 from launch.launchers.base import chosen
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
+from tests.written import executable
+
+ANSWERS = [
+    ("echo main", "slurm"),
+    ("sleep 3; echo main", "slurm"),  # a busy controller
+    ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
+    ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
+]
 
 
-@pytest.mark.parametrize(
-    ("sinfo", "launcher"),
-    [
-        ("echo main", "slurm"),
-        ("sleep 3; echo main", "slurm"),  # a busy controller
-        ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "slurm"),
-        ("echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1", "local"),
-    ],
-)
+@pytest.mark.parametrize(("sinfo", "launcher"), ANSWERS)
 def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
     sinfo, launcher, tmp_path, monkeypatch
 ):
     for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        executable(tmp_path / name, f"#!/bin/sh\n{text}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert chosen(LaunchConfig()) == launcher
     assert chosen(LaunchConfig(hosts="a,b")) == "ssh"
     assert chosen(LaunchConfig(launcher="local")) == "local"
-
-
-def test_without_sbatch_workers_start_here(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert chosen(LaunchConfig()) == "local"
 
 
 def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):

@@ -1,6 +1,5 @@
 """Whoever leads a run heeds signals at any time, and is held up by no terminal."""
 
-import json
 import os
 import signal
 import subprocess
@@ -19,17 +18,14 @@ from tests.commands import ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import write
 
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    """Of a run that this process leads; its signals are given back."""
+    """Of a run that this process leads."""
     monkeypatch.setattr(process_tree, "adopt_orphans", lambda: None)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    yield LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    return LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -83,13 +79,10 @@ class Over:
 
 def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
     """With --wait a job's 137 comes from its exit.json, whose explanation stays."""
-    (spec.run_dir / "agents").mkdir()
     message = "torchrun on node1 was killed by SIGKILL"
     record = {"index": 1, "node": "node1", "cause": "command", "message": message, "ranks": [1]}
-    record |= {"code": 1, "clock_offset_s": 0.0}
-    (spec.run_dir / "agents" / "node_00001.exit.json").write_text(json.dumps(record))
+    write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
     assert conclude(Over(), 2, spec) == 137
-    assert (
-        run_record.read_end(spec.run_dir)["message"] == f"error: {message} (rank 1); out of memory?"
-    )
+    explained = run_record.read_end(spec.run_dir)["message"]
+    assert explained == f"error: {message} (rank 1); out of memory?"
     assert "stopped by SIGKILL" not in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-import threading
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ from launch.agent.log_sync import LogSync
 from launch.nodes.channel import MARK, Channel
 from muster import run_files
 from muster.errors import MusterError
+from tests.written import write
 
 
 def source_of(run_dir: Path, node: int) -> LogSync:
@@ -24,19 +25,36 @@ def source_of(run_dir: Path, node: int) -> LogSync:
     return LogSync(SimpleNamespace(spec=spec, index=node, ranks=(node,)))
 
 
+@contextmanager
 def pair():
+    """A channel, and the socket at its other end."""
     ours, theirs = socket.socketpair()
-    return Channel(ours.fileno(), ours.detach()), theirs
+    with closing(Channel(ours.fileno(), ours.detach())) as channel, theirs:
+        yield channel, theirs
 
 
-def test_noise_before_a_message_is_kept_apart():
-    channel, other = pair()
+@contextmanager
+def pipe():
+    """The two ends of a pipe, each as a channel."""
+    reads, writes = os.pipe()
+    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
+    with closing(sender), closing(receiver):
+        yield sender, receiver
+
+
+@pytest.fixture
+def channel_and_other():
+    with pair() as both:
+        yield both
+
+
+def test_noise_before_a_message_is_kept_apart(channel_and_other):
+    channel, other = channel_and_other
     other.sendall(b"Welcome to node3!\n" + MARK + b'{"beat": true}\n' + MARK + b"{half")
     assert channel.receive() == [{"beat": True}] and channel.noise == ["Welcome to node3!"]
     other.sendall(b"\n")
     other.close()
     assert channel.receive() == [] and channel.ended
-    channel.close()
 
 
 @given(
@@ -44,79 +62,53 @@ def test_noise_before_a_message_is_kept_apart():
 )
 @settings(max_examples=50, deadline=None)
 def test_messages_arrive_as_they_were_sent_in_whatever_pieces(messages):
-    channel, other = pair()
     sent = b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages)
     got = []
-    for at in range(0, len(sent), 7):
-        other.sendall(sent[at : at + 7])
-        got += channel.receive()
+    with pair() as (channel, other):
+        for at in range(0, len(sent), 7):
+            other.sendall(sent[at : at + 7])
+            got += channel.receive()
     assert got == messages
-    other.close()
-    channel.close()
 
 
-def test_a_full_pipe_blocks_nobody():
-    channel, other = pair()
+def test_a_full_pipe_blocks_nobody(channel_and_other):
+    channel, other = channel_and_other
     for _ in range(100):
         channel.send(data="x" * 50_000)
     assert channel.waiting_bytes > 1_000_000
     other.close()
     channel.flush()
     assert channel.waiting_bytes == 0  # there is nobody to take it
-    channel.close()
 
 
-def test_a_line_without_end_is_no_message(monkeypatch):
+def test_a_line_without_end_is_no_message(channel_and_other, monkeypatch):
     monkeypatch.setattr("launch.nodes.channel.LINE_BYTES", 1000)
-    ours, other = socket.socketpair()
-    channel = Channel(ours.fileno(), ours.detach())
+    channel, other = channel_and_other
     other.sendall(b"x" * 2000)
     assert channel.receive() == [] and channel.ended
-    other.close()
-    channel.close()
 
 
 def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     there, here = tmp_path / "there", tmp_path / "here"
-    (there / "workers").mkdir(parents=True)
-    here.mkdir()
-    reads, writes = os.pipe()
-    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
-    source = source_of(there, 0)
-
-    def bring():
-        source.send_rest(sender)
-        for message in receiver.receive():
-            log_sync.take(here, message, 0)
-
-    (there / "workers" / "rank_00000.out").write_bytes(b"step 1\n")
-    (there / "summary.json").write_text('{"steps": 100000}')
-    (there / "config.yaml").write_text("the node's own")
-    bring()
-    with (there / "workers" / "rank_00000.out").open("ab") as more:
+    source, output = source_of(there, 0), "workers/rank_00000.out"
+    own = {"summary.json": {"steps": 100_000}, "config.yaml": "the node's own"}
+    write(there, {output: "step 1\n", **own})
+    for message in sent_by(source):
+        log_sync.take(here, message, 0)
+    with (there / output).open("ab") as more:
         more.write(b"step 2\n")
-    (there / "summary.json").write_text("{}")
-    bring()
-    assert (here / "workers" / "rank_00000.out").read_bytes() == b"step 1\nstep 2\n"
+    write(there, {"summary.json": {}})
+    for message in sent_by(source):
+        log_sync.take(here, message, 0)
+    assert (here / output).read_bytes() == b"step 1\nstep 2\n"
     assert (here / "summary.json").read_text() == "{}"
     assert not (here / "config.yaml").exists()
-    sender.close()
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "../x",
-        "/etc/passwd",
-        "config.yaml",
-        "launch.json",
-        "workers/../../x",
-        "other/x",
-        "x",
-        "model/../../x",
-        "checkpoints/step_00000001/state.json",
-        "summary.json.0.partial",
-    ],
+    ["../x", "/etc/passwd", "config.yaml", "launch.json", "workers/../../x", "other/x", "x"]
+    + ["model/../../x", "checkpoints/step_00000001/state.json", "summary.json.0.partial"],
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
     with pytest.raises(MusterError, match="not its own to write"):
@@ -138,35 +130,21 @@ def everything(run_dir, ranks):
 
 def sent_by(source):
     """What one mirror sends in one go, with an end that takes all at once."""
-    reads, writes = os.pipe()
-    sender, receiver = Channel(os.open(os.devnull, os.O_RDONLY), writes), Channel(reads, os.dup(1))
-    found = []
-    taking = threading.Event()
-
-    def take():
-        while not taking.wait(0.001):
-            found.extend(receiver.receive())
-        found.extend(receiver.receive())
-
-    other = threading.Thread(target=take)
-    other.start()
-    source.send_rest(sender)
-    while sender.waiting_bytes:
-        sender.flush()
-    taking.set()
-    other.join()
-    sender.close()
-    receiver.close()
-    return found
+    with pipe() as (sender, receiver):
+        source.send_rest(sender)
+        found = receiver.receive()
+        while sender.waiting_bytes:
+            sender.flush()
+            found += receiver.receive()
+        return found
 
 
 def test_every_file_that_a_node_writes_comes_home(tmp_path):
     """Whole ones with their last byte only: a reader at home never sees half a model."""
     there, here = tmp_path / "there", tmp_path / "here"
     everything(there, (0,))
-    source = source_of(there, 0)
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
-    messages = [message for message in sent_by(source) if "file" in message]
+    messages = sent_by(source_of(there, 0))
     assert {run_files.known(message["file"]).pattern for message in messages} == home
     (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
     parts = [one for one in messages if one["file"] == model]
@@ -174,19 +152,14 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     for message in messages:
         assert message is not parts[-1] or not (here / model).exists()
         log_sync.take(here, message, 0)
-    arrived = {
-        path.relative_to(here): path.read_bytes() for path in here.rglob("*") if path.is_file()
-    }
-    assert arrived == {path: (there / path).read_bytes() for path in arrived}
+    arrived = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
+    assert all((here / path).read_bytes() == (there / path).read_bytes() for path in arrived)
     assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
 
 
 def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
     everything(tmp_path, (0, 1))
-    names = []
-    for node in (0, 1):
-        source = source_of(tmp_path, node)
-        names.append({one["file"] for one in sent_by(source) if "file" in one})
+    names = [{one["file"] for one in sent_by(source_of(tmp_path, node))} for node in (0, 1)]
     host = socket.gethostname()
     assert names[0] & names[1] == {f"environment/{host}.json", f"traffic/{host}.csv"}  # one host
     assert "summary.json" in names[0] and "metrics/rank_00001.jsonl" in names[1]
@@ -194,30 +167,22 @@ def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
 
 def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
-    reads, writes = os.pipe()
-    sender = Channel(os.open(os.devnull, os.O_RDONLY), writes)
-    receiver = Channel(reads, os.dup(1))
-    there, here = tmp_path / "there", tmp_path / "here"
-    (there / "profile").mkdir(parents=True)
-    path = there / "profile" / "rank_00000.json"
-    path.write_bytes(b"a" * 900_000)
+    there, here, name = tmp_path / "there", tmp_path / "here", "profile/rank_00000.json"
+    write(there, {name: b"a" * 900_000, "new": b"b" * 300_000})
     source = source_of(there, 0)
-    assert source._send(sender)  # a part of it waits
-    new = there / "new"
-    new.write_bytes(b"b" * 300_000)
-    new.replace(path)
-    while source._send(sender) or sender.waiting_bytes:
+    with pipe() as (sender, receiver):
+        assert source._send(sender)  # a part of it waits
+        (there / "new").replace(there / name)
+        while source._send(sender) or sender.waiting_bytes:
+            for message in receiver.receive():
+                log_sync.take(here, message, 0)
+            sender.flush()
         for message in receiver.receive():
             log_sync.take(here, message, 0)
-        sender.flush()
-    for message in receiver.receive():
-        log_sync.take(here, message, 0)
-    assert (here / "profile" / "rank_00000.json").read_bytes() == b"b" * 300_000
-    sender.close()
-    receiver.close()
+    assert (here / name).read_bytes() == b"b" * 300_000
 
 
-def test_a_full_disk_at_home_is_one_line(tmp_path, monkeypatch):
+def test_a_full_disk_at_home_is_one_line(tmp_path):
     (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
     with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
         log_sync.take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True}, 0)

@@ -18,14 +18,10 @@ LOOP = ("127.0.0.1", "255.0.0.0")
 
 
 def cloudlab(index):
-    control = f"128.110.0.{index}"
-    return probe(
-        LOOP,
-        (control, "255.255.252.0"),
-        (f"10.10.1.{index}", "255.255.255.0"),
-        ("172.17.0.1", "255.255.0.0"),  # docker's, the same on every node
-        came_by=[control],
-    )
+    control, experiment = f"128.110.0.{index}", f"10.10.1.{index}"
+    docker = ("172.17.0.1", "255.255.0.0")  # the same on every node
+    own = [(control, "255.255.252.0"), (experiment, "255.255.255.0"), docker]
+    return probe(LOOP, *own, came_by=[control])
 
 
 PROBES = [cloudlab(1), cloudlab(2)]

@@ -1,5 +1,6 @@
 """Real probes on this machine are asked for what they find there."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import vermin
 
 from launch.nodes import node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
+from tests.written import write
 
 
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
@@ -22,10 +24,8 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
         addresses = {"0": "127.0.0.1", "1": "192.0.2.1"}
         answers = survey.ask(node_facts.listen, addresses=addresses)
         assert answers.keys() == {0}
-        (line,) = survey.silent(answers).values()
-        assert (
-            line.startswith("node1: its Python could not report on the node: ") and "assign" in line
-        )
+        ((node, line),) = survey.silent(answers).items()
+        assert node == 1 and re.match(r"node1: its Python could not report .*assign", line)
         assert survey.ask(node_facts.listen) == {}
         assert survey.silent({})[0] == "node0: its Python could not report on the node: 'addresses'"
         assert survey.ask(node_facts.tell_time).keys() == {0, 1}
@@ -45,9 +45,8 @@ def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
 
 def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, monkeypatch):
     checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
-    checkout.mkdir()
     temporary.mkdir()
-    (checkout / "logs").touch()  # where a folder is to be: it cannot be made, not even by root
+    write(checkout, {"logs": ""})  # where a folder is to be: it cannot be made, not even by root
     monkeypatch.setattr(survey, "REPOSITORY", checkout)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     with facts_request() as request, Survey(here(1)) as asked:

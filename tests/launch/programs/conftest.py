@@ -4,14 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.written import write
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A program, and a package of its own."""
     from tests.launch.programs.test_own_programs import DDP
 
-    root = tmp_path / "project"
-    (root / "configs").mkdir(parents=True)
-    (root / "configs" / "__init__.py").touch()
-    (root / "train.py").write_text(DDP)
-    return root
+    return write(tmp_path / "project", {"configs/__init__.py": "", "train.py": DDP})

@@ -21,11 +21,10 @@ def refusal(*argv: str) -> list[str]:
 
 
 # Each has the default of our trainer: it is not that of another program.
-@pytest.mark.parametrize(
-    "words",
-    [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
-    + [["--operations", "all"]],
-)
+DEFAULTS = [["--lr", "1e-3"], ["--sync=ddp"], ["--length_balance"], ["--no-length-balance"]]
+
+
+@pytest.mark.parametrize("words", [*DEFAULTS, ["--operations", "all"]])
 def test_a_setting_of_the_trainer_is_refused_beside_another_program(words):
     (line,) = refusal(*OWN, *words, *PROGRAM)
     flag = words[0].partition("=")[0].replace("_", "-").replace("--no-", "--")
@@ -64,9 +63,8 @@ def test_a_setting_of_another_program_is_refused_without_one(words):
 
 
 def test_settings_of_the_bench_are_for_the_bench():
-    assert refusal(*OWN, "--operations", "all") == [
-        "--operations is for --program bench_collectives"
-    ]
+    (problem,) = refusal(*OWN, "--operations", "all")
+    assert problem == "--operations is for --program bench_collectives"
     line = CommandLine.of([*OWN, "--program", "bench_collectives", "--operations", "gather"])
     assert line.bench.operations == "gather"
 
@@ -93,18 +91,18 @@ def test_of_the_flags_of_a_study_the_bench_gets_those_that_it_heeds():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("launcher", "words"),
-    [
-        ("local", ["--partition", "gpu"]),
-        ("local", ["--slurm", "mail-type=END"]),
-        ("local", ["--ssh-config", "none"]),
-        ("local", ["--network", "10.0.0.0/8"]),
-        ("local", ["--include", "*.pt"]),
-        ("ssh", ["-p", "gpu"]),
-        ("slurm", ["--user", "me"]),
-    ],
-)
+USELESS = [
+    ("local", ["--partition", "gpu"]),
+    ("local", ["--slurm", "mail-type=END"]),
+    ("local", ["--ssh-config", "none"]),
+    ("local", ["--network", "10.0.0.0/8"]),
+    ("local", ["--include", "*.pt"]),
+    ("ssh", ["-p", "gpu"]),
+    ("slurm", ["--user", "me"]),
+]
+
+
+@pytest.mark.parametrize(("launcher", "words"), USELESS)
 def test_what_the_launcher_has_no_use_for_is_refused(launcher, words):
     hosts = ["--hosts", "node0"] if launcher == "ssh" else []
     (line,) = refusal("--launcher", launcher, *hosts, *words, *PROGRAM)
@@ -124,17 +122,16 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
     assert "partition has no effect with --launcher local" in found
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--"], "no program follows after --"),
-        (["--", "none.py"], "none.py: No such file or directory"),
-        (["train.py"], "a program of your own follows after --: -- train.py"),
-        (["--nodse", "2"], "did you mean --nodes?"),
-        (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
-        (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
-    ],
-)
+REFUSED = [
+    (["--", "none.py"], "none.py: No such file or directory"),
+    (["train.py"], "a program of your own follows after --: -- train.py"),
+    (["--nodse", "2"], "did you mean --nodes?"),
+    (["--launcher", "ssh", "--hosts", "a", "--setup", "--lr", "1e-3"], "--lr is for a run"),
+    (["--launcher", "ssh", "--hosts", "a", "--setup", "--", "true"], "leave out -- true"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
 def test_the_command_refuses_before_anything_is_made(tmp_path, words, message):
     logs = ["--logs-dir", str(tmp_path / "logs")]
     code, out, err = submit(*logs, *words, cwd=tmp_path)

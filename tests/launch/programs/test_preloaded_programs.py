@@ -1,8 +1,6 @@
 """`--workers preload`: workers from one import start, fail and end as torchrun's do."""
 
-import itertools
 import json
-import os
 import re
 import signal
 import sys
@@ -12,42 +10,24 @@ import psutil
 import pytest
 
 from muster.errors import STOPPED
-from tests.launch.programs.test_own_programs import DDP, only_run
-from tests.launch.submit import alive, start, submit, wait_until, worker
+from tests.launch.programs.test_own_programs import DDP, only_run, ready_workers
+from tests.launch.submit import alive, run_well, start, submit, wait_until, worker
 
 LOCAL = ["--launcher", "local", "--workers", "preload"]
-SHAPES = {"4x1": ["--nodes", "4"], "1x4": ["--nproc-per-node", "4"]}
-# Pretended nodes are the more intricate of the two; make test-all tries both everywhere.
-WHOLE = "WHOLE_MATRIX" in os.environ
-FEW = SHAPES if WHOLE else {"4x1": SHAPES["4x1"]}
-VICTIMS = ["worker", "starter", "agent"] if WHOLE else ["worker", "agent"]
-MOMENTS = ("training", "starting")
+SHAPE = ["--nodes", "2", "--nproc-per-node", "2"]
 ENDS = [
     ("preload", signal.SIGINT, "training"),
     ("preload", signal.SIGKILL, "starting"),
     ("torchrun", signal.SIGINT, "starting"),
     ("torchrun", signal.SIGKILL, "training"),
 ]
-if WHOLE:
-    ENDS = [*itertools.product(("preload", "torchrun"), (signal.SIGINT, signal.SIGKILL), MOMENTS)]
+
 ENDLESS = ["--", "train.py", "--lr", "1e-3", "--steps", "100000"]
 
 
-def run(project: Path, *words: str) -> tuple[int, str, str]:
+def run(project: Path, *words: str) -> str:
     """Whose child a worker is is looked at: it takes a Python that is no stand-in."""
-    return submit(*LOCAL, *words, cwd=project, python=sys.executable)
-
-
-def begun(project: Path, *flags: str):
-    """A run all of whose ranks train."""
-    process = start(*LOCAL, *flags, "--preload", "torch", *ENDLESS, cwd=project)
-    assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)
-    return process
-
-
-def ready_workers(project: Path) -> list[Path]:
-    found = project.glob("logs/*/workers/*.out")
-    return [path for path in found if path.stat().st_size > 100]
+    return run_well(*words, cwd=project, python=sys.executable)
 
 
 def agent(project: Path, node: int) -> psutil.Process:
@@ -55,28 +35,22 @@ def agent(project: Path, node: int) -> psutil.Process:
     return psutil.Process(json.loads(record)["pid"])
 
 
-@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
-def test_workers_have_what_was_named_and_no_other_module_of_theirs(project, shape):
+def test_workers_have_what_was_named_and_no_other_module_of_theirs(project):
     show = "\nimport os, sys\nbefore = sorted({'torch', 'configs', 'decimal'} & set(sys.modules))\n"
     (project / "train.py").write_text(show + "print(os.getppid(), before)" + DDP)
     for flags, known in (((), "['torch']"), (("--preload", "decimal"), "['decimal']")):
-        code, out, err = run(project, *shape, *flags, "--", "train.py", "--lr", "1e-3")
-        assert code == 0, err
+        out = run(project, *LOCAL, *SHAPE, *flags, "--", "train.py", "--lr", "1e-3")
         assert "rank 0 of 4: step 2" in out
         assert re.findall(r"\[.*\]", out)[0] == known
     assert alive(project) == []
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
-def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
-    process = begun(project, *shape)
-    rank = 2 if shape == SHAPES["4x1"] else 0
-    hit = {
-        "worker": lambda: worker(process, 2),
-        "starter": lambda: worker(process, 2).parent(),
-        "agent": lambda: agent(project, rank),
-    }[victim]()
+@pytest.mark.parametrize("victim", ["worker", "starter", "agent"])
+def test_whatever_is_killed_all_ends_in_seconds(project, victim):
+    process = start(*LOCAL, *SHAPE, "--preload", "torch", *ENDLESS, cwd=project)
+    assert wait_until(lambda: len(ready_workers(project)) == 4), process.communicate(timeout=5)
+    hit = agent(project, 1) if victim == "agent" else worker(process, 2)
+    hit = hit.parent() if victim == "starter" else hit
     assert any(one.pid == hit.pid for one in psutil.Process(process.pid).children(recursive=True))
     hit.kill()
     _, err = process.communicate(timeout=300)
@@ -93,14 +67,13 @@ def test_whatever_is_killed_all_ends_in_seconds(project, shape, victim):
 
 @pytest.mark.parametrize(("workers", "number", "moment"), ENDS)
 def test_nothing_outlives_the_launcher(project, workers, number, moment):
-    flags = ["--launcher", "local", "--workers", workers, *SHAPES["4x1"], *ENDLESS]
+    flags = ["--launcher", "local", "--workers", workers, *SHAPE, *ENDLESS]
     process = start(*flags, cwd=project)
     if moment == "training":
         assert wait_until(lambda: len(ready_workers(project)) == 4)
     else:
-        assert wait_until(
-            lambda: any(map(_has_begun, psutil.Process(process.pid).children(recursive=True)))
-        )
+        below = psutil.Process(process.pid).children
+        assert wait_until(lambda: any(map(_has_begun, below(recursive=True))))
     process.send_signal(number)
     _, err = process.communicate(timeout=300)
     assert wait_until(lambda: alive(project) == [])
@@ -121,7 +94,7 @@ STOPS = """
 import os, sys, time
 import muster
 muster.stopping()
-print("runs " + 100 * ".", flush=True)
+print("runs", flush=True)
 while not muster.stopping(): time.sleep(0.02)
 sys.exit(75)
 """
@@ -130,16 +103,15 @@ CATCHES = """
 import os, signal, sys, time
 def end(number, frame): open(f"ended_{os.environ['RANK']}", "a").write("once\\n"); sys.exit(0)
 signal.signal(signal.SIGTERM, end)
-print("runs " + 100 * ".", flush=True)
+print("runs", flush=True)
 while True: time.sleep(0.02)
 """
 
 
 @pytest.mark.parametrize(("program", "ended"), [(STOPS, []), (CATCHES, ["once\n"] * 4)])
-@pytest.mark.parametrize("shape", FEW.values(), ids=FEW)
-def test_workers_stop_in_order_and_are_sent_sigterm_once(project, shape, program, ended):
+def test_workers_stop_in_order_and_are_sent_sigterm_once(project, program, ended):
     (project / "train.py").write_text(program)
-    process = start(*LOCAL, *shape, "--", "train.py", cwd=project)
+    process = start(*LOCAL, *SHAPE, "--", "train.py", cwd=project)
     assert wait_until(lambda: len(ready_workers(project)) == 4)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
@@ -153,24 +125,8 @@ def test_an_environment_that_differs_on_a_node_is_imported_in_by_itself(project)
     text = "import os\nprint(os.environ['MINE'], os.environ['RANK'])"
     (project / "train.py").write_text(text)
     (project / "prologue.sh").write_text("export MINE=yes")
-    flags = [*SHAPES["4x1"], "--prologue", "prologue.sh"]
-    code, out, err = run(project, *flags, "--", "train.py")
-    assert (code, out.splitlines()[-1]) == (0, "yes 0"), err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--wrap", "nice", "--", "train.py"], "--wrap nice starts each by a command"),
-        (["--", "ls"], "ls is another command; use --workers torchrun or manual"),
-        (["--preload", "a b", "--", "train.py"], "--preload 'a b': use names of modules"),
-        (["--workers", "manual", "--preload", "torch", "--", "train.py"], "is for --workers pre"),
-    ],
-)
-def test_what_cannot_be_is_refused(project, words, text):
-    code, out, err = submit(*LOCAL, *words, cwd=project)
-    assert code == 2 and text in err and out == "", err
-    assert not list(project.glob("logs/*"))
+    flags = [*LOCAL, *SHAPE, "--prologue", "prologue.sh"]
+    assert run(project, *flags, "--", "train.py").splitlines()[-1] == "yes 0"
 
 
 def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
@@ -179,8 +135,7 @@ def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
     for number, own in enumerate([LOCAL, ["--launcher", "local"]]):
         one = [*own, *flags, f"--run-id=run{number}"]
         code, _, err = submit(*one, cwd=tmp_path, python=sys.executable)
-        assert code == 0, err
-        assert "note: --preload" not in err
+        assert code == 0 and "note: --preload" not in err, err
         lines = (tmp_path / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
         losses.append([one.get("loss") for one in map(json.loads, lines.splitlines())])
     assert losses[0] == losses[1]

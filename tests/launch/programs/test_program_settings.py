@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.submit import submit
+from tests.launch.submit import run_well, submit
+from tests.written import executable, write
 
 LOCAL = ["--launcher", "local"]
 
@@ -17,13 +18,10 @@ def test_pythons_own_variables_are_for_the_program(project, workers, monkeypatch
     monkeypatch.setenv("PYTHONOPTIMIZE", "2")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
-    (project / "elsewhere").mkdir()
-    (project / "elsewhere" / "mine.py").write_text("x = 'found'")
     text = "import mine, os, sys\nprint(mine.x, sys.flags.safe_path, sys.flags.optimize)"
-    (project / "other.py").write_text(text)
+    write(project, {"other.py": text, "elsewhere/mine.py": "x = 'found'"})
     flags = [*LOCAL, "--nodes", "2", "--workers", workers]
-    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
-    assert code == 0, err
+    out = run_well(*flags, "--", "other.py", cwd=project, python=sys.executable)
     assert "found True 2" in out
 
 
@@ -33,17 +31,14 @@ def test_modules_of_the_project_are_not_taken_for_libraries(project, workers):
         (project / f"{name}.py").write_text("raise ValueError('not what torchrun wants')")
     (project / "other.py").write_text("print('well')")
     flags = [*LOCAL, "--workers", workers]
-    code, out, err = submit(*flags, "--", "other.py", cwd=project, python=sys.executable)
-    assert code == 0 and "well" in out, err
+    assert "well" in run_well(*flags, "--", "other.py", cwd=project, python=sys.executable)
 
 
-def environment(project: Path, *flags: str, env: dict[str, str] | None = None) -> dict[str, str]:
+def environment(project: Path, *flags: str) -> dict[str, str]:
     """What a worker of a run with these flags has."""
-    (project / "show.sh").write_text("#!/bin/sh\nenv -0\n")
-    (project / "show.sh").chmod(0o755)
+    executable(project / "show.sh", "#!/bin/sh\nenv -0\n")
     one = [*LOCAL, "--workers", "manual", "--overwrite", "--run-id", "env", *flags]
-    code, _, err = submit(*one, "--", "./show.sh", cwd=project)
-    assert code == 0, err
+    run_well(*one, "--", "./show.sh", cwd=project)
     text = (project / "logs" / "env" / "workers" / "rank_00000.out").read_text()
     return dict(pair.partition("=")[::2] for pair in text.split("\0"))
 
@@ -68,13 +63,10 @@ def test_a_file_that_is_not_utf_8_is_refused_by_its_line(project, flag):
     assert not (project / "logs").exists()
 
 
-def test_a_prologue_sets_the_stage_and_its_failure_is_named(project):
-    prologue = project / "prologue.sh"
-    prologue.write_text("export STAGE=set\nread line || true\necho loaded\n")
-    assert environment(project, "--prologue", "prologue.sh")["STAGE"] == "set"
-    prologue.write_text("echo no such module >&2\nfalse\n")
+def test_the_failure_of_a_prologue_is_named(project):
+    (project / "prologue.sh").write_text("echo no such module >&2\nfalse\n")
     flags = [*LOCAL, "--workers", "manual", "--prologue", "prologue.sh"]
-    code, _, err = submit(*flags, "--", "./show.sh", cwd=project)
+    code, _, err = submit(*flags, "--", "ls", cwd=project)
     assert code != 0
     assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
 
@@ -89,24 +81,8 @@ def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
 
 
 def test_a_command_stands_in_front_of_every_worker(project):
-    wrapper = project / "stand-in"
-    wrapper.write_text('#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n')
-    wrapper.chmod(0o755)
+    text = '#!/bin/sh\nexport WRAPPED="$1"\nshift\nexec "$@"\n'
+    wrapper = executable(project / "stand-in", text)
     found = environment(project, "--wrap", f"{wrapper} {{run_dir}}")
     assert found["WRAPPED"] == str(project / "logs" / "env")
     assert environment(project, "--wrap", "env STAGE=wrapped")["STAGE"] == "wrapped"
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--env", "1=2"], "--env '1': use NAME=VALUE, or NAME to pass on"),
-        (["--env", "RANK=2"], "--env RANK: the launcher sets this variable for each worker; leave"),
-        (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: it is not set here"),
-        (["--env-file", "none"], "--env-file none: no such file"),
-        (["--wrap", "x {nothing}"], "--wrap: unknown {nothing}; known: {snapshot}, {run_dir}"),
-    ],
-)
-def test_wrong_settings_of_a_program_are_refused(project, flags, message):
-    code, _, err = submit(*LOCAL, "--workers", "manual", *flags, "--", "train.py", cwd=project)
-    assert code == 2 and message in err

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from launch.programs import project_snapshot
 from muster.errors import UsageError
+from tests.commands import call
+from tests.written import write
 
 # Root reads all files, unless it gives up the right to.
 AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
@@ -25,23 +27,20 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", *user, *words], cwd=folder, check=True, capture_output=True)
 
 
+def commit(folder: Path) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "all of it")
+
+
 @pytest.fixture
 def project(tmp_path) -> Path:
-    root = tmp_path / "project"
-    (root / "src").mkdir(parents=True)
-    (root / "data").mkdir()
-    (root / "train.py").write_text("committed")
-    (root / "src" / "model.py").write_text("model")
-    (root / "data" / "set.bin").write_text("much")
-    (root / ".gitignore").write_text("data/\nlogs/\n*.ckpt\n")
+    files = {"train.py": "committed", "src/model.py": "model", "data/set.bin": "much"}
+    root = write(tmp_path / "project", {**files, ".gitignore": "data/\nlogs/\n*.ckpt\n"})
     (root / "link.py").symlink_to("train.py")
-    git(root, "init", "-q")
-    git(root, "add", ".")
-    git(root, "commit", "-qm", "first")
-    (root / "train.py").write_text("changed")
-    (root / "src" / "new.py").write_text("untracked")
-    (root / "last.ckpt").write_text("ignored")
-    return root
+    commit(root)
+    later = {"train.py": "changed", "src/new.py": "untracked", "last.ckpt": "ignored"}
+    return write(root, later)
 
 
 def snapshot(project: Path, *patterns: str, name: str = "run") -> Path:
@@ -76,22 +75,15 @@ def copied(root: Path) -> list[str]:
 
 
 def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
-    library = tmp_path / "library"
-    (library / "data").mkdir(parents=True)
-    (library / "layer.py").write_text("layer")
-    (library / "data" / "set.bin").write_text("much")
-    (library / ".gitignore").write_text("data/\n")
-    git(library, "init", "-q")
-    git(library, "add", ".")
-    git(library, "commit", "-qm", "first")
+    files = {"layer.py": "layer", "data/set.bin": "much", ".gitignore": "data/\n"}
+    library = write(tmp_path / "library", files)
+    commit(library)
     local = ("-c", "protocol.file.allow=always")
     git(project, *local, "submodule", "add", "-q", str(library), "sub")
     git(project / "sub", *local, "submodule", "add", "-q", str(library), "deeper")
     git(project, "clone", "-q", str(library), "clone")
     for folder in ("sub", "sub/deeper", "clone"):
-        (project / folder / "new.py").write_text("untracked")
-        (project / folder / "data").mkdir()
-        (project / folder / "data" / "set.bin").write_text("much")
+        write(project / folder, {"new.py": "untracked", "data/set.bin": "much"})
     root = snapshot(project)
     for folder in ("sub", "sub/deeper", "clone"):
         assert (root / folder / "layer.py").read_text() == "layer"
@@ -103,10 +95,7 @@ def test_submodules_and_clones_inside_are_part_of_it(project, tmp_path):
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
 def test_a_link_leads_to_the_same_thing_in_the_copy_or_else_to_the_original(tmp_path, has_git):
     project, outside = tmp_path / "project", tmp_path / "datasets"
-    for folder in (project / "src", outside):
-        folder.mkdir(parents=True)
-    (project / "src" / "model.py").write_text("model")
-    (outside / "set.bin").write_text("much")
+    write(tmp_path, {"project/src/model.py": "model", "datasets/set.bin": "much"})
     links = {"data": "../datasets", "again": "data/set.bin", "code": "src", "last": "logs/run",
              "src/whole": str(project / "src" / "model.py"), "nowhere": "not/there"}  # fmt: skip
     for name, target in links.items():
@@ -136,20 +125,17 @@ def test_a_socket_and_a_fifo_are_no_part_of_it(tmp_path, monkeypatch, has_git):
 
 
 def test_the_changes_can_be_applied_again_to_the_commit(project, tmp_path):
-    (project / "words.txt").write_bytes("caf\u00e9 1\r\n".encode("latin-1"))
-    (project / "weights.bin").write_bytes(bytes(range(256)))
-    git(project, "add", ".")
-    git(project, "commit", "-qm", "second")
-    (project / "words.txt").write_bytes("caf\u00e9 2\r\n".encode("latin-1"))
-    (project / "weights.bin").write_bytes(bytes(reversed(range(256))))
-    (project / "train.py").write_text("its last line has no end")
+    write(project, {"words.txt": b"caf\xe9 1\r\n", "weights.bin": bytes(range(256))})
+    commit(project)
+    changed = {"words.txt": b"caf\xe9 2\r\n", "weights.bin": bytes(reversed(range(256)))}
+    changed["train.py"] = b"its last line has no end"
+    write(project, changed)
     git(project, "config", "diff.noprefix", "true")
     git(project, "config", "color.ui", "always")
     root = snapshot(project)
     git(tmp_path, "clone", "-q", str(project), "copy")
     git(tmp_path / "copy", "apply", str(root.parent / "snapshot.diff"))
-    for name in ("words.txt", "weights.bin", "train.py"):
-        assert (tmp_path / "copy" / name).read_bytes() == (project / name).read_bytes()
+    assert {name: (tmp_path / "copy" / name).read_bytes() for name in changed} == changed
 
 
 def test_a_file_that_vanishes_while_others_are_copied_is_no_part_of_it(project, monkeypatch):
@@ -169,15 +155,7 @@ def test_a_file_that_cannot_be_read_is_named(project):
     (project / "secret.key").touch(mode=0o000)
     take = "import sys; from pathlib import Path; from launch.programs import project_snapshot\n"
     take += "project_snapshot.take(*map(Path, sys.argv[1:]))"
-    command = [
-        *AS_ANY_USER,
-        sys.executable,
-        "-c",
-        take,
-        str(project),
-        str(project / "logs" / "run"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = call(*AS_ANY_USER, sys.executable, "-c", take, project, project / "logs" / "run")
     assert f"UsageError: {project / 'secret.key'} cannot be read" in done.stderr
 
 
@@ -192,12 +170,9 @@ def test_ignored_files_that_were_asked_for_are_copied_and_those_beside_them_link
 @pytest.mark.parametrize("has_git", [True, False], ids=["git", "no git"])
 def test_what_git_does_not_track_is_copied_up_to_a_size(tmp_path, monkeypatch, has_git):
     monkeypatch.setattr(project_snapshot, "MOST_BYTES", 10)
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "train.py").write_text("x")
+    project = write(tmp_path / "project", {"train.py": "x"})
     if has_git:
-        git(project, "init", "-q")
-        (project / "tracked.py").write_text("x" * 100)
+        git(write(project, {"tracked.py": "x" * 100}), "init", "-q")
         git(project, "add", "tracked.py")
     assert copied(snapshot(project)) == ["tracked.py", "train.py"][not has_git :]
     (project / "data.bin").write_text("x" * 100)
@@ -210,31 +185,23 @@ def test_what_git_does_not_track_is_copied_up_to_a_size(tmp_path, monkeypatch, h
     st.lists(st.text("ab '\"$\n\r\u00e9\udce9", min_size=1, max_size=8), unique=True, max_size=5)
 )
 def test_any_name_of_a_file_is_one(tmp_path_factory, names):
-    project = tmp_path_factory.mktemp("project")
-    for name in names:
-        (project / name).write_bytes(os.fsencode(name))
+    files = {name: os.fsencode(name) for name in names}
+    project = write(tmp_path_factory.mktemp("project"), files)
     git(project, "init", "-q")
     root = snapshot(project)
-    found = {path.name: os.fsdecode(path.read_bytes()) for path in root.iterdir()}
-    assert found == {one: one for one in names}
+    assert {path.name: path.read_bytes() for path in root.iterdir()} == files
     assert project_snapshot.new_files(root.parent) == []
-    (root / "made \udce9").mkdir()
-    (root / "made \udce9" / "model.pt").touch()
+    write(root, {"made \udce9/model.pt": ""})
     assert project_snapshot.new_files(root.parent) == [f"made in {root}: made \ufffd/model.pt"]
 
 
 def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
-    project = tmp_path / "sweeps" / "project"
-    folder = project / "logs" / "sweeps" / "mine" / "runs" / "a"
-    other = project / "logs" / "other"
-    for one in (folder, other):
-        one.mkdir(parents=True)
-        (one / "summary.json").touch()
-    (project / "train.py").touch()
-    (folder.parents[1] / "sweep.json").touch()
-    for one in (folder, other):
-        project_snapshot.take(project, one)
-        assert copied(one / "snapshot") == ["train.py"]
+    sweep, other = "logs/sweeps/mine", "logs/other"
+    names = (f"{sweep}/sweep.json", f"{sweep}/runs/a/summary.json", f"{other}/summary.json")
+    project = write(tmp_path / "sweeps" / "project", dict.fromkeys((*names, "train.py"), ""))
+    for run in (f"{sweep}/runs/a", other):
+        project_snapshot.take(project, project / run)
+        assert copied(project / run / "snapshot") == ["train.py"]
 
 
 def test_runs_may_be_kept_around_the_project_but_not_in_its_own_folder(project):

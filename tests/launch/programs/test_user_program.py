@@ -9,6 +9,7 @@ from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
+from tests.written import executable, write
 
 
 def test_only_the_first_separator_counts_and_a_program_follows_it():
@@ -19,23 +20,17 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
             split(argv)
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["train.py"], "train"),
-        (["src/my train.py"], "my-train"),
-        (["-m", "package.module"], "package.module"),
-        (["./hello", "x"], "hello"),
-    ],
-)
-def test_a_run_is_named_by_its_program(words, name):
-    assert user_program.name_of(words) == name
+def test_a_run_is_named_by_its_program():
+    names = {("train.py",): "train", ("src/my train.py",): "my-train", ("./hello", "x"): "hello"}
+    names["-m", "package.module"] = "package.module"
+    assert {words: user_program.name_of(words) for words in names} == names
 
 
 def check(folder: Path, *argv: str) -> None:
-    program = CommandLine.of(argv).program(folder)
+    program = CommandLine.of(["--run-id", "a", *argv]).program(folder)
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
+    program.spec(make=False, snapshot=False)
 
 
 def refusal(folder: Path, *argv: str) -> str:
@@ -44,37 +39,38 @@ def refusal(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["none.py"], "none.py: No such file or directory; looked in "),
-        (["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
-        (["-m", "none.module"], "-m none.module: no such module"),
-        (["-m"], "-m needs the name of a module: -- -m package.module"),
-        (["nothing"], "nothing: no such program"),
-    ],
-)
-def test_what_cannot_start_is_refused(tmp_path, words, message):
+PRELOAD = ["--workers", "preload"]
+
+
+REFUSED = [
+    ([], ["none.py"], "none.py: No such file or directory; looked in "),
+    ([], ["wrong.py"], "wrong.py:2: '(' was never closed: it does not compile"),
+    ([], ["-m", "none.module"], "-m none.module: no such module"),
+    ([], ["-m"], "-m needs the name of a module: -- -m package.module"),
+    ([], ["nothing"], "nothing: no such program"),
+    (["--env", "1=2"], ["ls"], "--env '1': use NAME=VALUE, or NAME to pass on"),
+    (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
+    (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
+    (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
+    (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {snapshot}, {run_"),
+    ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
+    (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
+    ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
+    (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
+]
+
+
+@pytest.mark.parametrize(("flags", "words", "message"), REFUSED)
+def test_what_cannot_start_is_refused(tmp_path, flags, words, message):
     (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
-    assert refusal(tmp_path, "--", *words).startswith(message)
+    assert refusal(tmp_path, *flags, "--", *words).startswith(message)
 
 
 def test_what_can_start_is_not(tmp_path):
-    (tmp_path / "train.py").write_text("print(1)")
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "module.py").write_text("import nowhere")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
+    write(tmp_path, {"train.py": "print(1)", "package/module.py": "import nowhere"})
+    executable(tmp_path / "run.sh", "#!/bin/sh\n")
     for line in ("train.py", "-m package.module", "-m json.tool", "./run.sh", "env"):
         check(tmp_path, "--", *line.split())
-
-
-def python_that_takes_all(folder: Path) -> str:
-    """A stand-in for one of a later version: to it, no syntax is wrong."""
-    python = folder / "python"
-    python.write_text("#!/bin/sh\ncat >/dev/null\n")
-    python.chmod(0o755)
-    return str(python)
 
 
 def test_the_programs_own_python_judges_its_syntax(tmp_path):
@@ -83,16 +79,15 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
     line = "later.py:2: invalid syntax: it does not compile"
     assert refusal(tmp_path, *flags, *words) == line
     assert refusal(tmp_path, *flags, "--python", sys.executable, *words) == line
-    check(tmp_path, *flags, "--python", python_that_takes_all(tmp_path), *words)
-    check(tmp_path, *flags, "--python", "/of/the/nodes/python", *words)
+    takes_all = executable(tmp_path / "python", "#!/bin/sh\ncat >/dev/null\n")  # a later version
+    for python in (str(takes_all), "/of/the/nodes/python"):
+        check(tmp_path, *flags, "--python", python, *words)
 
 
 def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
-    for name, has_torch in (("conda", False), ("venv", True)):
+    for name, code in (("conda", 1), ("venv", 0)):  # only the latter has torch
         (tmp_path / name / "bin").mkdir(parents=True)
-        python = tmp_path / name / "bin" / "python"
-        python.write_text(f"#!/bin/sh\nexit {int(not has_torch)}\n")
-        python.chmod(0o755)
+        executable(tmp_path / name / "bin" / "python", f"#!/bin/sh\nexit {code}\n")
     conda = {"CONDA_PREFIX": str(tmp_path / "conda")}
     both = {**conda, "VIRTUAL_ENV": str(tmp_path / "venv")}
     own = user_program.own_python

@@ -1,12 +1,12 @@
 """The cause of a failed run is told from its echoes."""
 
-import json
 import os
 import time
 
 import pytest
 
 from launch.runs.failure import explain
+from tests.written import write
 
 AGENT_LOG = """\
 W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
@@ -23,19 +23,14 @@ CLOCK = time.strftime("%H:%M:%S", time.localtime(2.0))
 
 @pytest.fixture
 def ended(tmp_path):
-    (tmp_path / "workers").mkdir()
-    for rank in range(4):
-        (tmp_path / "workers" / f"rank_{rank:05d}.err").touch()
+    write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(4)})
 
-    def write(rank, cause, time_unix_s, message="", traceback="", code=1):
-        folder = tmp_path / "exits"
-        folder.mkdir(exist_ok=True)
+    def ended(rank, cause, time_unix_s, message="", traceback="", code=1):
         record = {"rank": rank, "host": f"node{rank}", "cause": cause, "message": message}
         record |= {"traceback": traceback, "time_unix_s": time_unix_s, "code": code}
-        (folder / f"rank_{rank:05d}.json").write_text(json.dumps(record))
-        return tmp_path
+        return write(tmp_path, {f"exits/rank_{rank:05d}.json": record})
 
-    return write
+    return ended
 
 
 def test_all_done_is_no_failure(ended):
@@ -46,10 +41,9 @@ def test_all_done_is_no_failure(ended):
 @pytest.mark.parametrize("text", ["", '{"rank": 0, ', "null"])
 def test_a_record_that_is_not_whole_counts_as_none(ended, tmp_path, text):
     ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
-    files = ("exits/rank_00000.json", "agents/node_00000.exit.json", "agents/node_00000.json")
-    for name in (*files, "stacks/hang.json", "stacks/timeout.json", "stacks/end.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    files = ["exits/rank_00000.json", "agents/node_00000.exit.json", "agents/node_00000.json"]
+    files += ["stacks/hang.json", "stacks/timeout.json", "stacks/end.json"]
+    write(tmp_path, dict.fromkeys(files, text))
     failure = explain(tmp_path, 2)
     assert failure.code == 1 and failure.text == "Traceback: boom"
 
@@ -60,9 +54,8 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     ended(2, "signal", 0.5, "stopped by SIGTERM")
     failure = explain(ended(3, "crash", 2.0, "bang", "Traceback: early\n"), 4)
     assert failure.text == "Traceback: early"
-    assert failure.context == (
-        f"error: rank 3 on node3 failed first, at {CLOCK}; the others stopped because of it:",
-    )
+    first = f"error: rank 3 on node3 failed first, at {CLOCK}"
+    assert failure.context == (f"{first}; the others stopped because of it:",)
 
 
 @pytest.mark.parametrize(
@@ -89,40 +82,32 @@ def test_a_refusal_is_its_own_lines_and_code(ended):
 
 def test_of_workers_that_never_started_the_agents_log_is_shown(tmp_path):
     """The log of the agent that failed first, and of that not what torchrun says after it."""
-    (tmp_path / "agents").mkdir()
     for node, (log, time_s) in enumerate([("stopped\n", 30), ("", 10), (AGENT_LOG, 20)]):
-        path = tmp_path / "agents" / f"node_{node:05d}.log"
-        path.write_text(log)
-        os.utime(path, (time_s, time_s))
+        name = f"agents/node_{node:05d}.log"
+        os.utime(write(tmp_path, {name: log}) / name, (time_s, time_s))
     failure = explain(tmp_path, 2)
     assert failure.code == 1 and "ranks 0, 1 failed before the start" in failure.context[0]
     assert failure.text == "Traceback (most recent call last):\nSyntaxError: invalid syntax"
 
 
 def test_a_log_of_torchrun_alone_is_better_than_nothing(tmp_path):
-    (tmp_path / "agents").mkdir()
     report = "".join(AGENT_LOG.splitlines(keepends=True)[3:])
-    (tmp_path / "agents" / "node_00000.log").write_text(report)
+    write(tmp_path, {"agents/node_00000.log": report})
     assert explain(tmp_path, 1).text == report.strip()
 
 
-def agent(
-    folder, index, cause, message="", code=1, ranks=(0,), offset_s=0.0, ended=None, oom_kills=0
-):
-    (folder / "agents").mkdir(exist_ok=True)
-    record = {"index": index, "node": f"node{index}", "host": f"node{index}", "code": code}
-    record |= {"cause": cause, "message": message, "time_unix_s": 1.0, "ranks": list(ranks)}
-    record |= {"clock_offset_s": offset_s, "workers": {}, "ended": ended or {}}
-    record["oom_kills"] = oom_kills
-    (folder / "agents" / f"node_{index:05d}.exit.json").write_text(json.dumps(record))
+def agent(folder, index, cause, message="", **more):
+    record = {"index": index, "node": f"node{index}", "cause": cause, "message": message}
+    usual = {"code": 1, "ranks": [index], "clock_offset_s": 0.0, "ended": {}, "oom_kills": 0}
+    write(folder, {f"agents/node_{index:05d}.exit.json": record | usual | more})
 
 
 def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
     """node1's clock is ten seconds ahead: what it wrote later happened first."""
     ended(0, "crash", 100.0, "echo", "Traceback: second\n")
     ended(1, "crash", 105.0, "cause", "Traceback: first\n")
-    agent(tmp_path, 0, "command", ranks=[0])
-    agent(tmp_path, 1, "command", ranks=[1], offset_s=-10.0)
+    agent(tmp_path, 0, "command")
+    agent(tmp_path, 1, "command", clock_offset_s=-10.0)
     assert explain(tmp_path, 2, 1).text == "Traceback: first"
 
 
@@ -131,8 +116,7 @@ def test_a_collective_timed_out_though_only_one_that_lost_those_ranks_says_how_i
     assert explain(folder, 4).cause != "timeout"
     gave_up = {"rank": 1, "gave_up": {"message": "RuntimeError: Timed out waiting 8000ms"}}
     seen = {"sentences": ["rank 2 on node2 has not come"], "reports": [{"rank": 0}, gave_up]}
-    (folder / "stacks").mkdir()
-    (folder / "stacks" / "timeout.json").write_text(json.dumps(seen))
+    write(folder, {"stacks/timeout.json": seen})
     failure = explain(folder, 4)
     assert (failure.cause, failure.text) == ("timeout", "error: rank 2 on node2 has not come")
     assert failure.context[0] == "rank 1: RuntimeError: Timed out waiting 8000ms"
@@ -149,11 +133,9 @@ def test_ranks_that_failed_alike_are_one_failure(ended):
 def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     message = "rank 1 on node1 was killed by SIGKILL"
     ended(0, "lost_peer", 1.0, "lost another worker")
-    agent(tmp_path, 1, "command", message, ranks=[1], oom_kills=1)
-    failure = explain(tmp_path, 2, 1)
-    assert failure.text == (
-        f"error: {message} (rank 1); out of memory on node1: the kernel killed it for that"
-    )
+    agent(tmp_path, 1, "command", message, oom_kills=1)
+    why = "out of memory on node1: the kernel killed it for that"
+    assert explain(tmp_path, 2, 1).text == f"error: {message} (rank 1); {why}"
 
 
 def test_a_job_that_was_cancelled_was_stopped(tmp_path):
@@ -167,7 +149,7 @@ def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_p
     agent(tmp_path, 0, "signal", "node0 was sent SIGTERM", code=143)
     for index in range(2):
         here = {"index": index, "node": f"node{index}", "address": f"10.10.1.{index + 1}"}
-        (tmp_path / "agents" / f"node_{index:05d}.json").write_text(json.dumps(here))
+        write(tmp_path, {f"agents/node_{index:05d}.json": here})
     failure = explain(tmp_path, 2, 143)
     assert failure.code == 1 and failure.text.startswith("error: node1 (10.10.1.2) is gone")
 
@@ -188,10 +170,10 @@ def victim(state="", number="SIGKILL"):
 def test_a_rank_that_hung_is_named_and_our_own_kill_is_not_its_end(ended, tmp_path):
     ended(1, "lost_peer", 1.0, TIMED_OUT)
     ended(0, "lost_peer", 1.1, "lost another worker (Connection closed by peer)")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
-    agent(tmp_path, 1, "command", "torchrun on node1 ended with exit code 1", ranks=[1])
+    for index in (0, 1):
+        agent(tmp_path, index, "command", f"torchrun on node{index} ended with exit code 1")
     how = {2: victim("had been stopped, as by SIGSTOP")}
-    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", ranks=[2], ended=how)
+    agent(tmp_path, 2, "peer", "torchrun on node1 ended with exit code 1", ended=how)
     failure = explain(tmp_path, 3, 1)
     assert failure.code == 1
     assert failure.text == (
@@ -205,15 +187,15 @@ def test_a_rank_that_was_busy_elsewhere_is_named(ended, tmp_path):
     """SIGTERM could end it, so that it wrote down how it ended."""
     ended(0, "lost_peer", 1.0, TIMED_OUT)
     ended(1, "signal", 2.0, "stopped by SIGTERM", code=143)
-    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
-    agent(tmp_path, 1, "peer", "torchrun on node0 ended with exit code 1", ranks=[1])
+    for index, cause in enumerate(["command", "peer"]):
+        agent(tmp_path, index, cause, "torchrun on node0 ended with exit code 1")
     failure = explain(tmp_path, 2, 1)
     assert failure.text.startswith("error: rank 1 on node1 was busy elsewhere: rank 0 waited for")
 
 
 def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
     ended(0, "lost_peer", 1.0, "lost another worker (Connection closed by peer)")
-    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1", ranks=[0])
+    agent(tmp_path, 0, "command", "torchrun on node0 ended with exit code 1")
     how = {2: victim(), 3: victim(number="SIGTERM")}
     agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
     failure = explain(tmp_path, 4, 1)

@@ -21,8 +21,7 @@ exit $code
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
 def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
     skip_if_quick()
-    logs = tmp_path / "logs"
-    logs.mkdir()
+    (logs := tmp_path / "logs").mkdir()
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--evaluate", "never"]
     flags += ["--max-steps", "1000000", "--epochs", "1000000", "--run-id", "full"]
     argv = [sys.executable, SUBMIT, *flags, "--logs-dir", str(logs)]

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from tests.launch.runs.test_restart import losses
-from tests.launch.submit import alive, start, submit, wait_until, worker
+from tests.launch.submit import alive, run_well, start, wait_until, worker
 from tests.preload import below, children, interpreter
 
 MOMENTS = int(os.environ.get("SOAK_MOMENTS", "2"))
@@ -27,29 +26,22 @@ FLAGS = [
 ]  # fmt: skip
 
 
-Victims = Sequence[psutil.Process | None]
+KINDS = ["worker", "agent", "node", "write"]
 
 
-def agents(launcher: subprocess.Popen) -> list[psutil.Process]:
-    return children(psutil.Process(launcher.pid))
-
-
-def any_worker(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
-    return [worker(launcher, chance.randrange(NODES))]
-
-
-def any_agent(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
-    found = agents(launcher)
-    return [chance.choice(found)] if found else []
-
-
-def any_node(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
-    (agent,) = any_agent(launcher, run_dir, chance) or (None,)
-    return [agent, *below(agent)] if agent else []
-
-
-def writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> Victims:
-    """Rank 0, while it writes a checkpoint."""
+def victims(
+    kind: str, launcher: subprocess.Popen, run_dir: Path, chance: random.Random
+) -> list[psutil.Process | None]:
+    """What is to be killed; for "write" it is rank 0, while it writes a checkpoint."""
+    agents = children(psutil.Process(launcher.pid))
+    agent = chance.choice(agents) if agents else None
+    match kind:
+        case "worker":
+            return [worker(launcher, chance.randrange(NODES))]
+        case "agent":
+            return [agent]
+        case "node":
+            return [agent, *below(agent)] if agent else []
     victim = worker(launcher, 0)
     deadline = time.monotonic() + 20
     while not any((run_dir / "checkpoints").glob("*.partial")) and time.monotonic() < deadline:
@@ -58,19 +50,10 @@ def writer(launcher: subprocess.Popen, run_dir: Path, chance: random.Random) -> 
     return [victim]
 
 
-KINDS: dict[str, Callable[[subprocess.Popen, Path, random.Random], Victims]] = {
-    "worker": any_worker,
-    "agent": any_agent,
-    "node": any_node,
-    "write": writer,
-}
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> dict[int, float]:
     folder = tmp_path_factory.mktemp("whole")
-    code, _, err = submit(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
-    assert code == 0, err
+    run_well(*FLAGS, "--logs-dir", str(folder), "--run-id", "whole")
     return losses(folder / "whole")
 
 
@@ -93,8 +76,8 @@ def test_a_kill_changes_nothing(tmp_path, whole, kind, moment):
     assert wait_until(lambda: finished(run_dir))
     time.sleep(chance.random())
     before = finished(run_dir)
-    victims = KINDS[kind](process, run_dir, chance) if process.poll() is None else []
-    for victim in filter(None, victims):
+    found = victims(kind, process, run_dir, chance) if process.poll() is None else []
+    for victim in filter(None, found):
         with suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
             victim.kill()
     out, err = process.communicate(timeout=300)

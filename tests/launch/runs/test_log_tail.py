@@ -2,7 +2,7 @@
 
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,13 +15,14 @@ LINES = "".join(f"{number:099}\n" for number in range(10_000))
 
 @pytest.fixture
 def workers(tmp_path):
-    (tmp_path / "workers").mkdir()
+    """Adds to what a worker has printed."""
 
-    def write(rank, text, ending="out", mode="ab"):
-        with (tmp_path / "workers" / f"rank_{rank:05d}.{ending}").open(mode) as file:
+    def add(rank, text, ending="out"):
+        (tmp_path / "workers").mkdir(exist_ok=True)
+        with (tmp_path / "workers" / f"rank_{rank:05d}.{ending}").open("ab") as file:
             file.write(text.encode())
 
-    return write
+    return add
 
 
 def test_rank_0_is_shown_as_it_is(tmp_path, workers, capfdbinary):
@@ -100,7 +101,6 @@ def test_a_new_file_of_the_same_name_is_shown_from_its_beginning(tmp_path, worke
     workers(0, "the first attempt said much\n")
     follower.poll()
     (tmp_path / "workers").rename(tmp_path / "aside")
-    (tmp_path / "workers").mkdir()
     follower.poll()
     workers(0, "the second\n")
     follower.poll()
@@ -130,17 +130,14 @@ def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
     tmp_path, workers, monkeypatch
 ):
     workers(0, LINES)
-    (reads, writes), found = os.pipe(), list[bytes]()
+    reads, writes = os.pipe()
     os.set_blocking(writes, False)
-    parts = iter(lambda: os.read(reads, 65_536), b"")
-    reader = threading.Thread(target=lambda: found.extend(parts))
-    with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", out)
-        reader.start()
-        Follower(tmp_path).poll(last=True)
-    reader.join()
-    os.close(reads)
-    assert b"".join(found) == LINES.encode()
+    with os.fdopen(reads, "rb") as end, ThreadPoolExecutor() as pool:
+        found = pool.submit(end.read)
+        with os.fdopen(writes, "w") as out, monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", out)
+            Follower(tmp_path).poll(last=True)
+    assert found.result() == LINES.encode()
 
 
 def test_a_folder_that_is_not_there_yet(tmp_path):

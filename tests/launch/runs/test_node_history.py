@@ -14,6 +14,7 @@ from launch.spec import NodeFacts, NodeSpec
 from muster.errors import UsageError
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
+from tests.written import write
 
 NODES = [
     NodeFacts(NodeSpec(host, 1), name, "python", "/muster", 1)
@@ -27,12 +28,10 @@ def ended(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def end(message, cause="node_lost", rank=None, cluster="ssh", lost="n1"):
-        (tmp_path / "run" / "agents").mkdir(parents=True, exist_ok=True)
         agent = {"node": "n2", "ranks": [2]}
-        (tmp_path / "run" / "agents" / "node_00002.json").write_text(json.dumps(agent))
         record = {"code": 1, "message": message, "cause": cause, "rank": rank}
-        (tmp_path / "run" / "exit.json").write_text(json.dumps(record))
-        node_history.note(tmp_path / "run", cluster, NODES, lost)
+        run = write(tmp_path / "run", {"agents/node_00002.json": agent, "exit.json": record})
+        node_history.note(run, cluster, NODES, lost)
         return [one["node"] for one in node_history.failures()]
 
     return end

@@ -1,6 +1,5 @@
 """Runs are found again, also those whose disk was away, and where a user has no home."""
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -9,10 +8,7 @@ import pytest
 
 from launch.runs import run_record
 from tests.commands import call
-
-# Root looks into all folders, unless it gives up the right to.
-AS_ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
-AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
+from tests.launch.programs.test_project_snapshot import AS_ANY_USER
 
 
 @pytest.fixture(autouse=True)
@@ -20,15 +16,15 @@ def _index(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def run_dir(folder: Path) -> Path:
+def remembered(folder: Path) -> Path:
+    """A run's folder, which is in the index."""
     folder.mkdir(parents=True)
+    run_record.remember(folder)
     return folder
 
 
 def test_a_run_whose_disk_was_away_is_found_again(tmp_path):
-    here, away = run_dir(tmp_path / "here" / "one"), run_dir(tmp_path / "disk" / "two")
-    run_record.remember(here)
-    run_record.remember(away)
+    here, away = remembered(tmp_path / "here" / "one"), remembered(tmp_path / "disk" / "two")
     assert sorted(run_record.run_folders()) == sorted([here, away])
     (tmp_path / "disk").rename(tmp_path / "away")
     assert run_record.run_folders() == [here]
@@ -39,9 +35,8 @@ def test_a_run_whose_disk_was_away_is_found_again(tmp_path):
 
 
 def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path):
-    runs = [run_dir(tmp_path / f"disk{number}" / "run") for number in range(3)]
-    for run in runs:
-        run_record.remember(run)
+    for number in range(3):
+        remembered(tmp_path / f"disk{number}" / "run")
     index = tmp_path / "state" / "muster" / "runs"
     (index / "notes.txt").touch()  # somebody's own
     first, *others = [link.readlink() for link in index.iterdir() if link.is_symlink()]
@@ -55,5 +50,5 @@ def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path):
 @pytest.mark.usefixtures("no_home")
 def test_a_user_without_a_home_has_no_index(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME")
-    run_record.remember(run_dir(tmp_path / "run"))
+    remembered(tmp_path / "run")
     assert run_record.run_folders() == []

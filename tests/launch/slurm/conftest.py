@@ -1,16 +1,92 @@
-"""Slurm as tests of this folder meet it, without any of it installed."""
+"""Slurm's commands as scripts, of a cluster whose controller one can silence."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.launch.slurm.fakes import FakeSlurm
+from tests.written import executable
+
+SILENCE = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+HEAD = f"""#!/bin/sh
+cd '{{folder}}'
+echo "$(basename "$0") $*" >> calls
+if [ -e silent ]; then echo '{SILENCE}' >&2; exit 1; fi
+"""
+SCRIPTS = {
+    "scontrol": """
+case "$2" in
+config) echo "ClusterName             = $(cat cluster)" ;;
+partition) cat "partition-$3" ;;
+job) if [ -e job ]; then cat job; else echo 'error: Invalid job id specified' >&2; exit 1; fi ;;
+hostnames) echo "$3" | tr , '\\n' ;;
+esac
+""",
+    "squeue": "[ ! -e queue ] || exec cat queue; echo 'Invalid job id specified' >&2; exit 1",
+    "scancel": "echo '12|12|CANCELLED|N/A|N/A|None' > queue",
+    "sinfo": """case "$*" in *%G*) [ ! -e gpus ] || cat gpus ;; *) echo 'main* infinite' ;; esac""",
+    "srun": "exit 1",
+    "sbatch": """
+case "$*" in *--test-only*) exit 0 ;; esac
+env > submitted
+echo 'Submitted batch job 12'
+""",
+}
+
+
+class FakeSlurm:
+    """Scripts in a folder, and what they answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name, text in SCRIPTS.items():
+            executable(folder / "bin" / name, HEAD.format(folder=folder) + text)
+        self.is_cluster("here")
+
+    def is_cluster(self, name: str) -> None:
+        (self._folder / "cluster").write_text(name)
+
+    def job_is(self, state: str, *, reason: str = "None", more: str = "") -> None:
+        (self._folder / "job").write_text(f"JobId=12 JobName=x JobState={state} {more}\n")
+        self.queue_is(f"12|12|{state}|N/A|N/A|{reason}")
+
+    def queue_is(self, *lines: str) -> None:
+        """What squeue prints of all jobs that it is asked for."""
+        (self._folder / "new").write_text("".join(f"{line}\n" for line in lines))
+        (self._folder / "new").rename(self._folder / "queue")
+
+    def has_gpus(self, *nodes: str, **partitions: str) -> None:
+        """What sinfo says of nodes (partition, cores, GPUs), and scontrol of partitions."""
+        (self._folder / "gpus").write_text("".join(f"{line}\n" for line in nodes))
+        for name, text in partitions.items():
+            (self._folder / f"partition-{name}").write_text(f"{text}\n")
+
+    def forget(self) -> None:
+        (self._folder / "queue").unlink()
+
+    def silence(self) -> None:
+        (self._folder / "silent").touch()
+
+    def answer_again(self) -> None:
+        (self._folder / "silent").unlink()
+
+    def calls(self, command: str) -> list[str]:
+        """What the command was asked so far."""
+        path = self._folder / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line for line in lines if line.startswith(f"{command} ")]
+
+    @property
+    def submitted(self) -> dict[str, str]:
+        """The environment that sbatch saw."""
+        lines = (self._folder / "submitted").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 @pytest.fixture
-def slurm(tmp_path, monkeypatch):
+def slurm(tmp_path, monkeypatch) -> FakeSlurm:
     """Slurm's commands on the path; a job 12 is running."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    fake = FakeSlurm(folder)
+    (tmp_path / "slurm" / "bin").mkdir(parents=True)
+    fake = FakeSlurm(tmp_path / "slurm")
     fake.job_is("RUNNING")
-    monkeypatch.setenv("PATH", fake.env["PATH"])
+    monkeypatch.setenv("PATH", str(tmp_path / "slurm" / "bin"), prepend=":")
     return fake

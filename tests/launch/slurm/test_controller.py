@@ -1,18 +1,13 @@
 """What Slurm is asked, and how often, and what is understood of its answers."""
 
+import os
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 
-from launch.slurm.controller import (
-    FORGOTTEN,
-    UNKNOWN,
-    JobState,
-    cores_per_gpu,
-    end_unix_s,
-    job_states,
-    scrubbed,
-)
+from launch.slurm import controller
+from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState
 from launch.slurm.submitted_job import Watcher
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -33,15 +28,15 @@ def queue(slurm):
 
 def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
     own = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "x", "SLURM_CLUSTERS": "c", "SLURM_JWT": "j"}
-    assert scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
+    assert controller.scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
     env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
     env |= {"SLURM_JOB_ID": "1", "SBATCH_MEM_BIND": "x", "PMIX_RANK": "0"}
     del own["SBATCH_PARTITION"]
-    assert scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
+    assert controller.scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
 
 
 def test_one_question_tells_of_all_jobs(queue):
-    found = job_states(["1", "2", "3", "7_3", "9", "99"], queue.env)
+    found = controller.job_states(["1", "2", "3", "7_3", "9", "99"], os.environ)
     of_array = JobState("RUNNING", "", "2026-11-22T16:28:36", "UNLIMITED")
     assert found == {
         "1": JobState("RUNNING", "", "2026-11-22T16:28:36", "2026-11-22T17:28:36"),
@@ -54,15 +49,17 @@ def test_one_question_tells_of_all_jobs(queue):
 
 
 def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
-    assert end_unix_s("1", queue.env) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
-    assert end_unix_s("9", queue.env) is None
+    assert controller.end_unix_s("1", os.environ) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
+    assert controller.end_unix_s("9", os.environ) is None
     queue.silence()
-    assert end_unix_s("1", queue.env) is None
+    assert controller.end_unix_s("1", os.environ) is None
 
 
-def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue):
+def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue, monkeypatch):
     now = [0.0]
-    watcher = Watcher(queue.env, clock=lambda: now[0])
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("launch.slurm.submitted_job.time", clock)
+    watcher = Watcher(os.environ)
     for tick in range(300):  # half a minute of looking, ten times a second
         now[0] = tick / 10
         watcher.look_at(["1", "2", "99"])
@@ -77,7 +74,7 @@ def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(qu
 
 
 def test_while_slurm_is_silent_nothing_is_known(queue):
-    watcher = Watcher(queue.env)
+    watcher = Watcher(os.environ)
     queue.silence()
     watcher.look_at(["1", "2"])
     assert watcher.state("1").name == watcher.state("2").name == UNKNOWN
@@ -92,11 +89,12 @@ NODES = ("main* 64 gpu:a100:4(S:0-1)", "main* 128 gpu:4", "main* 8 (null)", "big
 )
 def test_a_gpu_has_the_cores_that_the_least_of_its_nodes_has_for_each(slurm, wanted, cores):
     slurm.has_gpus(*NODES, main="JobDefaults=(null)", big="JobDefaults=(null)")
-    assert cores_per_gpu(wanted, slurm.env) == cores
+    assert controller.cores_per_gpu(wanted, os.environ) == cores
 
 
 def test_a_cluster_that_gives_cores_with_gpus_knows_best(slurm):
     slurm.has_gpus(*NODES, main="JobDefaults=DefCpuPerGPU=3", big="JobDefaults=(null)")
-    assert cores_per_gpu("", slurm.env) is None and cores_per_gpu("big", slurm.env) == 12
+    for partition, cores in (("", None), ("big", 12)):
+        assert controller.cores_per_gpu(partition, os.environ) == cores
     slurm.silence()
-    assert cores_per_gpu("big", slurm.env) is None
+    assert controller.cores_per_gpu("big", os.environ) is None

@@ -9,8 +9,10 @@ from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
-NEW = "for a new job, but this is inside"
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"
+NEW = "for a new job, but this is inside job 12, which has its own"
+OF_SBATCH = f"--partition, --time, --slurm are {NEW}; {INSTEAD}"
 
 
 def found() -> CurrentJob | None:
@@ -44,7 +46,7 @@ def test_a_job_that_is_over_is_no_job_to_be_in(slurm, capsys, state):
     slurm.job_is(state, more=NODES)
     assert found() is None
     assert capsys.readouterr().err == "note: job 12, which this shell was of, is over\n"
-    assert current_job({"PATH": slurm.env["PATH"]}) is None
+    assert current_job({"PATH": os.environ["PATH"]}) is None
     assert len(slurm.calls("squeue")) == 1
 
 
@@ -57,23 +59,15 @@ def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
         found()
 
 
-@pytest.mark.parametrize(
-    ("launch", "slurm", "problems"),
-    [
-        ({"nodes": Nodes(4)}, {"wait": True}, []),
-        ({"nproc_per_node": "2,1"}, {}, []),
-        (
-            {"nodes": Nodes(5)},
-            {},
-            [f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"],
-        ),
-        (
-            {},
-            {"partition": "gpu", "time": "30", "slurm": "mail-type=END"},
-            [f"--partition, --time, --slurm are {NEW} job 12, which has its own; {INSTEAD}"],
-        ),
-    ],
-)
+ASKED = [
+    ({"nodes": Nodes(4)}, {"wait": True}, []),
+    ({"nproc_per_node": "2,1"}, {}, []),
+    ({"nodes": Nodes(5)}, {}, [TOO_MANY]),
+    ({}, {"partition": "gpu", "time": "30", "slurm": "mail-type=END"}, [OF_SBATCH]),
+]
+
+
+@pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
 def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
     assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
 

@@ -24,6 +24,7 @@ from muster.errors import MusterError
 from tests.commands import begin, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import executable, write
 
 # As srun does: a task for each node, which is told its place.
 SRUN = """
@@ -39,19 +40,14 @@ wait
 @pytest.fixture
 def nodes(tmp_path, monkeypatch):
     """Two nodes of a job whose srun is a script."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    before = [signal.getsignal(number) for number in numbers]
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def make(srun: str = SRUN, **more) -> JobNodes:
-        for name, text in {"srun": srun, "scontrol": "exit 1"}.items():
-            (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-            (tmp_path / name).chmod(0o755)
+        executable(tmp_path / "srun", f"#!/bin/bash\n{srun}\n")
+        executable(tmp_path / "scontrol", "#!/bin/sh\nexit 1\n")
         return job_nodes(**more)
 
-    yield make
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    return make
 
 
 def job_nodes(counts=(1, 1), env=None, **more) -> JobNodes:
@@ -73,21 +69,24 @@ def below() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def lead(nodes: JobNodes, spec: LaunchSpec) -> int:
+def lead(nodes: JobNodes, spec: LaunchSpec, world_size: int = 2) -> int:
     job = nodes.launch(spec, nodes.probe())
     assert (job.job_id, job.cluster) == ("12", "here")
-    return conclude(job, 2, spec)
+    return conclude(job, world_size, spec)
 
 
-def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, capsys):
-    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR")
-    before = len(below())
-    assert lead(nodes(), spec_of(tmp_path, *program)) == 0
-    outputs = [tmp_path / "run" / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
-    found = [path.read_text().split(" at ")[0] for path in outputs]
-    assert found == ["0 of 2", "1 of 2"]
+def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, monkeypatch, capsys):
+    """Each counts its GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    spec, before = spec_of(tmp_path, "sh", "-c", "echo $RANK of $WORLD_SIZE"), len(below())
+    assert lead(nodes(counts=["gpu", "gpu"]), spec, 4) == 0
+    outputs = sorted((tmp_path / "run" / "workers").glob("*.out"))
+    assert [path.read_text() for path in outputs] == [f"{rank} of 4\n" for rank in range(4)]
     assert wait_until(lambda: len(below()) <= before)
-    assert "0 of 2" in capsys.readouterr().out
+    assert "0 of 4" in capsys.readouterr().out
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
+        lead(nodes(counts=["gpu", "gpu"]), spec)
 
 
 def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
@@ -124,14 +123,14 @@ echo "error: node1 has no address"
 NO_STEP = "Unable to create step for job 12: Invalid partition"
 
 
-@pytest.mark.parametrize(
-    ("srun", "message"),
-    [
-        (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
-        ("exit 3", "^srun ended with exit code 3; see "),
-        (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
-    ],
-)
+BROKEN_STEPS = [
+    (f"echo 'srun: error: {NO_STEP}'", f"^{NO_STEP}$"),
+    ("exit 3", "^srun ended with exit code 3; see "),
+    (f"{OWN_WORDS}; exec sleep 100".replace("\n;", "\n"), "^node1 has no address$"),
+]
+
+
+@pytest.mark.parametrize(("srun", "message"), BROKEN_STEPS)
 def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, message):
     before = len(below())
     started = nodes(srun)
@@ -140,27 +139,12 @@ def test_a_step_that_does_not_begin_is_said_and_ended(nodes, tmp_path, srun, mes
     assert wait_until(lambda: len(below()) <= before)
 
 
-def test_gpus_are_counted_on_their_nodes(nodes, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    here = nodes(counts=["gpu", "gpu"])
-    program = ("sh", "-c", "echo $RANK of $WORLD_SIZE")
-    job = here.launch(spec_of(tmp_path, *program), here.probe())
-    assert job.wait() == 0
-    assert (tmp_path / "run" / "workers" / "rank_00003.out").read_text() == "3 of 4\n"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    none = nodes(counts=["gpu", "gpu"])
-    with pytest.raises(MusterError, match="node0: --nproc-per-node gpu, but the job shows no GPU"):
-        none.launch(spec_of(tmp_path, *program), none.probe())
-
-
-@pytest.mark.parametrize("cores", [None, "4"])
+@pytest.mark.parametrize("cores", [[], ["4"]])
 def test_a_step_has_the_cores_of_its_job_and_ends_nobody(cores):
     """srun takes one core per task where it is told so, whatever the job has."""
-    env = {"SLURM_CPUS_PER_TASK": cores} if cores else {}
+    env = dict.fromkeys(["SLURM_CPUS_PER_TASK"] * len(cores), "4")
     asked = job_nodes(env=env).srun(["a", "b"], Path("/run/leader.json"))
-    assert [word for word in asked if "cpus" in word] == (
-        [f"--cpus-per-task={cores}"] if cores else []
-    )
+    assert [word for word in asked if "cpus" in word] == [f"--cpus-per-task={n}" for n in cores]
     for word in ("--nodelist=a,b", "--ntasks-per-node=1", "--overlap", "--kill-on-bad-exit=0"):
         assert word in asked
 
@@ -195,9 +179,8 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
-    text = json.dumps({"failures": 2 * [{**record, "time_unix_s": time.time()}]})
-    (tmp_path / "muster").mkdir()
-    (tmp_path / "muster" / "nodes.json").write_text(text)
+    failures = 2 * [{**record, "time_unix_s": time.time()}]
+    write(tmp_path, {"muster/nodes.json": {"failures": failures}})
     for has_started, avoids, least, left in [
         (True, True, 1, ["node0"]),
         (True, True, 2, ["node0", "node1"]),  # without it there are too few
@@ -211,17 +194,17 @@ def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path,
     assert capsys.readouterr().err.count("--exclude auto avoids node1") == 1
 
 
-@pytest.mark.parametrize(
-    ("links", "address"),
-    [
-        # peer and own of each connection: the leader is on the first node, and elsewhere
-        ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
-        ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
-         "10.0.0.1"),
-        ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
-        ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
-    ],
-)  # fmt: skip
+LINKS = [
+    # peer and own of each connection: the leader is on the first node, and elsewhere
+    ([("127.0.1.1", "127.0.1.1"), ("10.0.0.2", "10.0.0.1")], "10.0.0.1"),
+    ([("::ffff:10.0.0.1", "::ffff:10.0.0.9"), ("::ffff:10.0.0.2", "::ffff:10.0.0.9")],
+     "10.0.0.1"),
+    ([("10.0.0.1", "10.0.0.1")], "10.0.0.1"),
+    ([("fd00::1", "fd00::9"), ("fd00::2", "fd00::9")], "fd00::1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("links", "address"), LINKS)
 def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
     came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
     assert _met_at(came) == address
@@ -229,11 +212,7 @@ def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
     """What srun has started ends by itself."""
-    script = (
-        "import sys; from pathlib import Path;"
-        "from tests.launch.slurm.test_job_nodes import killed_leader;"
-        "killed_leader(Path(sys.argv[1]))"
-    )
+    script = "from tests.launch.slurm.test_job_nodes import *; killed_leader(Path(sys.argv[1]))"
     begun = tmp_path / "run" / "agents" / "node_00001.json"
     with ended(begin(sys.executable, "-c", script, tmp_path, cwd=REPOSITORY)) as leader:
         assert wait_until(begun.exists)
@@ -244,8 +223,7 @@ def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):
 
 def killed_leader(folder: Path) -> None:
     """The leader that is to be killed: two agents, whose workers sleep."""
-    (folder / "srun").write_text(f"#!/bin/bash\n{SRUN}\n")
-    (folder / "srun").chmod(0o755)
+    executable(folder / "srun", f"#!/bin/bash\n{SRUN}\n")
     os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
     here = job_nodes()
     here.launch(spec_of(folder, "sleep", "1000"), here.probe()).wait()

@@ -3,6 +3,7 @@
 import pytest
 
 from launch.slurm.node_health import silent
+from tests.written import executable
 
 
 @pytest.fixture
@@ -11,8 +12,7 @@ def asked(tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.node_health.PATIENCE_S", 3.0)
 
     def ask(cases: str) -> list[str]:
-        (tmp_path / "srun").write_text(f'#!/bin/sh\ncase "$*" in {cases} esac; exit 1\n')
-        (tmp_path / "srun").chmod(0o755)
+        executable(tmp_path / "srun", f'#!/bin/sh\ncase "$*" in {cases} esac; exit 1\n')
         return silent(["node0", "node1", "node2"], {"PATH": f"{tmp_path}:/usr/bin:/bin"})
 
     return ask

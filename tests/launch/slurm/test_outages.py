@@ -1,11 +1,9 @@
 """A controller that does not answer says nothing of a job; one that is requeued is not over."""
 
 import json
-import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -14,38 +12,22 @@ from launch.runs import run_state
 from muster.errors import STOPPED, MusterError
 from tests.commands import begin, call, finish
 from tests.launch.submit import REPOSITORY, SUBMIT
+from tests.launch.test_jobs import leader, run_folder
 
-JOB = {
-    "launcher": "slurm",
-    "job_id": "12",
-    "cluster": "here",
-    "host": "login",
-    "pid": 1,
-    "started_unix_s": 1.0,
-}
+JOB = {"launcher": "slurm", "job_id": "12", "cluster": "here", "host": "login", "pid": 1}
+JOB["started_unix_s"] = 1.0
 DONE_IN_ORDER = {"code": STOPPED, "message": "stopped cleanly after step 7"}
 
 
-def run_folder(folder: Path, job=JOB, end=None) -> Path:
-    run = folder / "run"
-    run.mkdir()
-    (run / "config.yaml").touch()
-    if job is not None:
-        (run / "job.json").write_text(json.dumps(job))
-    if end is not None:
-        (run / "exit.json").write_text(json.dumps(end))
-    return run
-
-
-def start(slurm, logs: Path, *flags: str, **env: str) -> subprocess.Popen:
+def start(logs: Path, *flags: str, **env: str) -> subprocess.Popen:
     argv = [sys.executable, SUBMIT, "--launcher", "slurm", "--task", "synthetic"]
     argv += ["--logs-dir", str(logs), "--run-id", "run", *flags]
-    return begin(*argv, env={**slurm.env, **env})
+    return begin(*argv, env=env)
 
 
 def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     slurm.forget()
-    code, _, err = finish(start(slurm, tmp_path, "--wait", "--no-preflight"))
+    code, _, err = finish(start(tmp_path, "--wait", "--no-preflight"))
     assert code == 1 and "Slurm forgot job 12" in err
 
 
@@ -53,7 +35,7 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
     monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
     monkeypatch.setattr("launch.slurm.submitted_job.SILENCE_S", 0.1, raising=False)
     monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 0.3, raising=False)
-    run, lines = run_folder(tmp_path), []
+    run, lines = run_folder(tmp_path, "run", JOB), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
     with pytest.raises(MusterError, match="Slurm does not answer"):
@@ -72,7 +54,7 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
 
 
 def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
-    run, lines = run_folder(tmp_path, end=DONE_IN_ORDER), []
+    run, lines = run_folder(tmp_path, "run", JOB, DONE_IN_ORDER), []
     slurm.job_is("FAILED")
     run_state.cancel(run, lines.append)
     slurm.forget()
@@ -81,7 +63,7 @@ def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
 
 
 def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
-    run = run_folder(tmp_path)
+    run = run_folder(tmp_path, "run", JOB)
     slurm.is_cluster("elsewhere")
     assert run_state.of(run).word == "elsewhere"
     with pytest.raises(MusterError, match="job 12 is one of cluster here, and this is elsewhere"):
@@ -91,25 +73,19 @@ def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
 
 def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
     for name, job in [("a", JOB), ("b", JOB), ("c", {**JOB, "cluster": "elsewhere"})]:
-        (tmp_path / name).mkdir()
-        run_folder(tmp_path / name, job).rename(tmp_path / f"run-{name}")
-        time.sleep(0.05)
+        run_folder(tmp_path, f"run-{name}", job)
     (tmp_path / "run-c" / "config.yaml").unlink()
     jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
-    done = call(*jobs, "status", "12", env=slurm.env)
+    done = call(*jobs, "status", "12")
     assert done.stdout.startswith("run-b: running (job 12)"), done.stderr
     (tmp_path / "run-c" / "config.yaml").touch()
-    done = call(*jobs, "status", "12", env=slurm.env)
+    done = call(*jobs, "status", "12")
     assert done.returncode == 2 and "'12' fits several runs: run-c, run-b" in done.stderr
 
 
 def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm, tmp_path):
     """sbatch takes as long as a busy controller does."""
-    import psutil
-
-    me = psutil.Process()
-    mine = {"host": os.uname().nodename, "pid": me.pid, "started_unix_s": me.create_time()}
-    run, lines = run_folder(tmp_path, {**JOB, **mine, "job_id": ""}), []
+    run, lines = run_folder(tmp_path, "run", JOB | leader(launcher="slurm", job_id="")), []
     assert run_state.of(run).word == "submitting"
     (run / "new.json").write_text(json.dumps(JOB))
     timer = threading.Timer(1.0, (run / "new.json").rename, [run / "job.json"])
@@ -129,25 +105,19 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
         "run_record.write_down(spec, [], 'local', '')\n"
         "if run_record.go_on_in_background(spec): time.sleep(10_000)\n"
     )
-    run, lines = run_folder(tmp_path, job=None), []
-    subprocess.run([sys.executable, "-c", code, str(run)], cwd=REPOSITORY, check=True, timeout=300)
+    run, lines = run_folder(tmp_path, "run"), []
+    assert call(sys.executable, "-c", code, run, cwd=REPOSITORY).returncode == 0
     assert run_state.of(run).word == "running"
     run_state.cancel(run, lines.append)
     assert lines == ["run: stopped"] and run_state.of(run).over
 
 
 def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm, tmp_path):
-    env = {
-        "SBATCH_ACCOUNT": "me",
-        "SBATCH_PARTITION": "mine",
-        "SBATCH_WAIT": "1",
-        "SLURM_JWT": "token",
-        "SLURM_JOB_ID": "7",
-        "SLURM_NTASKS": "3",
-    }
+    env = {"SBATCH_ACCOUNT": "me", "SBATCH_PARTITION": "mine", "SBATCH_WAIT": "1"}
+    env |= {"SLURM_JWT": "token", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "3"}
     flags = ["--no-preflight", "--partition", "main"]
     slurm.forget()  # job 7 is over, and only its variables are left
-    code, out, err = finish(start(slurm, tmp_path, *flags, **env))
+    code, out, err = finish(start(tmp_path, *flags, **env))
     assert code == 0, out + err
     assert "note: job 7, which this shell was of, is over" in err
     found = {name: slurm.submitted.get(name) for name in env}

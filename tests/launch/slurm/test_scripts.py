@@ -1,6 +1,5 @@
 """What the scripts of slurm/ run, with Slurm's commands and Python as scripts beside them."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import executable
 
 # Each says what it was called with; scontrol as Slurm does, and in its own time.
 COMMANDS = {
@@ -27,31 +27,18 @@ def job(tmp_path):
     """Starts a batch script as Slurm does, in the folder where sbatch was called."""
     for name, text in COMMANDS.items():
         log = f"cd '{tmp_path}'" if name == "scontrol" else ""
-        script = text.replace("> ", f"> {tmp_path}/")
-        (tmp_path / name).write_text(f"#!/bin/bash\n{log}\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    started = []
+        own = text.replace("> ", f"> {tmp_path}/")
+        executable(tmp_path / name, f"#!/bin/bash\n{log}\n{own}\n")
+    job = {"JOB_ID": 12, "JOB_NODELIST": "node[0-1]", "ARRAY_TASK_ID": 3, "CPUS_PER_TASK": 4}
+    job["SUBMIT_DIR"] = tmp_path
+    job_env = {f"SLURM_{name}": str(value) for name, value in job.items()}
+    job_env |= {"PATH": f"{tmp_path}:/usr/bin:/bin", "MUSTER_PYTHON": str(tmp_path / "python")}
 
-    def start(script: str, *words: str, **env: str) -> subprocess.Popen:
-        env = {
-            "PATH": f"{tmp_path}:/usr/bin:/bin",
-            "MUSTER_PYTHON": str(tmp_path / "python"),
-            "SLURM_SUBMIT_DIR": str(tmp_path),
-            "SLURM_JOB_ID": "12",
-            "SLURM_JOB_NODELIST": "node[0-1]",
-            "SLURM_ARRAY_TASK_ID": "3",
-            "SLURM_CPUS_PER_TASK": "4",
-            **env,
-        }
-        argv = ["bash", str(REPOSITORY / "slurm" / script), *words]
-        started.append(subprocess.Popen(argv, env=env, cwd=tmp_path, start_new_session=True))
-        return started[-1]
+    def start(name: str, *words: str, **env: str) -> subprocess.Popen:
+        argv = ["bash", str(REPOSITORY / "slurm" / name), *words]
+        return subprocess.Popen(argv, env=job_env | env, cwd=tmp_path, start_new_session=True)
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return start
 
 
 @pytest.mark.parametrize("script", LEADING)

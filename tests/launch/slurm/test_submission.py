@@ -24,22 +24,22 @@ def options(launch=None, slurm=None) -> dict[str, str]:
     return {**dict(one.partition("=")[::2] for one in given), "command": command}
 
 
-@pytest.mark.parametrize(
-    ("launch", "asked", "cores"),
-    [
-        ({"nodes": Nodes(2), "nproc_per_node": "4"}, {}, "4"),
-        ({"nproc_per_node": "2,3"}, {}, "3"),
-        ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
-        ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
-        ({"nproc_per_node": "gpu"}, {"gpus_per_node": "4"}, "64"),
-        ({}, {"gpus_per_node": "a100:2", "partition": "big"}, "24"),
-        ({}, {"gres": "gpu:2,tmp:1G"}, "32"),
-        ({}, {"gpus_per_node": "4", "cpus_per_task": 8}, "8"),
-        ({}, {"gpus_per_node": "4", "slurm": "cpus-per-gpu=2"}, None),
-        ({}, {"gpus_per_node": "4", "partition": "own"}, None),
-        ({"nproc_per_node": "4", "workers": "manual"}, {}, "4"),
-    ],
-)
+CORES = [
+    ({"nodes": Nodes(2), "nproc_per_node": "4"}, {}, "4"),
+    ({"nproc_per_node": "2,3"}, {}, "3"),
+    ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
+    ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
+    ({"nproc_per_node": "gpu"}, {"gpus_per_node": "4"}, "64"),
+    ({}, {"gpus_per_node": "a100:2", "partition": "big"}, "24"),
+    ({}, {"gres": "gpu:2,tmp:1G"}, "32"),
+    ({}, {"gpus_per_node": "4", "cpus_per_task": 8}, "8"),
+    ({}, {"gpus_per_node": "4", "slurm": "cpus-per-gpu=2"}, None),
+    ({}, {"gpus_per_node": "4", "partition": "own"}, None),
+    ({"nproc_per_node": "4", "workers": "manual"}, {}, "4"),
+]
+
+
+@pytest.mark.parametrize(("launch", "asked", "cores"), CORES)
 def test_a_node_has_a_core_for_each_worker_or_what_goes_with_its_gpus(slurm, launch, asked, cores):
     slurm.has_gpus(
         "main* 64 gpu:4", "big 96 gpu:8", "own 64 gpu:4",
@@ -78,35 +78,25 @@ def test_a_short_job_is_not_told_of_its_end_as_it_starts():
     assert options(slurm={"time": "1:00:00"})["signal"] == "B:USR2@90"
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("30", 30),
-        ("1:30", 1.5),
-        ("2:00:00", 120),
-        ("1-0", 1440),
-        ("1-12:30", 2190),
-        ("1-00:00:30", 1440.5),
-        ("infinite", float("inf")),
-    ],
-)
-def test_times_are_read_as_slurm_reads_them(text, value):
-    assert minutes(text) == value
+def test_times_are_read_as_slurm_reads_them():
+    times = {"30": 30, "1:30": 1.5, "2:00:00": 120, "1-0": 1440, "1-12:30": 2190}
+    times |= {"1-00:00:30": 1440.5, "infinite": float("inf")}
+    assert {text: minutes(text) for text in times} == times
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"time": "0"}, "--time '0' is not a time above 0"),
-        ({"time": "soon"}, "--time 'soon' is not a time"),
-        ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
-        ({"account": ""}, "--account '': empty"),
-        ({"slurm": "mail-type"}, "use KEY=VALUE"),
-        ({"slurm": "$(id)=1"}, "use KEY=VALUE"),
-        ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
-        ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
-    ],
-)
+WRONG = [
+    ({"time": "0"}, "--time '0' is not a time above 0"),
+    ({"time": "soon"}, "--time 'soon' is not a time"),
+    ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
+    ({"account": ""}, "--account '': empty"),
+    ({"slurm": "mail-type"}, "use KEY=VALUE"),
+    ({"slurm": "$(id)=1"}, "use KEY=VALUE"),
+    ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
+    ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("setting", "message"), WRONG)
 def test_each_wrong_setting_is_one_line(setting, message):
     with pytest.raises(UsageError) as caught:
         SlurmConfig(**setting)

@@ -7,6 +7,7 @@ import pytest
 from configs.settings.launch import SshConfig
 from launch.ssh import transfer
 from muster.errors import MusterError
+from tests.written import write
 
 # In the place of node_setup.sh: FOLDER TORCH_INDEX
 SCRIPT = """
@@ -19,21 +20,13 @@ if [[ -e broken ]]; then echo "has no Python 3.11 or newer" >&2; exit 1; fi
 @pytest.fixture
 def setup(tmp_path, monkeypatch):
     """Makes the environments of nodes; what each node's folder says of it."""
-    script = tmp_path / "script.sh"
-    script.write_text(SCRIPT)
-    monkeypatch.setattr(transfer, "SCRIPT", script)
+    monkeypatch.setattr(transfer, "SCRIPT", write(tmp_path, {"script.sh": SCRIPT}) / "script.sh")
 
     def setup(nodes):
         transfer.make_environments(nodes, SshConfig())
         return [Path(node.repository, "made").read_text().splitlines() for node in nodes]
 
     return setup
-
-
-def mark(node, name):
-    Path(node.repository).mkdir(exist_ok=True)
-    Path(node.repository, ".muster-sent").touch()
-    Path(node.repository, name).touch()
 
 
 def test_each_folder_once_and_from_the_index_that_is_named(hosts, setup, monkeypatch):
@@ -45,11 +38,9 @@ def test_each_folder_once_and_from_the_index_that_is_named(hosts, setup, monkeyp
 
 def test_every_node_on_which_it_failed_is_named(hosts, setup):
     nodes = hosts("a", "b", "c")
-    mark(nodes[0], "broken")
-    mark(nodes[2], "broken")
+    for node in (nodes[0], nodes[2]):
+        write(Path(node.repository), {".muster-sent": "", "broken": ""})
     with pytest.raises(MusterError) as refused:
         setup(nodes)
-    assert str(refused.value).splitlines() == [
-        "a: has no Python 3.11 or newer",
-        "c: has no Python 3.11 or newer",
-    ]
+    problem = "has no Python 3.11 or newer"
+    assert str(refused.value).splitlines() == [f"a: {problem}", f"c: {problem}"]

@@ -1,12 +1,11 @@
 """OpenSSH is asked itself what it makes of the options that it is given."""
 
-import subprocess
-
 import pytest
 
 from configs.settings.launch import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
+from tests.commands import call
 
 
 @pytest.fixture
@@ -17,8 +16,7 @@ def settings(tmp_path):
         path = tmp_path / "ssh_config"
         path.write_text(text)
         argv = [*openssh.client(node, SshConfig(ssh_config=path)), "-G", "--", node.host]
-        lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-        return dict(line.partition(" ")[::2] for line in lines)
+        return dict(line.partition(" ")[::2] for line in call(*argv).stdout.splitlines())
 
     return ask
 

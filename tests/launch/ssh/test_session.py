@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 
 import pytest
 
+from tests.commands import call
 from tests.launch.submit import REPOSITORY, wait_until
 
 SCRIPT = str(REPOSITORY / "launch" / "ssh" / "login_node" / "session.sh")
@@ -17,9 +17,8 @@ BEGUN = "import os, sys, time; print(os.environ['A'], os.getcwd(), flush=True); 
 WAITS = "time.sleep(10_000)"
 
 
-def session(verb, folder, *words, stdin="") -> subprocess.CompletedProcess:
-    argv = ["bash", SCRIPT, verb, str(folder), *words]
-    return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=300)
+def session(verb, folder, *words, stdin="") -> subprocess.CompletedProcess[str]:
+    return call("bash", SCRIPT, verb, folder, *words, stdin=stdin)
 
 
 @pytest.fixture
@@ -40,8 +39,7 @@ def start(tmp_path):
     yield begin
     for folder in folders:
         if folder.exists() and not (folder / "code").exists():
-            with suppress(ProcessLookupError):
-                os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+            session("interrupt", folder)
             wait_until((folder / "code").exists)
 
 

@@ -17,9 +17,9 @@ from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec
 from launch.ssh import transfer
 from muster.errors import MusterError
-from muster.orderly_stop import STOP_SIGNALS
 from tests.launch.pretended import PROGRAM, Pretended
 from tests.launch.submit import alive, wait_until
+from tests.written import executable, write
 
 MESSAGE = (
     "a: {folder} holds configs, data, train, which Muster did not send there, and to send the"
@@ -50,10 +50,8 @@ def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, che
 def test_files_of_somebody_else_are_not_touched(hosts):
     """They were deleted, below train/, configs/ and launch/, and overwritten elsewhere."""
     nodes = hosts("a", "b")
-    folder = Path(nodes[0].repository)
-    for name in ("train/my_model.py", "configs/my.yaml", "data"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("mine")
+    own = dict.fromkeys(("train/my_model.py", "configs/my.yaml", "data"), "mine")
+    folder = write(Path(nodes[0].repository), own)
     before = files(folder)
     with pytest.raises(MusterError) as refused:
         transfer.send_checkout(nodes, SshConfig())
@@ -84,8 +82,7 @@ def test_a_home_that_several_nodes_share_is_written_once(hosts):
 def test_machines_of_one_image_have_equal_folders_and_each_is_written(hosts):
     nodes = hosts("a", "b")
     for node in nodes:
-        Path(node.repository).mkdir()
-        Path(node.repository, node_facts.MARKER).write_text("the same\n")
+        write(Path(node.repository), {node_facts.MARKER: "the same\n"})
     assert transfer.send_checkout(nodes, SshConfig()) == nodes
     assert files(nodes[1].repository) == SENT
 
@@ -99,18 +96,14 @@ def test_a_folder_that_cannot_be_made_is_named(hosts):
 
 def test_what_git_ignores_is_not_sent_and_stays_where_it_is_there(hosts, checkout):
     (node,) = hosts("a")
-    (checkout / ".gitignore").write_text("/logs/*\n*.out\n")
-    for name in ("logs/run", "train/a.out", ".git", "train/__pycache__/a.pyc"):
-        (checkout / name).parent.mkdir(exist_ok=True)
-        (checkout / name).write_text("here")
+    names = ("logs/run", "train/a.out", ".git", "train/__pycache__/a.pyc")
+    write(checkout, {".gitignore": "/logs/*\n*.out\n", **dict.fromkeys(names, "here")})
     transfer.send_checkout([node], SshConfig())
     sent = [".gitignore", *SENT]
     assert files(node.repository) == sent and Path(node.repository, "logs").is_dir()
-    for name in ("logs/other", "mine", "launch/__pycache__/b.pyc"):
-        Path(node.repository, name).parent.mkdir(exist_ok=True)
-        Path(node.repository, name).write_text("there")
-    transfer.send_checkout([node], SshConfig())
     theirs = ["launch/__pycache__/b.pyc", "logs/other", "mine"]
+    write(Path(node.repository), dict.fromkeys(theirs, "there"))
+    transfer.send_checkout([node], SshConfig())
     assert files(node.repository) == sorted([*sent, *theirs])
 
 
@@ -128,9 +121,6 @@ class Sending(Pretended):
         super().__init__("fails")
         self._nodes = tuple(nodes)
 
-    def plan(self, spec, facts):
-        return []
-
     launch = Ssh.launch
     _ssh = SshConfig()
 
@@ -138,8 +128,7 @@ class Sending(Pretended):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp_path, number):
     nodes = hosts("node0", "node1", "node2")
-    (tmp_path / "bin" / "rsync").write_text(STUCK.format(folder=tmp_path))
-    (tmp_path / "bin" / "rsync").chmod(0o755)
+    executable(tmp_path / "bin" / "rsync", STUCK.format(folder=tmp_path))
     run = LaunchSpec("run", tmp_path / "run", PROGRAM)
     run.run_dir.mkdir()
 
@@ -147,15 +136,10 @@ def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp
         wait_until((tmp_path / "sending").exists)
         os.kill(os.getpid(), number)
 
-    before = {one: signal.getsignal(one) for one in STOP_SIGNALS}
     user = threading.Thread(target=interrupt)
     user.start()
-    try:
-        code = lead(Sending(nodes), run, Facts(tuple(nodes), "node0"))
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-        user.join()
+    code = lead(Sending(nodes), run, Facts(tuple(nodes), "node0"))
+    user.join()
     assert code == 128 + number
     ended = run_record.read_end(run.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"

@@ -1,7 +1,6 @@
 """A grid is the product of its values, and every point has a name of its own for a folder."""
 
 import math
-import subprocess
 import sys
 
 import pytest
@@ -14,15 +13,10 @@ from launch.studies import grid
 from muster.errors import UsageError
 from tests.commands import call
 
-VALUES = st.lists(
-    st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1),
-    min_size=1,
-    max_size=4,
-    unique=True,
-)
-BLOCKS = st.dictionaries(
-    st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True), VALUES, min_size=1, max_size=3
-)
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True)
+VALUE = st.text(st.characters(exclude_characters=",;", exclude_categories=["Cs"]), min_size=1)
+VALUES = st.lists(VALUE, min_size=1, max_size=4, unique=True)
+BLOCKS = st.dictionaries(NAMES, VALUES, min_size=1, max_size=3)
 
 
 @given(BLOCKS)
@@ -59,18 +53,18 @@ def test_the_last_value_changes_fastest_and_commas_can_be_part_of_a_value():
     assert found == ["1 0.9,0.999", "1 0.8,0.99", "2 0.9,0.999", "2 0.8,0.99"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["lr"], "--over lr: write NAME=VALUE,VALUE"),
-        (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
-        (["lr="], "--over lr=: the list is empty"),
-        (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
-        (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
-        (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
-        (["lr", "seed="], "--over seed=: the list is empty"),
-    ],
-)
+REFUSED = [
+    (["lr"], "--over lr: write NAME=VALUE,VALUE"),
+    (["--lr=1"], "--over --lr=1: write NAME=VALUE,VALUE"),
+    (["lr="], "--over lr=: the list is empty"),
+    (["lr=1,,2"], "--over lr=1,,2: a value is empty"),
+    (["lr=1,2,1"], "--over lr=1,2,1: 1 is given twice"),
+    (["weight-decay=1", "weight_decay=2"], "weight_decay is given twice; give all its values"),
+    (["lr", "seed="], "--over seed=: the list is empty"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), REFUSED)
 def test_what_is_no_grid_is_refused_by_name(texts, message):
     with pytest.raises(UsageError) as error:
         grid.read(texts)
@@ -78,10 +72,8 @@ def test_what_is_no_grid_is_refused_by_name(texts, message):
 
 
 def test_a_script_gets_the_values_of_one_point():
-    def ask(index: str) -> subprocess.CompletedProcess:
-        words = ["-m", "launch.studies.grid", index, "workers=1,2", "batch=64,128"]
-        return call(sys.executable, *words, cwd=REPOSITORY)
-
-    assert ask("1").stdout == "4 1 128\n"
-    assert "array index 4, but the grid has 4 points: --array=0-3" in ask("4").stderr
-    assert ask("4").returncode == 2
+    words, values = [sys.executable, "-m", "launch.studies.grid"], ["workers=1,2", "batch=64,128"]
+    assert call(*words, "1", *values, cwd=REPOSITORY).stdout == "4 1 128\n"
+    done = call(*words, "4", *values, cwd=REPOSITORY)
+    assert "array index 4, but the grid has 4 points: --array=0-3" in done.stderr
+    assert done.returncode == 2

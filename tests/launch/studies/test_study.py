@@ -11,6 +11,7 @@ from configs.plugins import REPOSITORY
 from tests.commands import begin, call, ended, finish
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
+from tests.written import write
 
 STUDY = str(REPOSITORY / "launch" / "study.py")
 TEXT = """
@@ -29,8 +30,14 @@ grid: [{name: "Task 2b: by hand", sync: all_reduce, bucket_mb: 0, overlap: false
 """
 
 
-def study(*words: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
-    return call(interpreter(), STUDY, *words, timeout_s=timeout_s)
+QUICK = REPOSITORY / "configs" / "studies" / "quick.yaml"
+
+
+def study(folder, text, *words: str) -> subprocess.CompletedProcess:
+    """A call of the study of this text, or of a file, whose own folder is `out`."""
+    path = text if text is QUICK else write(folder, {"mine.yaml": text}) / "mine.yaml"
+    words = (path, "--output", folder / "out", "--launcher", "local", *words)
+    return call(interpreter(), STUDY, *words, timeout_s=840)
 
 
 def cells(folder) -> dict[str, dict]:
@@ -38,9 +45,8 @@ def cells(folder) -> dict[str, dict]:
 
 
 def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
-    path, folder = tmp_path / "three.yaml", tmp_path / "out"
-    path.write_text(TEXT)
-    done = study(str(path), "--output", str(folder))
+    folder = tmp_path / "out"
+    done = study(tmp_path, TEXT)
     found = cells(folder)
     assert done.returncode == 1 and "failed: " in done.stderr
     assert [one["state"] for one in found.values()] == ["done", "done", "failed"]
@@ -48,8 +54,7 @@ def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
         assert (folder / one["run_dir"] / "summary.json").exists() == (one["state"] == "done")
         assert one["seconds"] > 0 and (folder / "logs" / f"{name}.log").exists()
 
-    path.write_text(TEXT.replace("  - {sync: single, resume: missing_folder}\n", ""))
-    again = study(str(path), "--output", str(folder))
+    again = study(tmp_path, TEXT.replace("  - {sync: single, resume: missing_folder}\n", ""))
     assert again.returncode == 0 and "running" not in again.stdout
     report = folder / "report" / "index.html"
     assert f"report: {report}" in again.stdout and "Two that work" in report.read_text()
@@ -58,16 +63,13 @@ def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
 
 
 def test_what_a_study_sets_for_its_runs_is_refused(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("{grid: [{task: synthetic}]}")
-    done = study(str(path), "--logs-dir", str(tmp_path))
+    done = study(tmp_path, "{grid: [{task: synthetic}]}", "--logs-dir", str(tmp_path))
     assert done.returncode == 2
     assert "--logs-dir is set by the study for each of its runs; use --output" in done.stderr
 
 
 def test_a_dry_run_prints_the_commands_and_makes_nothing(tmp_path):
-    path = REPOSITORY / "configs" / "studies" / "quick.yaml"
-    done = study(str(path), "--output", str(tmp_path / "out"), "--dry-run", "--launcher", "local")
+    done = study(tmp_path, QUICK, "--dry-run")
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 5
     for line in lines:
@@ -92,24 +94,22 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
 
 
 def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
-    path, folder = REPOSITORY / "configs" / "studies" / "quick.yaml", tmp_path / "out"
-    done = study(str(path), "--output", str(folder), "--launcher", "local", timeout_s=840)
+    report = tmp_path / "out" / "report"
+    done = study(tmp_path, QUICK)
     assert done.returncode == 0, done.stdout + done.stderr
-    message = (folder / "report" / "report.md").read_text()
+    message = (report / "report.md").read_text()
     for mode in ("single", "gather_scatter", "all_reduce", "ddp", "accelerate"):
         assert f"{mode}, " in message
     # of the single process, digit for digit or nearly so
     losses = re.findall(r"\| (equal|within \de-0[7-9] of single) ", message)
     assert len(losses) == 4
-    assert (folder / "report" / "report.pdf").exists()
+    assert (report / "report.pdf").exists()
 
 
 def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_path):
     """The study's collectives are measured once."""
-    path, folder = tmp_path / "one.yaml", tmp_path / "out"
-    path.write_text(ASSIGNMENT)
-    words = [str(path), "--output", str(folder), "--launcher", "local", "--hand-in"]
-    done = study(*words, timeout_s=300)
+    folder = tmp_path / "out"
+    done = study(tmp_path, ASSIGNMENT, "--hand-in")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "collectives: measuring all_reduce" in done.stdout
     bench = json.loads((folder / "collectives" / "network" / "collectives.json").read_text())
@@ -127,16 +127,13 @@ def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_pa
     assert {"report.pdf", "code/train/worker.py", "code/configs/rte.yaml"} <= names
     own = folder / "hand_in" / "task2b" / "all_reduce.py"
     own.write_text("mine = True\n")
-    again = study(*words)
+    again = study(tmp_path, ASSIGNMENT, "--hand-in")
     assert again.returncode == 0 and "measuring" not in again.stdout
     assert own.read_text() == "mine = True\n"  # a student's own code stays
 
 
 def test_collectives_that_cannot_be_measured_do_not_stop_the_study(tmp_path):
-    path, folder = tmp_path / "one.yaml", tmp_path / "out"
-    path.write_text(ASSIGNMENT)
-    (folder / "collectives").mkdir(parents=True)
-    (folder / "collectives" / "network").touch()  # where its folder would be
-    done = study(str(path), "--output", str(folder), "--launcher", "local")
+    write(tmp_path, {"out/collectives/network": ""})  # where its folder would be
+    done = study(tmp_path, ASSIGNMENT)
     assert done.returncode == 0 and "collectives: not measured: " in done.stderr
-    assert [one["state"] for one in cells(folder).values()] == ["done"]
+    assert [one["state"] for one in cells(tmp_path / "out").values()] == ["done"]

@@ -1,5 +1,6 @@
 """A study's file becomes cells, each the command line of one run."""
 
+import itertools
 import json
 import re
 
@@ -63,24 +64,24 @@ def test_what_is_of_the_testbed_is_no_flag_and_a_rate_can_be_given_for_all(read)
     assert study.collectives == ("all_reduce",)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{grd: []}", "unknown key 'grd'; known: title, about, question, implementation, discu"),
-        ("[]", "not a study"),
-        ("{repeats: 0}", "repeats must be a number of at least 1"),
-        ("{grid: {sync: ddp}}", "grid must be a list of settings"),
-        ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
-        ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
-        ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two runs of this name"),
-        ("{grid: ", "mine.yaml"),
-        ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
-        ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is a number of the 2 nodes (got 3)"),
-        ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of the 1 nodes (got 'many')"),
-        ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
-        ("{grid: [{sync: ddp}], collectives: [gossip]}", "must be a list of sendrecv, "),
-    ],
-)
+REFUSED = [
+    ("{grd: []}", "unknown key 'grd'; known: title, about, question, implementation, discu"),
+    ("[]", "not a study"),
+    ("{repeats: 0}", "repeats must be a number of at least 1"),
+    ("{grid: {sync: ddp}}", "grid must be a list of settings"),
+    ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
+    ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
+    ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two runs of this name"),
+    ("{grid: ", "mine.yaml"),
+    ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
+    ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is a number of the 2 nodes (got 3)"),
+    ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of the 1 nodes (got 'many')"),
+    ("{grid: [{sync: ddp}], collectives: all_reduce}", "collectives must be a list of send"),
+    ("{grid: [{sync: ddp}], collectives: [gossip]}", "must be a list of sendrecv, "),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
 def test_what_no_run_could_be_is_refused_before_the_first(read, text, message):
     with pytest.raises(UsageError) as error:
         read(text)
@@ -98,19 +99,19 @@ def test_what_is_shipped_can_be_run(path):
 def test_bscs_own_grid_is_whole():
     """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
     study = study_file.read(REPOSITORY / "configs" / "studies" / "bsc_cluster.yaml")
-    seen: dict[str, set[tuple[int, int | None, str]]] = {}
+    found = set()
     for cell in study.cells:
         train, launch = cell.parsed.train, cell.parsed.launch
         workers = int(launch.nodes) * int(launch.nproc_per_node)
         size = train.eval_batch_size if train.epochs == 0 else train.local_batch_size
-        seen.setdefault(cell.name, set()).add((workers, size, train.precision))
+        found.add((cell.name, workers, size, train.precision))
         assert not train.length_balance
     devices, sizes = (1, 2, 4, 8, 16), [2**power for power in range(7, 13)]
-    emotion = [(n, 256, "fp16") for n in devices] + [(n, 128, "fp16") for n in (8, 16)]
-    assert seen["Emotion"] == set(emotion)
-    kinds = ("fp32", "fp16", "bf16")
-    assert seen["Training"] == {(n, s, k) for n in devices for s in (64, 128, 256) for k in kinds}
-    assert seen["Evaluation"] == {(n, size, "fp16") for n in devices for size in sizes}
+    expected = itertools.product(["Training"], devices, (64, 128, 256), ("fp32", "fp16", "bf16"))
+    evaluation = itertools.product(["Evaluation"], devices, sizes, ["fp16"])
+    emotion = [("Emotion", n, 256, "fp16") for n in devices]
+    emotion += [("Emotion", n, 128, "fp16") for n in (8, 16)]
+    assert found == {*expected, *evaluation, *emotion}
 
 
 def test_texts_of_ones_own_are_kept_for_the_report(tmp_path, read):

@@ -10,13 +10,14 @@ import pytest
 from launch.virtual_cluster import daemons, slurm_daemons
 from launch.virtual_cluster.links import OUR_LINK, OUR_NAMESPACE
 from tests.launch.submit import wait_until
+from tests.written import write
 
 # Its first thread ends by itself alone, as slurmd's may while others still close connections; the
 # other stays until its standard input is closed.
 FIRST_THREAD_ENDS = """
-import ctypes, os, threading
+import ctypes, os, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0))).start()
-ctypes.CDLL(None).syscall(int(os.environ["EXIT"]), 0)
+ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
 EXIT = {"x86_64": "60", "aarch64": "93"}[os.uname().machine]
 
@@ -26,13 +27,10 @@ def ending(tmp_path, monkeypatch):
     """A daemon on record whose first thread has ended."""
     monkeypatch.setattr(daemons, "LOGS", tmp_path)
     monkeypatch.setattr(daemons, "RECORDS", tmp_path)
-    process = subprocess.Popen(
-        [sys.executable, "-c", FIRST_THREAD_ENDS],
-        stdin=subprocess.PIPE,
-        env={**os.environ, "EXIT": EXIT},
-    )
+    command = [sys.executable, "-c", FIRST_THREAD_ENDS, EXIT]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     record = {"pid": process.pid, "started": daemons.started_at(process.pid)}
-    daemons.write_json(tmp_path / "slurmd.json", record)
+    write(tmp_path, {"slurmd.json": record})
     stat = Path(f"/proc/{process.pid}/stat")
     try:
         assert wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 60)
@@ -67,10 +65,8 @@ def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more():
 
 
 def test_states_come_from_lines_of_sinfo():
-    assert slurm_daemons.parsed("node0 idle\nnode0 idle\nnode1 down*\n") == {
-        "node0": "idle",
-        "node1": "down*",
-    }
+    states = {"node0": "idle", "node1": "down*"}
+    assert slurm_daemons.parsed("node0 idle\nnode0 idle\nnode1 down*\n") == states
     assert slurm_daemons.parsed("") == {}
     assert slurm_daemons.is_usable("mixed") and not slurm_daemons.is_usable("idle*")
 
@@ -83,10 +79,9 @@ def test_only_what_has_our_names_is_ours():
 
 def test_a_process_is_known_by_when_it_began(monkeypatch, tmp_path):
     monkeypatch.setattr(daemons, "RECORDS", tmp_path)
-    began = daemons.started_at(os.getpid())
-    (tmp_path / "own.json").write_text(f'{{"pid": {os.getpid()}, "started": {began}}}')
-    (tmp_path / "reused.json").write_text(f'{{"pid": {os.getpid()}, "started": 1}}')
-    (tmp_path / "cut.json").write_text('{"pid":')
+    own = {"pid": os.getpid(), "started": daemons.started_at(os.getpid())}
+    reused = {**own, "started": 1}
+    write(tmp_path, {"own.json": own, "reused.json": reused, "cut.json": '{"pid":'})
     assert daemons.pid("own") == os.getpid()
     assert daemons.pid("reused") is None and daemons.pid("cut") is None
     assert daemons.recorded() == [os.getpid()]

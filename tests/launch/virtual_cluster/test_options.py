@@ -12,16 +12,16 @@ def test_the_same_rate_in_other_words_is_the_same_testbed():
     assert str(Options(rate=rate("1000mbit"))) == "--nodes 4 --rate 1gbit"
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        *((["--nodes", text], r"--nodes: .*choose from 1, .* 16\)") for text in ("0", "17")),
-        *((["--nodes", text], "--nodes: invalid int value") for text in ("x", "")),
-        *(([f"--rate={text}"], f"--rate: '{text}': expected a speed from 64kbit to 100gbit")
-          for text in ("0mbit", "fast", "1kbit", "9999gbit", "")),
-        (["--rails", "2"], "there is no --rails any more; add a second card with `ip link add"),
-    ],
-)  # fmt: skip
+REFUSED = [
+    *((["--nodes", text], r"--nodes: .*choose from 1, .* 16\)") for text in ("0", "17")),
+    *((["--nodes", text], "--nodes: invalid int value") for text in ("x", "")),
+    *(([f"--rate={text}"], f"--rate: '{text}': expected a speed from 64kbit to 100gbit")
+      for text in ("0mbit", "fast", "1kbit", "9999gbit", "")),
+    (["--rails", "2"], "there is no --rails any more; add a second card with `ip link add"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "problem"), REFUSED)
 def test_what_no_testbed_could_be_is_refused_by_name(monkeypatch, words, problem):
     monkeypatch.setattr("sys.argv", ["testbed.py", "up", *words])
     with pytest.raises(UsageError, match=problem):

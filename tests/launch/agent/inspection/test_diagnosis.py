@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.inspection.diagnosis import sentences
+from launch.agent.inspection.diagnosis import own_times, sentences, slow_ones
 from launch.agent.inspection.rank_view import Collective, Group, Place, RankView
 
 LINE = Place("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
@@ -16,19 +17,15 @@ def collective(number, *, group="0", operation="all_reduce", shape=(1000,), wait
     return Collective(group, name, number, operation, (shape,), ("Float",), waits, 40.0, 1800.0)
 
 
+def sent(number):
+    return collective(number, waits=False)
+
+
 def view(rank, begun=5, *, place=STEP, waits=None, world=4, **more):
     """A rank that has begun so many collectives of the default group, and waits in `waits`."""
-    return RankView(
-        rank=rank,
-        node=f"node{rank}",
-        answers=True,
-        status="sleeping",
-        words="sleeps",
-        place=place,
-        groups={"0": Group(tuple(range(world)), begun)},
-        collectives=(waits,) if waits else (collective(begun, waits=False),),
-        **more,
-    )
+    groups, collectives = {"0": Group(tuple(range(world)), begun)}, (waits or sent(begun),)
+    more |= {"answers": True, "status": "sleeping", "words": "sleeps", "place": place}
+    return RankView(rank, f"node{rank}", groups=groups, collectives=collectives, **more)
 
 
 def waiting(rank, number=6, **more):
@@ -95,9 +92,8 @@ def test_an_ended_rank_is_said_to_be_so():
 def test_a_rank_that_ended_because_another_gave_up_is_no_cause():
     gone = [replace(waiting(rank), timed_out=True) for rank in (1, 3)]
     ended = replace(view(0), groups={}, collectives=(), ended="exit code 1 at 12:00:03")
-    stopped = replace(
-        view(2), status="stopped", words="is stopped by a signal (SIGSTOP)", place=None
-    )
+    held = {"status": "stopped", "words": "is stopped by a signal (SIGSTOP)"}
+    stopped = replace(view(2), place=None, **held)
     (sentence,) = diagnosed(replace(ended, lost_peer=True), *gone, stopped)
     assert sentence.startswith("rank 2 on node2 has not come to all_reduce 6 of the default group")
     assert "rank 0 on node0" in diagnosed(ended, *gone, stopped)[0]  # of its own accord
@@ -109,9 +105,8 @@ def test_without_collectives_the_rank_that_is_elsewhere_is_named():
     found = diagnosed(plain[0], plain[1], odd, plain[3])
     assert found[0].startswith("rank 2 on node2: it is in load_data, train.py:13")
     assert found[1].startswith("ranks 0, 1, 3: it is in step")
-    assert diagnosed(*[replace(one, imports=True) for one in plain]) == [
-        "all ranks import their modules"
-    ]
+    importing = [replace(one, imports=True) for one in plain]
+    assert diagnosed(*importing) == ["all ranks import their modules"]
     brief = replace(STEP, for_s=0.1)
     moving = [replace(one, place=brief) for one in plain]
     assert diagnosed(*moving) == ["no rank waits long for another in a collective"]
@@ -132,3 +127,33 @@ def test_ranks_that_disagree_do_so_also_where_one_has_not_given_up_yet():
     (sentence,) = diagnosed(*views)
     assert sentence.startswith("ranks disagree about collective 6 of the default group: ranks 0, 2")
     assert "rank 1: broadcast" in sentence
+
+
+# a slow rank is judged by its own time between collectives, whatever its node's clock says
+
+
+def arrivals(own, steps=30):
+    """When ranks come to collectives that need these seconds of their own between them."""
+    at, ended = {rank: {} for rank in range(len(own))}, 0.0
+    for step in range(steps):
+        for rank, seconds in enumerate(own):
+            at[rank][step] = ended + seconds
+        ended = max(one[step] for one in at.values())
+    return at
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=2, max_size=8))
+def test_own_times_are_found_again(own):
+    assert own_times(arrivals(own)) == pytest.approx(dict(enumerate(own)))
+
+
+def test_the_slow_one_is_named_and_how_much():
+    slow = slow_ones(arrivals([0.1, 0.1, 0.1, 0.14]))
+    assert slow == pytest.approx({3: 1.4})
+    assert slow_ones(arrivals([0.1, 0.1, 0.11, 0.12])) == {}
+    assert slow_ones(arrivals([0.0, 0.0, 0.001])) == {}  # within the clocks' error
+
+
+def test_too_few_collectives_or_ranks_say_nothing():
+    assert own_times(arrivals([0.1, 0.2], steps=8)) == {} and own_times({0: {1: 0.0}}) == {}
+    assert own_times({0: {1: 0.0, 2: 1.0}, 1: {5: 0.0}}) == {}

@@ -59,9 +59,8 @@ def ended(tmp_path_factory):
     flags = ["--launcher", "local", "--nodes", "2", "--no-snapshot"]
     words = {how: [*flags, "--run-id", how, "--", "hung.py", how] for how in SENTENCES}
     runs = {how: start(*own, cwd=folder, python=interpreter()) for how, own in words.items()}
-    return folder, {
-        how: (*run.communicate(timeout=600), run.returncode) for how, run in runs.items()
-    }
+    ends = {how: (*run.communicate(timeout=600), run.returncode) for how, run in runs.items()}
+    return folder, ends
 
 
 @pytest.mark.parametrize("how", SENTENCES)

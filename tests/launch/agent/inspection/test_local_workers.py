@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,19 +16,18 @@ from launch.agent.inspection.node_inspection import Activity, NodeInspection
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
 from launch.nodes.channel import Channel
+from tests.commands import begin
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 PROGRAM = """
-import ctypes, fcntl, os, sys, threading, time
+import sys, time
 def load_data():
     time.sleep(10_000)
 def spin():
     while True:
         pass
-def held():
-    file = open(sys.argv[2], "w")
-    ctypes.PyDLL(None).flock(file.fileno(), fcntl.LOCK_EX)
+
 def writes():
     while True:
         print("x", flush=True)
@@ -43,27 +43,23 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(local_workers, "DUMP_S", 60.0)
     (tmp_path / "inspection").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
-    env = {**os.environ, "MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
-    started = []
+    env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
+    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    with ExitStack() as stack:
 
-    def start(how):
-        main = str(REPOSITORY / "muster" / "worker" / "worker_main.py")
-        argv = [sys.executable, main, str(tmp_path / "program.py"), how, str(tmp_path / "lock")]
-        process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, start_new_session=True)
-        started.append(process)
-        assert process.stdout.readline() == b"begun\n"
-        return process
+        def start(how):
+            process = begin(sys.executable, main, tmp_path / "program.py", how, env=env)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "begun\n"
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        yield start
 
 
-def ask(tmp_path, patience_s=60.0, **request):
+def ask(tmp_path, **request):
     request = request or {"ask": "stacks"}
-    return local_workers.ask(tmp_path / "inspection", [0], patience_s, **request)[0]
+    return local_workers.ask(tmp_path / "inspection", [0], 60.0, **request)[0]
 
 
 def functions(report):
@@ -147,3 +143,29 @@ def test_without_proc_a_worker_is_asked_and_seen_all_the_same(start, tmp_path, m
     process.kill()
     process.wait()
     assert state_of(process.pid) is None
+
+
+# what faulthandler writes, whichever Python did
+DUMP = """\
+Thread 0x00007f41171c56c0 [loader] (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007f4117e07b80 (most recent call first):
+  File "/home/me/train.py", line 6 in step
+  File "/home/me/train.py", line ??? in <module>
+
+Extension modules: numpy (total: 1)
+"""
+
+
+def test_the_thread_that_took_the_signal_comes_first_and_innermost_last():
+    main, other = local_workers.threads_of(DUMP)
+    assert main["main"] and [one["function"] for one in main["frames"]] == ["<module>", "step"]
+    assert main["frames"][1]["line"] == 6 and main["frames"][0]["line"] == 0
+    assert not other["main"] and other["name"] == "loader"
+
+
+def test_the_oldest_thread_stands_for_the_main_one_where_none_is_marked():
+    text = DUMP.replace("Current thread", "Thread")
+    assert local_workers.threads_of(text)[0]["frames"][0]["file"] == "/home/me/train.py"
+    assert local_workers.threads_of("nothing") == []

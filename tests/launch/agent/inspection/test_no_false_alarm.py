@@ -21,9 +21,7 @@ import time
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")
-model = torch.nn.Sequential(
-    *(layer for _ in range(3) for layer in (torch.nn.Linear(16, 16), torch.nn.ReLU()))
-)
+model = torch.nn.Linear(16, 16)
 def evaluate(seconds):
     end = time.monotonic() + seconds
     with torch.no_grad():

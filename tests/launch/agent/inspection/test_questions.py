@@ -6,13 +6,13 @@ from launch.agent.inspection import questions
 from launch.runs import log_tail
 from launch.runs.log_tail import RequestFile
 from muster.run_files import REQUESTS
+from muster.writing import write_text
 from tests.launch.submit import wait_until
 
 
 def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
     monkeypatch.setattr(log_tail, "LOOK_S", 0.0)
-    (tmp_path / "requests").mkdir()
-    REQUESTS.path(tmp_path).write_text('{"id": "old", "ask": "stacks"}\n')
+    write_text(REQUESTS.path(tmp_path), '{"id": "old", "ask": "stacks"}\n')
     requests, came = RequestFile(tmp_path), []
     assert requests.new() == []
     assert questions.ask(tmp_path, 0.2, ask="stacks") is None

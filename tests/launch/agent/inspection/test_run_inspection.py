@@ -1,11 +1,12 @@
 """What the agents of a run find out together: how ranks ended is told from the records."""
 
-import json
 import time
 from dataclasses import replace
 
 from launch.agent.inspection.run_inspection import RunInspection, views_of
 from launch.runs.log_tail import RequestFile
+from muster.run_files import RANK_END
+from muster.writing import write_json
 from tests.launch.pretended import assignment
 
 NODES = ["node0", "node1", "node2", "node3"]
@@ -14,12 +15,11 @@ TIMED_OUT = "RuntimeError: [tcp/unbound_buffer.cc:129] Timed out waiting 8000ms 
 
 
 def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
-    (tmp_path / "exits").mkdir()
     messages = [CLOSED, TIMED_OUT, "ValueError: sample 17 is empty"]
     for rank, message in enumerate(messages):
         record = {"rank": rank, "host": f"node{rank}", "cause": "crash", "code": 1}
         record |= {"message": message, "time_unix_s": time.time()}
-        (tmp_path / "exits" / f"rank_{rank:05d}.json").write_text(json.dumps(record))
+        write_json(RANK_END.path(tmp_path, rank=rank), record)
     spec = assignment(tmp_path).spec
     inspection = RunInspection(spec, NODES, RequestFile(tmp_path), lambda **message: None, print)
     views = views_of({"reports": [], "node_of": {}, "ends": inspection._ends()})

@@ -7,33 +7,32 @@ from pathlib import Path
 
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
+from tests.written import write
 
 RUNNING = State("running", False)
 
 
 def run_folder(tmp_path: Path, **settings) -> Path:
-    config = {"task": "synthetic", "epochs": 3, **settings}
-    lines = ["nodes: 2", *(f"{name}: {value}" for name, value in config.items())]
-    (tmp_path / "config.yaml").write_text("\n".join(lines) + "\n")
-    for folder in ("agents", "metrics"):
-        (tmp_path / folder).mkdir()
-    return tmp_path
+    config = {"nodes": 2, "task": "synthetic", "epochs": 3, **settings}
+    lines = (f"{name}: {value}\n" for name, value in config.items())
+    return write(tmp_path, {"config.yaml": "".join(lines)})
 
 
 def agents(run: Path, count: int) -> None:
     for node in range(count):
         record = {"node": f"node{node}", "ranks": [2 * node, 2 * node + 1]}
-        (run / "agents" / f"node_{node:05d}.json").write_text(json.dumps(record))
+        write(run, {f"agents/node_{node:05d}.json": record})
 
 
 def steps(run: Path, count: int):
-    with (run / "metrics" / "rank_00000.jsonl").open("a") as file:
-        for step in range(1, count + 1):
-            record = {"step": step, "epoch": 1, "loss": 0.5, "step_s": 0.1, "kind": "step"}
-            file.write(json.dumps(record) + "\n")
-            if step % 10 == 0:
-                file.write(json.dumps({"step": step, "rank": 0, "kind": "collectives"}) + "\n")
-        file.write('{"step": 1, "epo')  # half written
+    records = []
+    for step in range(1, count + 1):
+        record = {"step": step, "epoch": 1, "loss": 0.5, "step_s": 0.1, "kind": "step"}
+        records.append(json.dumps(record))
+        if step % 10 == 0:
+            records.append(json.dumps({"step": step, "rank": 0, "kind": "collectives"}))
+    records.append('{"step": 1, "epo')  # half written
+    write(run, {"metrics/rank_00000.jsonl": "\n".join(records)})
 
 
 def activity(run: Path, state: State = RUNNING) -> list[str]:
@@ -44,7 +43,7 @@ def test_nodes_that_are_missing_are_named(tmp_path):
     run = run_folder(tmp_path)
     assert activity(run) == ["its nodes start, or connect: none of them has started workers yet"]
     meeting = {"text": "waiting for node 2, node 3", "since_unix_s": time.time() - 600}
-    (run / "agents" / "meeting.json").write_text(json.dumps(meeting))
+    write(run, {"agents/meeting.json": meeting})
     assert activity(run) == ["nodes connect: node 0 is waiting for node 2, node 3, 10 min ago"]
 
 
@@ -67,11 +66,9 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     run = run_folder(tmp_path, max_steps=1000, checkpoint_every=100)
     agents(run, 2)
     steps(run, 60)
-    (run / "start.json").write_text('{"step": 1, "total_steps": 1000}')
-    assert activity(run) == [
-        "step 60 of 1000, 10 steps per second, 94 s left",
-        "no checkpoint yet",
-    ]
+    write(run, {"start.json": {"step": 1, "total_steps": 1000}})
+    pace = "step 60 of 1000, 10 steps per second, 94 s left"
+    assert activity(run) == [pace, "no checkpoint yet"]
     saved = run / "checkpoints" / "step_00000050"
     saved.mkdir(parents=True)
     (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
@@ -99,10 +96,9 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
 def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 60)
-    waiting = State(
-        "pending", False, "job 12; Resources", ("Resources: ...", "expected start: ...")
-    )
-    assert activity(run, waiting) == ["Resources: ...", "expected start: ..."]
+    why = ("Resources: ...", "expected start: ...")
+    waiting = State("pending", False, "job 12; Resources", why)
+    assert activity(run, waiting) == [*why]
     assert run_activity.brief(run, waiting) == "Resources: ..."
     over = State("failed", True, "exit code 1: boom")
     assert activity(run, over) == [] and run_activity.brief(run, over) == "exit code 1: boom"
