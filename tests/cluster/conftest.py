@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,6 @@ from tests.cluster import ways
 from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.preload import OWN_BOX, interpreter
-
-USUAL = ("--nodes", "4")
 
 
 @pytest.fixture(scope="session")
@@ -33,19 +31,24 @@ def _fit_box() -> None:
 
 
 @pytest.fixture(scope="session")
-def _testbed(_fit_box: None) -> Iterator[list[str]]:
-    """Whose testbed is up: that of the tests which share one, or nobody's; none is, at the end."""
-    yield []
+def _testbed(_fit_box: None) -> Iterator[Callable[..., Cluster]]:
+    """Has a testbed up, a new one but where tests share one by its name; at the end none is."""
+    up = [""]
+
+    def have(name: str, *flags: str, **env: str) -> Cluster:
+        if name != up[0] or not name:
+            take_down()
+        up[0] = name
+        return bring_up(*flags, env=env)
+
+    yield have
     take_down()
 
 
 @pytest.fixture
-def cluster(_testbed: list[str]) -> Cluster:
+def cluster(_testbed: Callable[..., Cluster]) -> Cluster:
     """The usual testbed of four nodes; whatever a test did to its daemons, they are alive."""
-    if _testbed != ["usual"]:
-        take_down()
-        _testbed[:] = ["usual"]
-    return bring_up(*USUAL)
+    return _testbed("usual", "--nodes", "4")
 
 
 @pytest.fixture
@@ -55,30 +58,20 @@ def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def other_cluster(_testbed: list[str]) -> Callable[..., Cluster]:
+def other_cluster(_testbed: Callable[..., Cluster]) -> Callable[..., Cluster]:
     """Has a testbed of its own up, new, for this test: `other_cluster("--rate", "100mbit")`.
 
     What it leaves goes when the next test asks for a testbed.
     """
-    _testbed.clear()
-
-    def change(*flags: str) -> Cluster:
-        _testbed.clear()
-        take_down()
-        return bring_up(*flags)
-
-    return change
+    return partial(_testbed, "")
 
 
 @pytest.fixture
-def apart(_testbed: list[str], monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def apart(_testbed: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Two nodes with disks and environments of their own, and a network for logins beside."""
     monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")  # that of ~/muster/.venv
-    if _testbed != ["apart"]:
-        take_down()
-        _testbed[:] = ["apart"]
     flags = ("--nodes", "2", "--private-home", "--control-network")
-    return bring_up(*flags, env={"MUSTER_BED_VENV": sys.prefix})
+    return _testbed("apart", *flags, MUSTER_BED_VENV=sys.prefix)
 
 
 @pytest.fixture
@@ -93,17 +86,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def new_laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Laptop]]:
-    with ExitStack() as ends:
-
-        def new(number: int = 0) -> Laptop:
-            made = Laptop(cluster, tmp_path, number)
-            ends.callback(made.end)
-            return made
-
-        yield new
-
-
-@pytest.fixture
-def laptop(new_laptop: Callable[..., Laptop]) -> Laptop:
-    return new_laptop()
+def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
+    made = Laptop(cluster, tmp_path)
+    yield made
+    made.end()

@@ -17,21 +17,21 @@ from launch.virtual_cluster import daemons
 from launch.virtual_cluster.ssh_daemons import FOLDER
 from launch.virtual_cluster.virtual_nodes import STATE
 from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.commands import finish
 from tests.launch.submit import wait_until
 
 MUSTER = [sys.executable, str(REPOSITORY / "muster" / "command.py")]
 SLURM = ("sbatch", "srun", "scontrol", "sinfo", "squeue", "scancel")
 HOME = Path("/run/laptop")  # of its user, as it sees it; short, as sockets need
-CARD = "laptop{}"  # of node0
+CARD, NET = "laptop0", "10.99.0"  # of node0
 LOCAL = ("--launcher", "local", "--workers", "manual")
 
 
 class Laptop:
     """A user's machine: a project, a folder for state, and the way to node0."""
 
-    def __init__(self, cluster: Cluster, folder: Path, number: int = 0) -> None:
-        self.cluster, self.number = cluster, number
-        self._folder = folder
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
         self.remote = folder / "remote"  # on the login node
         self.run_id = f"run-{token_hex(4)}"  # nodes of the testbed have one home
         self._holder = subprocess.Popen(
@@ -60,9 +60,6 @@ class Laptop:
         (session,) = (self.remote / "sessions").iterdir()
         return session
 
-    def start(self, word: str, *words: str) -> subprocess.Popen:
-        return self.start_known(word, *self.login, *words)
-
     def run(self, program: str, *words: str, code: int = 0) -> subprocess.CompletedProcess:
         """`muster run WORDS -- t.py` through node0, to its end, which is to be `code`."""
         (self.project / "t.py").write_text(program)
@@ -70,12 +67,8 @@ class Laptop:
         assert done.returncode == code, done.stderr
         return done
 
-    def start_known(self, *words: str) -> subprocess.Popen:
-        """A command that names a run alone."""
-        return self.popen(*MUSTER, *words)
-
     def known(self, *words: str) -> subprocess.CompletedProcess:
-        """The same, to its end."""
+        """A command that names a run alone, to its end."""
         return self.call(*MUSTER, *words)
 
     def popen(self, *argv: str) -> subprocess.Popen:
@@ -85,15 +78,12 @@ class Laptop:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def call(self, *argv: str, timeout_s: float = 300) -> subprocess.CompletedProcess:
-        process = self.popen(*argv)
-        out, err = process.communicate(timeout=timeout_s)
-        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+    def call(self, *argv: str) -> subprocess.CompletedProcess:
+        return subprocess.CompletedProcess(argv, *finish(self.popen(*argv)))
 
     def link(self, state: str) -> None:
         """Have the way to node0 `up` or `down`."""
-        card = CARD.format(self.number)
-        done = self.cluster.exec("node0", "ip", "link", "set", card, state)
+        done = self.cluster.exec("node0", "ip", "link", "set", CARD, state)
         assert done.returncode == 0, done.stderr
 
     def end(self) -> None:
@@ -103,19 +93,19 @@ class Laptop:
         self._holder.wait()
 
     def _begin(self) -> None:
-        pid, card, net = self._holder.pid, CARD.format(self.number), f"10.99.{self.number}"
+        pid = self._holder.pid
         assert wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
         node0 = ["ip", "-netns", "muster-node0"]
         HOME.mkdir(exist_ok=True)
         hidden = (HOME, self._folder, STATE)
         tools = [found for name in SLURM if (found := shutil.which(name))]
-        _run("ip", "link", "add", card, "netns", "muster-node0", "type", "veth",
+        _run("ip", "link", "add", CARD, "netns", "muster-node0", "type", "veth",
              "peer", "name", "eth0", "netns", str(pid))  # fmt: skip
-        _run(*node0, "address", "add", f"{net}.1/30", "dev", card)
-        _run(*node0, "link", "set", card, "up")
+        _run(*node0, "address", "add", f"{NET}.1/30", "dev", CARD)
+        _run(*node0, "link", "set", CARD, "up")
         for words in (
-            f"ip address add {net}.2/32 dev eth0", "ip link set eth0 up", "ip link set lo up",
-            f"ip route add 10.10.1.1/32 via {net}.1 dev eth0 onlink table 22", "hostname laptop",
+            f"ip address add {NET}.2/32 dev eth0", "ip link set eth0 up", "ip link set lo up",
+            f"ip route add 10.10.1.1/32 via {NET}.1 dev eth0 onlink table 22", "hostname laptop",
             "ip rule add ipproto tcp dport 22 lookup 22",  # no other way out
             *(f"mount -t tmpfs tmpfs {folder}" for folder in hidden),
             *(f"mount --bind /dev/null {tool}" for tool in tools),

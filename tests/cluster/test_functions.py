@@ -1,17 +1,14 @@
-"""Functions from Python, on real Slurm and over real ssh: eight ranks, and a process that dies."""
+"""Functions from Python, on real Slurm and over real ssh: eight ranks."""
 
 import json
-import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-import muster
 from tests.cluster import ways
 
 SCRIPT = """
-import json, os, signal, sys, time
+import json, os, sys
 import muster
 
 def work(number):
@@ -25,17 +22,8 @@ def work(number):
     dist.barrier()
     return total, dist.get_rank(), os.environ["KEY"]
 
-def wait():
-    time.sleep(5)
-    return os.getpid()
-
 if __name__ == "__main__":
-    flags = json.loads(sys.argv[2])
-    if sys.argv[1] == "die":
-        job = muster.launch(wait, **flags)
-        with open("run_dir", "w") as file:
-            file.write(str(job.run_dir))
-        os.kill(os.getpid(), signal.SIGKILL)
+    flags = json.loads(sys.argv[1])
     job = muster.launch(work, 2, env={"KEY": "mine"}, **flags)
     print(json.dumps([(total.item(), *more) for total, *more in job.results(timeout_s=300)]))
     try:
@@ -47,48 +35,32 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def run(project):
-    """Runs the script, to its end."""
+    """Runs the script to its end: what all ranks have returned, and what one has raised."""
     (project / "script.py").write_text(SCRIPT)
 
-    def run(cluster, what: str, way: str, nodes: int, **flags: object) -> tuple[int, str, str]:
-        flags |= {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
+    def run(cluster, way: str, nodes: int) -> None:
+        flags = {"nodes": nodes, "nproc_per_node": 2, "launcher": way}
         if way == "ssh":
             flags |= {"hosts": cluster.hosts[:nodes], "ssh_config": str(cluster.ssh_config)}
-        return ways.call(cluster, [sys.executable, "script.py", what, json.dumps(flags)], project)
+        argv = [sys.executable, "script.py", json.dumps(flags)]
+        out, _ = ways.succeed(cluster, argv, project)
+        results, (rank, host, text, cause) = map(json.loads, out.splitlines())
+        total = 2 * sum(range(2 * nodes))
+        assert results == [[total, one, "mine"] for one in range(2 * nodes)]
+        assert (rank, host) == (3, "node1")
+        assert cause == "ValueError('sample 17 is empty')"
+        assert text.startswith("rank 3 on node1: ValueError: sample 17 is empty\n\nIn the worker:")
 
     return run
-
-
-def assert_results(done: tuple[int, str, str], ranks: int) -> None:
-    """What all ranks have returned, and what one of them has raised."""
-    code, out, err = done
-    assert code == 0, err
-    results, (rank, host, text, cause) = map(json.loads, out.splitlines())
-    total = 2 * sum(range(ranks))
-    assert results == [[total, one, "mine"] for one in range(ranks)]
-    assert (rank, host) == (3, "node1")
-    assert cause == "ValueError('sample 17 is empty')"
-    assert text.startswith("rank 3 on node1: ValueError: sample 17 is empty\n\nIn the worker:")
 
 
 @pytest.mark.usefixtures("warm_workers")
 @pytest.mark.parametrize("way", ["ssh", "slurm"])
 def test_results_and_the_exception_of_eight_ranks(cluster, run, way):
-    assert_results(run(cluster, "results", way, 4), 8)
-
-
-@pytest.mark.parametrize("way", ["ssh", "slurm"])
-def test_results_are_there_after_their_process_was_killed(cluster, run, project, way, monkeypatch):
-    code, _, err = run(cluster, "die", way, 2, workers="manual")
-    assert code == -signal.SIGKILL, err
-    for name, value in ways.environment(cluster).items():
-        monkeypatch.setenv(name, value)
-    job = muster.Job(Path((project / "run_dir").read_text()))
-    assert len(set(job.results(timeout_s=300))) == 4
-    assert job.status().word == "done"
+    run(cluster, way, 4)
 
 
 def test_nodes_with_disks_of_their_own_send_results_home(apart, run, project):
-    assert_results(run(apart, "results", "ssh", 2), 4)
+    run(apart, "ssh", 2)
     modes = [oct(path.stat().st_mode & 0o777) for path in project.glob("logs/*/results/*.pkl")]
     assert set(modes) == {"0o600"} and len(modes) >= 4

@@ -10,7 +10,7 @@ from threading import Thread
 
 import psutil
 
-from tests.cluster.laptops import LOCAL
+from tests.cluster.laptops import LOCAL, MUSTER
 from tests.launch.submit import wait_until
 
 WAIT = """import sys, time
@@ -29,7 +29,7 @@ def waiting_run(laptop, *flags: str) -> tuple[subprocess.Popen, Path]:
     (laptop.project / "t.py").write_text(WAIT)
     end = laptop.remote.with_name("end")
     words = ["--run-id", laptop.run_id, *LOCAL, *flags, "--", "t.py", str(end)]
-    run = laptop.start("run", *words)
+    run = laptop.popen(*MUSTER, "run", *laptop.login, *words)
     seen = ""
     while "begun" not in seen:
         line = run.stdout.readline()
@@ -72,7 +72,7 @@ def test_a_laptop_that_is_killed_goes_on_where_it_was(laptop):
     wait_until(lambda: json.loads(noted.read_text())["seen"][0] >= printed.stat().st_size)
     run.kill()
     run.wait()
-    follow = laptop.start_known("jobs", "logs", laptop.run_id, "-f")
+    follow = laptop.popen(*MUSTER, "jobs", "logs", laptop.run_id, "-f")
     end.touch()
     out, err = follow.communicate(timeout=300)
     assert follow.returncode == 0, err

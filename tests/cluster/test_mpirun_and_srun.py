@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.testbeds import REPOSITORY, Cluster
+from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import cancel_all
 from tests.preload import interpreter
 from tests.required import missing
+from tests.test_library_page import WHOLE_LOOP
 from tests.train.tasks.vision.files import write_cifar
-from tests.train.workers import read_json
+from tests.train.workers import read_json, records
 
 NETWORK = "10.10.1.0/24"  # of the testbed's nodes
 ALL = ["--host", "node0,node1,node2,node3", "-np", "4"]
@@ -84,11 +85,6 @@ def test_the_courses_line_on_four_nodes(mpirun, tmp_path, node):
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_four_ranks_of_one_node(mpirun, tmp_path):
-    ended_well(mpirun(["--host", "node2:4", "-np", "4"], course(tmp_path)))
-    assert addresses(tmp_path / "logs") == {"node2": "127.0.0.1"}
-
-
 def test_where_rank_0_has_been_put_elsewhere_its_address_is_asked_for(mpirun, tmp_path):
     """A file of ranks decides, and none of mpirun's variables tells the others of it."""
     ranks = tmp_path / "ranks"
@@ -119,15 +115,12 @@ def test_an_mpirun_inside_a_job(in_job, words, tmp_path):
     assert addresses(tmp_path / "logs") == NODES
 
 
-def test_plain_srun(in_job, tmp_path):
-    program = [interpreter(), *SYNTHETIC, "--logs-dir", str(tmp_path / "logs")]
-    in_job("srun", f"--chdir={REPOSITORY}", "-n4", *program)
-    found = addresses(tmp_path / "logs")
-    assert found.items() <= NODES.items() or list(found.values()) == ["127.0.0.1"]
-
-
-def test_a_shell_of_a_job_and_a_step_of_one_task_are_alone(in_job, tmp_path):
-    program = [interpreter(), *SYNTHETIC, "--sync", "single", "--logs-dir"]
-    for name, step in (("shell", []), ("step", ["srun", "--ntasks=1", "--nodes=1"])):
-        in_job("salloc", "--nodes=2", "--ntasks=4", *step, *program, str(tmp_path / name))
-        assert read_json(tmp_path / name / "run" / "summary.json")["world_size"] == 1
+def test_plain_srun_starts_the_whole_loop_of_the_librarys_page(in_job, tmp_path):
+    (tmp_path / "train.py").write_text(WHOLE_LOOP)
+    step = ["srun", f"--chdir={tmp_path}", "--nodes=4", "--ntasks-per-node=1"]
+    in_job(*step, interpreter(), "train.py")
+    (run_dir,) = (tmp_path / "logs").iterdir()
+    assert run_dir.name.endswith("-train-4")
+    for rank in range(4):
+        kinds = [one["kind"] for one in records(run_dir, rank)]
+        assert (kinds.count("step"), kinds.count("eval")) == (18, 1)

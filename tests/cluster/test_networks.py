@@ -14,10 +14,11 @@ from configs.settings.launch import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import ways
+from tests.cluster.test_ways import by_hand
 from tests.cluster.testbeds import TESTBED, Cluster
-from tests.cluster.ways import MANUAL, SHORT, finish, start
+from tests.cluster.ways import MANUAL, SHORT
 from tests.commands import ended
-from tests.train.workers import losses, read_json
+from tests.train.workers import read_json
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -73,17 +74,7 @@ def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):
     found = [read_json(path) for path in sorted(agents.glob("node_0000?.json"))]
     assert [one["address"] for one in found] == ["fd00:10:10:1::1", "fd00:10:10:1::2"]
     assert [one["interface"] for one in found] == ["exp0", "exp0"]
-    where = ["--master-ip", "fd00:10:10:1::1", "--master-port", "6585", "--world-size", "2"]
-    argv = [sys.executable, "-m", "train.worker", *SHORT, "--logs-dir", str(tmp_path), *where]
-    argv += ["--run-id", "by-hand"]
-    workers = [
-        start(cluster, [sys.executable, TESTBED, "exec", node, "--", *argv, "--rank", str(rank)])
-        for rank, node in enumerate(cluster.hosts)
-    ]
-    for worker in workers:
-        code, _, err = finish(worker)
-        assert code == 0, err
-    assert len(losses(tmp_path / "by-hand")) == 4
+    assert len(by_hand(cluster, 2, tmp_path, address="fd00:10:10:1::1")) == 4
 
 
 def test_sixty_four_workers_of_a_program_without_torch(other_cluster, tmp_path):

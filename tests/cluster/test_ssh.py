@@ -69,15 +69,10 @@ def test_an_unknown_host_key_is_refused_with_what_to_do(cluster, tmp_path):
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_text_stays_text_on_the_way_to_another_machine(cluster, tmp_path):
+def test_text_stays_text_on_the_way_to_another_machine(cluster):
     wild = "a b'c\"$(touch pwned)`id`;&\\*"
     code, _, err = ssh(cluster, "node0", "--sync", "single", "--task", "rte", "--model", wild)
     assert code == 2 and wild in err, err
-    (tmp_path / "hosts.txt").write_text(
-        "node0;touch${IFS}pwned\n-oProxyCommand=id\nnode0 slots=$(id)\n"
-    )
-    code, out, err = ssh(cluster, tmp_path / "hosts.txt")
-    assert code == 2 and out == "" and len(err.splitlines()) == 3
     found = cluster.exec("node0", "bash", "-c", "ls ~ . /root | grep pwned")
     assert found.stdout == ""
 
@@ -121,18 +116,9 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
     assert code == 0, err
     run_dir = tmp_path / "first"
     assert len(losses(run_dir)) == 4 and "node0.0| step 4" in out
-    for name in (
-        "summary.json",
-        "workers/rank_00001.err",
-        "metrics/rank_00001.jsonl",
-        "environment/node1.json",
-        "agents/node_00001.exit.json",
-        "model/model.safetensors",
-        "profile/rank_00001.json",
-        "traffic/node1.csv",
-    ):
-        assert (run_dir / name).exists(), name
-    assert list((run_dir / "tensorboard").iterdir())
+    names = "agents environment metrics model profile tensorboard traffic workers".split()
+    assert set(names) <= {path.name for path in run_dir.iterdir()}
+    assert list(run_dir.glob("*/rank_00001.*")) and list(run_dir.glob("*/node1.*"))
     assert unnamed(run_dir) == []
     # nothing of the first run is left, here or there, and nothing of another is taken
     code, _, err = run("first", "--overwrite")

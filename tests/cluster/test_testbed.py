@@ -3,34 +3,15 @@
 import os
 import pwd
 import shlex
-import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
-from tests.cluster.testbeds import REPOSITORY, TESTBED, testbed
+from tests.cluster.testbeds import REPOSITORY, TESTBED
 from tests.commands import call
 
 NODES = ["node0", "node1", "node2", "node3"]
 CORES = "import os; print(sorted(os.sched_getaffinity(0)))"
 RESOLVE = "import socket; print(socket.gethostbyname(socket.gethostname()))"
-# Takes what one connection brings, and prints how many bytes per second that was.
-TAKE = """
-import socket, time
-with socket.create_server(("", 5000)) as server:
-    print("ready", flush=True)
-    connection, _ = server.accept()
-    first, taken = time.monotonic(), 0
-    while part := connection.recv(1 << 20):
-        taken += len(part)
-    print(taken / (time.monotonic() - first))
-"""
-GIVE = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 5000)) as connection:
-    for _ in range(int(sys.argv[2])):
-        connection.sendall(bytes(1 << 20))
-"""
 
 
 def test_nodes_have_names_and_know_each_other(cluster):
@@ -54,22 +35,12 @@ def test_exec_passes_on_where_one_is_and_how_it_ends(cluster, tmp_path):
     assert unknown.stderr == "error: exec node9: the testbed has node0, node1, node2, node3\n"
 
 
-def test_ssh_goes_everywhere_and_checks_host_keys(cluster):
+def test_ssh_leads_from_everywhere_to_everywhere(cluster):
     for node in NODES:
         assert cluster.ssh(node, "hostname").stdout == f"{node}\n"
     onward = f"ssh -F {cluster.ssh_config} node3 hostname"
     assert cluster.ssh("node0", onward).stdout == "node3\n"
     assert cluster.ssh("10.10.1.2", "hostname").stdout == "node1\n"
-    alias = ("-o", "HostKeyAlias=node1")
-    impostor = cluster.run("ssh", "-F", str(cluster.ssh_config), *alias, "node0", "hostname")
-    assert impostor.returncode == 255 and "verification failed" in impostor.stderr
-
-
-def test_slurm_runs_a_job_on_all_nodes(cluster, tmp_path):
-    names = [f"--output={tmp_path}/out", f"--chdir={tmp_path}", "--wrap=srun hostname"]
-    job = cluster.run("sbatch", "--wait", "--nodes=4", *names)
-    assert job.returncode == 0, job.stderr
-    assert sorted((tmp_path / "out").read_text().split()) == NODES
 
 
 def test_each_node_has_its_share_of_the_cores(cluster):
@@ -90,11 +61,6 @@ def test_with_a_control_network_the_name_is_on_the_slow_side(apart):
     assert apart.exec("node1", sys.executable, "-c", RESOLVE).stdout == "192.168.77.2\n"
     names = set(apart.exec("node1", "ls", "/sys/class/net").stdout.split())
     assert names == {"ctl0", "exp0", "lo"}
-    for address in ("10.10.1.1", "192.168.77.1"):
-        code = f"import socket; socket.create_connection(({address!r}, 22)).recv(4)"
-        for run in (apart.run, partial(apart.exec, "node1")):
-            done = run(sys.executable, "-c", code)
-            assert done.returncode == 0, done.stderr
     client = apart.ssh("node1", "echo $SSH_CONNECTION").stdout.split()
     assert client[0] == "192.168.77.254" and client[2] == "192.168.77.2"
     assert apart.run("srun", "--nodes=2", "hostname").returncode == 0
@@ -116,22 +82,3 @@ def test_a_private_home_is_bare_metal(apart, tmp_path):
     assert python.stdout == f"{home}/muster/.venv\n", python.stderr
     assert apart.ssh("node1", "touch ~/muster/.venv/x").returncode == 1
     assert apart.ssh("node0", f"ssh -F {apart.ssh_config} node1 hostname").stdout == "node1\n"
-
-
-def speed(cluster, server: str, client: str, address: str, mebibytes: int) -> float:
-    """Bytes per second from `client` to `server`."""
-    argv = [sys.executable, TESTBED, "exec", server, "--", sys.executable, "-c", TAKE]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as take:
-        assert take.stdout is not None
-        assert take.stdout.readline() == "ready\n"
-        given = cluster.exec(client, sys.executable, "-c", GIVE, address, str(mebibytes))
-        assert given.returncode == 0, given.stderr
-        return float(take.stdout.readline())
-
-
-def test_a_rate_limits_both_directions(other_cluster):
-    cluster = other_cluster("--nodes", "2", "--rate", "100mbit")
-    limit = 100e6 / 8
-    assert speed(cluster, "node1", "node0", "10.10.1.2", 16) < limit * 2
-    assert speed(cluster, "node0", "node1", "10.10.1.1", 16) < limit * 2
-    assert "100mbit" in testbed("status").stdout

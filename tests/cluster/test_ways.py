@@ -36,9 +36,11 @@ def run(cluster, way, nodes: int, folder: Path, *more: str) -> list[float]:
     return losses(ways.only_run(folder))
 
 
-def by_hand(cluster, nodes: int, folder: Path, *more: str) -> list[float]:
-    """One command on each node, as the courses have it."""
-    where = ["--master-ip", "10.10.1.1", "--master-port", "6585", "--world-size", str(nodes)]
+def by_hand(
+    cluster, nodes: int, folder: Path, *more: str, address: str = "10.10.1.1"
+) -> list[float]:
+    """One command on each node, as the courses have it; `address`: of rank 0."""
+    where = ["--master-ip", address, "--master-port", "6585", "--world-size", str(nodes)]
     flags = [*SHORT, "--logs-dir", str(folder), "--run-id", "by-hand", *where, *more]
     on_node, worker = [sys.executable, TESTBED, "exec"], [interpreter(), "-m", "train.worker"]
     workers = [

@@ -13,11 +13,9 @@ TESTBED = str(REPOSITORY / "launch" / "testbed.py")
 STATE = Path("/run/muster-testbed")
 
 
-def testbed(
-    *words: str, env: Mapping[str, str] | None = None, timeout_s: float = 300
-) -> subprocess.CompletedProcess[str]:
+def testbed(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`python launch/testbed.py WORDS`, to its end."""
-    return call(sys.executable, TESTBED, *words, env=env, timeout_s=timeout_s)
+    return call(sys.executable, TESTBED, *words, env=env)
 
 
 testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins like a test's
@@ -32,21 +30,19 @@ class Cluster:
     hosts: list[str]
 
     def exec(
-        self, node: str, *argv: str, private: bool = False, timeout_s: float = 300
+        self, node: str, *argv: str, private: bool = False
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node; with `private`, where sshd's sessions are."""
         flags = ["--private"] if private else []
-        return testbed("exec", *flags, node, "--", *argv, timeout_s=timeout_s)
+        return testbed("exec", *flags, node, "--", *argv)
 
-    def ssh(
-        self, node: str, *argv: str, timeout_s: float = 300
-    ) -> subprocess.CompletedProcess[str]:
+    def ssh(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Log in from the box."""
-        return self.run("ssh", "-F", str(self.ssh_config), node, *argv, timeout_s=timeout_s)
+        return self.run("ssh", "-F", str(self.ssh_config), node, *argv)
 
-    def run(self, *argv: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command on the box, which is the cluster's login node."""
-        return call(*argv, env=self.env, timeout_s=timeout_s)
+        return call(*argv, env=self.env)
 
 
 def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:

@@ -31,7 +31,6 @@ MARKS = ("-m train.worker", "worker_main.py", "run_module.py")
 LEADER = "run_module.py launch.leading.batch_job"
 PROGRAMS = Path(__file__).with_name("programs")
 SBATCH = [sys.executable, str(Path(__file__).with_name("sbatch.py"))]
-MULTINODE = str(REPOSITORY / "slurm" / "multinode.sh")
 PYTHON = {"MUSTER_PYTHON": sys.executable}
 SYNTHETIC = ["--task", "synthetic", "--evaluate", "never", "--threads", "1"]
 SHORT = [*SYNTHETIC, "--max-steps", "4"]
@@ -90,12 +89,12 @@ def slurm(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
     return [sys.executable, SUBMIT, *wanted, *flags]
 
 
-def sbatch(script: str) -> Callable[..., list[str]]:
-    """A script of slurm/, to the end of its job."""
+def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
+    """A script of slurm/, to the end of its job; `options` are sbatch's."""
 
     def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
         folder = flags[flags.index("--logs-dir") + 1] if "--logs-dir" in flags else "."
-        own = ["--nodes", str(nodes), f"--output={folder}/job.out"]
+        own = [*options, "--nodes", str(nodes), f"--output={folder}/job.out"]
         return [*SBATCH, *own, str(REPOSITORY / "slurm" / script), *flags]
 
     return way

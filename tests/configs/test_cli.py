@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from configs import cli, plugins
+from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.errors import UsageError
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def train_config(*argv: str) -> TrainConfig:
@@ -57,15 +56,6 @@ def test_without_a_config_the_recipe_of_the_task_is_read(tmp_path, monkeypatch):
     assert train_config("--task", "quickstart", "--task=synthetic").lr == 0.75
     (tmp_path / "empty.yaml").touch()
     assert train_config(f"--config={tmp_path / 'empty.yaml'}").lr == TrainConfig().lr
-
-
-def test_one_file_serves_launcher_and_worker(write):
-    path = write("nodes: 4\nlr: 0.5\n")
-    launch, train = cli.parse(
-        [LaunchConfig, TrainConfig], ["--config", path], prog="", description=""
-    )
-    assert (launch.nodes, train.lr) == (4, 0.5)
-    assert train_config("--config", path).lr == 0.5
 
 
 # how it is spelt
@@ -163,7 +153,6 @@ def test_an_unknown_key_names_its_line_and_lists_the_known(write):
     [
         (["--epochs", "x"], "--epochs: expected INTEGER, got 'x'"),
         (["--epochs=1.5"], "--epochs: expected INTEGER, got '1.5'"),
-        (["--epochs", "true"], "--epochs: expected INTEGER, got 'true'"),
         (["--epochs", "null"], "--epochs: expected INTEGER, got 'null'"),
         (["--max_steps", "x"], "--max-steps: expected INTEGER, got 'x'"),
         (["--lr", "fast"], "--lr: expected NUMBER, got 'fast'"),
@@ -177,7 +166,6 @@ def test_an_unknown_key_names_its_line_and_lists_the_known(write):
         (["--config"], "--config needs a value"),
         (["rte"], "unknown argument 'rte'; settings are given as --flag VALUE"),
         (["--quiet", "no"], "unknown argument 'no'; settings are given as --flag VALUE"),
-        (["--config", "/nowhere"], "--config /nowhere: No such file or directory"),
         (["--config", "/"], "--config /: Is a directory"),
         (["--config", sys.executable], f"--config {sys.executable}: not a text file"),
         (["--batch-size", "64", "--local-batch-size", "16"], TWO_SIZES),
@@ -192,13 +180,11 @@ def test_each_wrong_flag_is_one_line(argv, line):
     [
         ("epochs: x", ":1: epochs: expected INTEGER, got 'x'"),
         ("lr: 1\n\nepochs: [1]", ":3: epochs: expected one value, got a list or a mapping"),
-        ("split: [3, 1]", ":1: split: expected one value, got a list or a mapping"),
         ("lr:\n  x: 1", ":1: lr: expected one value, got a list or a mapping"),
         ("quiet: maybe", ":1: quiet: expected true or false, got 'maybe'"),
         ("lr:", ":1: lr: expected NUMBER, got 'null'"),
         ("lr: 1\nlr: 2", ":2: lr is given twice"),
         ("max-steps: 1\nmax_steps: 2", ":2: max_steps is given twice"),
-        ("- lr", ": expected lines of 'name: value'"),
         ("lr", ": expected lines of 'name: value'"),
         ("lr: 1\nepochs: [2", ":2: not YAML: expected ',' or ']', but got '<stream end>'"),
         ("lr: 1\n\tepochs: 2", ":2: not YAML: found character '\\t' that cannot start any token"),
@@ -249,7 +235,4 @@ def test_the_batch_is_of_all_or_of_each_and_the_later_level_counts(write):
     assert (config.batch_size, config.local_batch_size) == (128, None)
     config = train_config("--task", "emotion", "--local-batch-size", "16")  # its has 256
     assert config.on(3).batch_size == 48 and config.on(3).local_batch_size is None
-    again = ["--config", write(cli.to_yaml(config))]
     assert "\nbatch_size" not in cli.to_yaml(config)
-    assert train_config(*again) == config
-    assert train_config(*cli.to_argv(config)) == config

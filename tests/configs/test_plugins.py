@@ -4,16 +4,6 @@ from configs import plugins
 from muster.errors import UsageError
 
 
-@pytest.mark.parametrize(
-    "package", ["train.sync.modes", "train.sync.compression", "train.tasks", "launch.launchers"]
-)
-def test_names_are_the_files_of_the_folder(package):
-    folder = plugins.REPOSITORY.joinpath(*package.split("."))
-    assert plugins.names(package)
-    for name in plugins.names(package):
-        assert (folder / f"{plugins.file_of(package, name)}.py").is_file()
-
-
 def test_a_new_file_is_a_new_name_and_a_table_has_several(tmp_path, monkeypatch):
     """Private files are none, nor is a table's own name; no file is imported but the one loaded."""
     (tmp_path / "shapes").mkdir()

@@ -3,9 +3,9 @@
 import pytest
 
 from configs import plugins
-from configs.cli import parse
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
+from tests.configs.test_cli import train_config
 
 WAYS = plugins.names("train.sync.compression")
 
@@ -52,14 +52,14 @@ def test_what_does_not_go_is_refused(flags, message):
 )
 def test_flags_that_were_are_refused_by_name(words, message):
     with pytest.raises(UsageError) as refused:
-        parse([TrainConfig], ["--sync", "all_reduce", *words], prog="", description="")
+        train_config("--sync", "all_reduce", *words)
     assert message in str(refused.value) and "unknown" not in str(refused.value)
 
 
 def test_a_file_of_an_older_run_is_read_where_they_said_nothing(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("task: synthetic\nlevels: auto\nlocal_group: rank\n")
-    parse([TrainConfig], ["--config", str(file)], prog="", description="")
+    train_config("--config", str(file))
     file.write_text("task: synthetic\nlevels: 2\n")
     with pytest.raises(UsageError, match="there is no levels any more"):
-        parse([TrainConfig], ["--config", str(file)], prog="", description="")
+        train_config("--config", str(file))

@@ -40,9 +40,12 @@ def test_the_last_of_one_name_counts():
     [
         (["--help"], 0, "usage: muster jobs fetch"),
         (["my-run"], 2, "error: my-run was not started from here on a login node; name the node"),
+        (["cut"], 2, "logins/cut is to say where cut is, but cannot be read; name its login node"),
     ],
 )
 def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, text):
+    (tmp_path / "muster" / "logins").mkdir(parents=True)
+    (tmp_path / "muster" / "logins" / "cut").write_text("{")
     command = [sys.executable, "-c", "from muster.command import main; main()", "jobs", "fetch"]
     done = call(*command, *words, cwd=REPOSITORY, env={"XDG_STATE_HOME": str(tmp_path)})
     assert (done.returncode, text in done.stdout + done.stderr) == (code, True), done

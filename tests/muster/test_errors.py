@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,13 +27,6 @@ errors.run(main)
 """
 
 
-def fails_with(error):
-    def main() -> int:
-        raise error
-
-    return main
-
-
 FULL = OSError(errno.ENOSPC, "No space left on device", "/data/x.csv")
 
 
@@ -51,7 +45,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device", "/data/x.csv")
 )
 def test_an_error_ends_the_command_with_its_code_and_lines(capsys, error, code, message):
     with pytest.raises(SystemExit) as ended:
-        errors.run(fails_with(error))
+        errors.run(Mock(side_effect=error))
     assert ended.value.code == code
     out, err = capsys.readouterr()
     assert out == "" and re.fullmatch(message, err)
@@ -60,7 +54,7 @@ def test_an_error_ends_the_command_with_its_code_and_lines(capsys, error, code, 
 @pytest.mark.parametrize("error", [ZeroDivisionError, BrokenPipeError])  # the last a socket's
 def test_a_bug_keeps_its_traceback(error):
     with pytest.raises(error):
-        errors.run(fails_with(error))
+        errors.run(Mock(side_effect=error))
 
 
 def command(body, **streams):

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,25 +13,25 @@ from muster.launching import _flags, write_call
 from tests.commands import call
 
 
-def test_what_cannot_start_is_refused_here(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with pytest.raises(muster.UsageError, match="unknown flag --colour"):
-        muster.launch(print, colour="red")
-    with pytest.raises(muster.UsageError, match="--nodes must be at least 1"):
-        muster.launch(print, nodes=0)
-    with pytest.raises(muster.UsageError, match="dry_run: that is for a command line"):
-        muster.launch(print, dry_run=True)
-    with pytest.raises(TypeError, match=r"print or its arguments cannot be pickled: .*lock"):
-        muster.launch(print, threading.Lock())
+
+
+def test_what_cannot_be_pickled_or_found_is_refused():
     with pytest.raises(muster.UsageError, match=r"fits no run|no runs in"):
         muster.job("no-such-run")
-    assert not (tmp_path / "logs").exists()
+    with pytest.raises(TypeError, match=r"print or its arguments cannot be pickled: .*lock"):
+        muster.launch(print, threading.Lock())
 
 
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
+        (lambda: muster.launch(print, colour="red"), "unknown flag --colour"),
+        (lambda: muster.launch(print, nodes=0), "--nodes must be at least 1"),
+        (lambda: muster.launch(print, dry_run=True), "dry_run: that is for a command line"),
         (lambda: muster.launch("train.py"), "muster.launch: function is 'train.py'; it must be a"),
         (lambda: muster.launch(print, kwargs=[1]), "muster.launch: kwargs is a list; give a dict"),
         (lambda: muster.map(None, [1]), "muster.map: function is None; it must be a function"),
@@ -53,6 +54,7 @@ def test_what_cannot_start_is_refused_here(tmp_path, monkeypatch):
 def test_what_makes_no_sense_is_refused_where_it_is_given(call, problem):
     with pytest.raises(muster.UsageError, match=re.escape(problem)):
         call()
+    assert not Path("logs").exists()
 
 
 def test_flags_as_a_command_line_has_them():
@@ -93,7 +95,6 @@ def test_importing_muster_loads_nothing_else():
 
 
 def test_a_call_says_what_its_worker_must_know(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(tmp_path.parent), *sys.path])
     write_call(tmp_path / "call", "work", print, (), {})
     about = json.loads((tmp_path / "call" / "call.json").read_text())

@@ -1,7 +1,9 @@
 """Each file of a run folder has one name, and one fate of each kind."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,11 @@ def test_of_a_long_file_the_end_is_read(tmp_path):
     found = run_files.last_objects(path)
     assert found[-1] == {"step": 19_999} and 1000 < len(found) < 20_000
     assert run_files.last_objects(tmp_path / "gone") == []
+
+
+def test_a_folder_below_belongs_to_the_project_whose_name_need_not_be_utf_8(tmp_path):
+    project = tmp_path / os.fsdecode(b"caf\xe9\r\n")
+    (project / "src").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    assert run_files.project_of(project / "src") == project
+    assert run_files.project_of(tmp_path) == tmp_path

@@ -31,9 +31,6 @@ def is_plain(argv):
 
 def request(argv):
     ignored = [int(n) for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
-    limits = {n: getattr(resource, n) for n in dir(resource) if n.startswith("RLIMIT_")}
-    umask = os.umask(0)
-    os.umask(umask)
     return {
         "argv": argv,
         "executable": sys.argv[0],
@@ -41,8 +38,6 @@ def request(argv):
         "env": dict(os.environ),
         "cores": sorted(os.sched_getaffinity(0)),
         "ignored": ignored,
-        "limits": {number: resource.getrlimit(number) for number in limits.values()},
-        "umask": umask,
         "namespaces": [os.stat(f"/proc/self/ns/{name}").st_ino for name in NAMESPACES],
     }
 

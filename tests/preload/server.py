@@ -1,7 +1,7 @@
 """An interpreter that has imported the libraries, and forks for everyone who asks.
 
 `python -m tests.preload.server SOCKET`, until its standard input ends. A child has the asker's
-descriptors, folder, environment, cores, limits and namespaces, and nothing of ours is imported.
+descriptors, folder, environment, cores and namespaces, and nothing of ours is imported.
 """
 
 import atexit
@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import random
-import resource
 import runpy
 import selectors
 import signal
@@ -32,26 +31,18 @@ LIBRARIES = (
     "torch",
     "torch._dynamo",  # imported by an optimizer's first step
     "torch.distributed.run",
-    "torch.distributed.elastic.agent.server.local_elastic_agent",
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
     "torch.distributed.algorithms.ddp_comm_hooks.default_hooks",
-    "torch.nn.parallel",
-    "torch.optim.lr_scheduler",
     "torch.profiler",
     "torch.utils.data",
-    "accelerate",
     "accelerate.commands.launch",
-    "datasets",
     "evaluate",
     "h5py",
     "jinja2",
-    "psutil",
     "rich.table",
     "safetensors.torch",
     "scipy.optimize",
     "submitit",
-    "tqdm",
-    "transformers",
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.bert.modeling_bert",
@@ -180,7 +171,6 @@ def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> Non
     for fd in descriptors:
         os.close(fd)
     os.chdir(asked["cwd"])
-    os.umask(asked["umask"])
     os.environ.clear()
     os.environ.update(asked["env"])
     if "MUSTER_LAUNCHER" in os.environ:
@@ -189,9 +179,6 @@ def settle(asked: dict[str, Any], descriptors: list[int], own: list[int]) -> Non
     os.sched_setaffinity(0, asked["cores"])
     for number in asked["ignored"]:
         signal.signal(number, signal.SIG_IGN)
-    for number, limits in asked["limits"].items():
-        with suppress(ValueError, OSError):
-            resource.setrlimit(int(number), tuple(limits))
 
 
 def end(asked: dict[str, Any]) -> NoReturn:

@@ -1,27 +1,17 @@
-"""accelerate's own test script, without GPUs: `accelerate_test.py [--fail RANK]`.
+"""accelerate's own test script, without GPUs.
 
 It runs unchanged, after `Accelerator()` has made one run of all processes, but for what it takes
 for granted where there are GPUs: it splits five rows among the processes where it takes all for
 those of one node, as it does here, and five are too few for eight.
 """
 
-import argparse
-
 from accelerate import Accelerator
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fail", type=int)
-    args = parser.parse_args()
     accelerator = Accelerator()
     from accelerate.test_utils.scripts import test_script
 
-    def fail(*_):
-        raise ValueError("sample 17 is empty")
-
-    if accelerator.process_index == args.fail:
-        test_script.rng_sync_check = fail
     if accelerator.num_processes > 5:
         test_script.test_split_between_processes_tensor = lambda: None
     accelerator.print(f"test_script on {accelerator.num_processes} processes")

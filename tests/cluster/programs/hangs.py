@@ -21,6 +21,17 @@ def released(way):
     return (HERE / f"release-{way}").exists()
 
 
+def once_released(way, act):
+    """Have another thread do it."""
+
+    def wait():
+        while not released(way):
+            time.sleep(0.2)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def asleep():
     while not released("asleep"):
         time.sleep(0.2)
@@ -44,33 +55,15 @@ def loader():
 def lock():
     held = threading.Lock()
     held.acquire()
-    threading.Thread(target=let_go, args=(held,), daemon=True).start()
+    once_released("lock", held.release)
     held.acquire()  # waits
 
 
-def let_go(held):
-    while not released("lock"):
-        time.sleep(0.2)
-    held.release()
-
-
-def spin():
-    while not SPINS.is_set():
-        pass
-
-
-SPINS = threading.Event()
-
-
 def spinning():
-    threading.Thread(target=end_spin, daemon=True).start()
-    spin()
-
-
-def end_spin():
-    while not released("spinning"):
-        time.sleep(0.2)
-    SPINS.set()
+    over = []
+    once_released("spinning", lambda: over.append(True))
+    while not over:
+        pass
 
 
 def held():

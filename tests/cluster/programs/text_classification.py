@@ -1,40 +1,21 @@
 """transformers' Trainer on a text classification, with a model made here."""
 
-import argparse
-
-from datasets import Dataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     Trainer,
-    TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
-WORDS = "[PAD] this is a very good film bad".split()
-
-
-class FailsAt(TrainerCallback):
-    def __init__(self, rank):
-        self.rank = rank
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if args.process_index == self.rank:
-            raise ValueError("sample 17 is empty")
-
-
-def encode(row):
-    """Each word's number, and the words that there are."""
-    words = [WORDS.index(word) for word in row["text"].split()]
-    padding = [0] * (6 - len(words))
-    return {"input_ids": words + padding, "attention_mask": [1] * len(words) + padding}
+# this is a very good, or bad, film
+TEXTS = [
+    {"input_ids": [1, 2, 3, 4, 5, 6], "label": 1},
+    {"input_ids": [1, 2, 3, 4, 7, 6], "label": 0},
+]
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--fail", type=int)
-    fail = parser.parse_args().fail
     arguments = TrainingArguments(
         output_dir="out",
         max_steps=3,
@@ -45,19 +26,10 @@ def main():
         disable_tqdm=True,
     )
     set_seed(arguments.seed)
-    texts = ["this is a very good film", "this film is bad"] * 40
-    data = Dataset.from_dict({"text": texts, "label": [1, 0] * 40}).map(encode)
     shape = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForSequenceClassification(
-        BertConfig(vocab_size=len(WORDS), num_hidden_layers=1, **shape)
-    )
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=data,
-        eval_dataset=data,
-        callbacks=[FailsAt(fail)],
-    )
+    model = BertForSequenceClassification(BertConfig(vocab_size=8, num_hidden_layers=1, **shape))
+    data = TEXTS * 40
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data)
     result = trainer.train()
     print(
         f"process {arguments.process_index} of {arguments.world_size}: "

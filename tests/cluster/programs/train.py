@@ -10,22 +10,14 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from configs import BATCH_SIZE, EPOCHS, SAVE_EVERY
-
-SNAPSHOT = "snapshot.pt"
+from configs import BATCH_SIZE, EPOCHS
 
 
 class Trainer:
-    def __init__(self, model, train_data, optimizer, fail):
+    def __init__(self, model, train_data, optimizer):
         self.rank = int(os.environ["RANK"])
         self.train_data = train_data
         self.optimizer = optimizer
-        self.epochs_run = 0
-        self.fail = fail
-        if os.path.exists(SNAPSHOT):
-            snapshot = torch.load(SNAPSHOT)
-            model.load_state_dict(snapshot["MODEL_STATE"])
-            self.epochs_run = snapshot["EPOCHS_RUN"]
         self.model = DDP(model)
 
     def _run_epoch(self, epoch):
@@ -36,17 +28,11 @@ class Trainer:
             F.mse_loss(self.model(source), targets).backward()
             self.optimizer.step()
 
-    def _save_snapshot(self, epoch):
-        snapshot = {"MODEL_STATE": self.model.module.state_dict(), "EPOCHS_RUN": epoch + 1}
-        torch.save(snapshot, SNAPSHOT)
-
-    def train(self, max_epochs):
-        for epoch in range(self.epochs_run, max_epochs):
-            if epoch == 1 and self.rank == self.fail:
+    def train(self, max_epochs, fail):
+        for epoch in range(max_epochs):
+            if epoch == 1 and self.rank == fail:
                 raise ValueError("sample 17 is empty")
             self._run_epoch(epoch)
-            if self.rank == 0 and epoch % SAVE_EVERY == 0:
-                self._save_snapshot(epoch)
 
 
 def main(fail):
@@ -55,8 +41,8 @@ def main(fail):
     model = torch.nn.Linear(20, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     train_data = DataLoader(dataset, batch_size=BATCH_SIZE, sampler=DistributedSampler(dataset))
-    trainer = Trainer(model, train_data, optimizer, fail)
-    trainer.train(EPOCHS)
+    trainer = Trainer(model, train_data, optimizer)
+    trainer.train(EPOCHS, fail)
     destroy_process_group()
     # The tutorial lets go of it here. In torch 2.13 the end of DDP waits for a thread of gloo and
     # holds the GIL, which that thread may want for the last all-reduce: then it hangs, with any

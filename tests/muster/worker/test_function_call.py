@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,20 +14,18 @@ from tests import commands
 from tests.muster.worker import shims
 
 
-def call(folder: Path, run_dir: Path) -> subprocess.CompletedProcess[str]:
-    env = {"MUSTER_RUN_DIR": str(run_dir), "RANK": "1"}
-    return commands.call(sys.executable, shims.WORKER_MAIN, "--function", folder, env=env)
-
-
-def record(run_dir: Path) -> dict:
-    return shims.ended(run_dir, 1)
+def call(folder: Path) -> tuple[int, dict]:
+    """The exit code of a worker that calls what is in `folder`, and what it records of its end."""
+    env = {"MUSTER_RUN_DIR": str(folder / "run"), "RANK": "1"}
+    done = commands.call(sys.executable, shims.WORKER_MAIN, "--function", folder / "call", env=env)
+    return done.returncode, shims.ended(folder / "run", 1)
 
 
 def test_what_others_could_have_written_is_not_unpickled(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
     (tmp_path / "call" / "call.pkl").chmod(0o620)
-    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
-    assert "since others may have written it" in record(tmp_path / "run")["message"]
+    code, record = call(tmp_path)
+    assert code == 1 and "since others may have written it" in record["message"]
     write_private(tmp_path / "mine", b"x")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
@@ -45,17 +42,17 @@ def test_a_file_of_another_user_is_not_unpickled(tmp_path):
 
 def test_exit_codes_are_as_in_a_script(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
-    assert call(tmp_path / "call", tmp_path / "run").returncode == 3
-    assert record(tmp_path / "run")["code"] == 3
+    code, record = call(tmp_path)
+    assert code == record["code"] == 3
 
 
 def test_another_python_is_named(tmp_path):
     write_call(tmp_path / "call", "work", print, (), {})
     about = json.loads((tmp_path / "call" / "call.json").read_text())
     (tmp_path / "call" / "call.json").write_text(json.dumps({**about, "python": "3.8"}))
-    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
-    message = record(tmp_path / "run")["message"]
-    assert "work was pickled by Python 3.8, and this is Python" in message
+    code, record = call(tmp_path)
+    assert code == 1
+    assert "work was pickled by Python 3.8, and this is Python" in record["message"]
 
 
 class Mute(Exception):
@@ -76,18 +73,17 @@ def fork_and_return() -> str:
     return "of the worker"
 
 
-def result(run_dir: Path) -> dict:
-    return pickle.loads(read_private(run_dir / "results" / "rank_00001.pkl"))
+def result(folder: Path) -> dict:
+    return pickle.loads(read_private(folder / "run" / "results" / "rank_00001.pkl"))
 
 
 def test_an_exception_without_a_text_comes_back(tmp_path):
     write_call(tmp_path / "call", "raise_mute", raise_mute, (), {})
-    assert call(tmp_path / "call", tmp_path / "run").returncode == 1
-    assert type(result(tmp_path / "run")["error"]).__name__ == "Mute"
+    assert call(tmp_path)[0] == 1 and type(result(tmp_path)["error"]).__name__ == "Mute"
 
 
 def test_the_result_is_the_workers_and_not_of_what_it_forks(tmp_path):
     write_call(tmp_path / "call", "fork_and_return", fork_and_return, (), {})
-    assert call(tmp_path / "call", tmp_path / "run").returncode == 0
-    assert result(tmp_path / "run") == {"value": "of the worker"}
-    assert record(tmp_path / "run")["cause"] == "done"
+    code, record = call(tmp_path)
+    assert (code, record["cause"]) == (0, "done")
+    assert result(tmp_path) == {"value": "of the worker"}

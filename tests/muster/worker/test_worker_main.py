@@ -1,14 +1,11 @@
 """A program finds everything as with plain python, and leaves how it ended in the run folder."""
 
 import json
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 import vermin
 
-from tests.commands import begin, finish
 from tests.muster.worker.shims import WORKER_MAIN, ended, run
 
 SHOW = """
@@ -100,13 +97,13 @@ def test_another_command_takes_the_place_of_it(project):
 
 
 STOPS = """
-import os, signal, sys, time
+import os, signal
 import muster
 muster.on_stop(lambda: print("saved"))
-print("ready", flush=True)
-for _ in range(100_000):
-    time.sleep(0.1)
-    if muster.stopping(): sys.exit(75)
+(sign,) = os.listdir(os.environ["MUSTER_STOPPABLE"])
+assert sign == str(os.getpid())
+open(os.path.join(os.environ["MUSTER_STOPPABLE"], sign), "w").write("notice")
+os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
@@ -116,20 +113,12 @@ def test_a_program_that_says_so_stops_in_order(project):
     signs.mkdir()
     env = {"MUSTER_RUN_DIR": str(run_dir), "MUSTER_STOPPABLE": str(signs)}
     env |= {"MUSTER_CHECKPOINTS": "/c"}
-    process = begin(sys.executable, WORKER_MAIN, "train.py", cwd=project, env=env)
-    out = run_dir / "workers" / "rank_00000.out"
-    while not out.exists() or "ready" not in out.read_text():
-        assert process.poll() is None
-    (sign,) = signs.iterdir()
-    assert sign.name == str(process.pid)
-    sign.write_text("notice")
-    process.send_signal(signal.SIGTERM)
-    assert finish(process)[0] == 75
+    assert run(project, "train.py", **env).returncode == 75
     record = ended(run_dir)
     assert record["cause"] == "stopped" and "notice" in record["message"]
     stopped = json.loads((run_dir / "stopped.json").read_text())
     assert stopped == {"why": "notice", "checkpoints": "/c"}
-    assert "saved" in out.read_text()
+    assert (run_dir / "workers" / "rank_00000.out").read_text() == "saved\n"
 
 
 def test_it_runs_on_an_older_python():
