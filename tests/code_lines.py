@@ -11,43 +11,33 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCE = ("configs", "launch", "muster", "train")
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def code_lines(text: str) -> int:
     """The lines of a Python file that hold code."""
     held: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in NO_CODE:
+        if token.string.strip() and token.type != tokenize.COMMENT:
             held.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if first is not None and ast.get_docstring(node, clean=False) is not None:
-                held.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            held.difference_update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     return len(held)
 
 
 def main() -> None:
-    total = 0
+    totals = {}
     for name in (*SOURCE, "tests"):
         folders: Counter[str] = Counter()
         for path in (REPOSITORY / name).rglob("*.py"):
-            parts = path.relative_to(REPOSITORY / name).parts
-            folder = parts[0] if len(parts) > 1 else "."
-            folders[folder] += code_lines(path.read_text(encoding="utf-8"))
-        print(f"{name:<24}{folders.total():>7,}")
+            folder, *below = path.relative_to(REPOSITORY / name).parts
+            folders[folder if below else "."] += code_lines(path.read_text(encoding="utf-8"))
+        totals[name] = folders.total()
+        print(f"{name:<24}{totals[name]:>7,}")
         for folder, lines in sorted(folders.items()):
             print(f"  {folder:<22}{lines:>7,}")
-        total += folders.total() if name in SOURCE else 0
-    print(f"{'all but tests':<24}{total:>7,}")
+    print(f"{'all but tests':<24}{sum(totals.values()) - totals['tests']:>7,}")
 
 
 if __name__ == "__main__":

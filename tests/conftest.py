@@ -17,15 +17,13 @@ from tests.preload import QUICK
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
 FOREIGN = (
     "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_", "ACCELERATE_", "HF_", "PET_", "MUSTER_",
-    "CONDA_", "VIRTUAL_ENV",
+    "CONDA_", "VIRTUAL_ENV", "RANK", "LOCAL_", "WORLD_SIZE", "GROUP_", "MASTER_", "OMP_",
 )  # fmt: skip
-WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-MEETING = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 # as wide as a test expects, not as the terminal it is started from
 os.environ.pop("COLUMNS", None)
 for name in list(os.environ):
-    if name.startswith(FOREIGN) or name in WORLD or name in MEETING:
+    if name.startswith(FOREIGN):
         del os.environ[name]
 os.environ |= {
     "HF_HUB_OFFLINE": "1",

@@ -45,7 +45,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     done = yield  # its fixtures, too, have ended what they started
     if item.stash.get(did_not_pass, False):
-        end(lambda: [one for one in inherited() if started_by(one) == f"{item.nodeid} (call)"])
+        end(lambda: [one for one in inherited() if environ(one).get(BY) == f"{item.nodeid} (call)"])
     return done
 
 
@@ -108,10 +108,6 @@ def everything() -> list[psutil.Process]:
     return processes
 
 
-def started_by(process: psutil.Process) -> str:
-    return environ(process).get(BY, "")
-
-
 def environ(process: psutil.Process) -> dict[str, str]:
     with suppress(psutil.Error, OSError):  # it has ended, or is another user's
         return process.environ()
@@ -121,5 +117,5 @@ def environ(process: psutil.Process) -> dict[str, str]:
 def in_words(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         words = " ".join(process.cmdline())[:300]
-        return f"{process.pid}: {words}, of {started_by(process) or 'a test on the testbed'}"
+        return f"{process.pid}: {words}, of {environ(process).get(BY, 'a test on the testbed')}"
     return f"{process.pid}, which has ended since"

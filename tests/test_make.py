@@ -8,9 +8,8 @@ import pytest
 from tests.commands import call
 
 REPOSITORY = Path(__file__).parents[1]
-INSTALLED = ("setup.cfg", "pyproject.toml", "constraints.txt", ".venv/pyvenv.cfg")
 # In the order in which `make` looks at their ages.
-STAMPS = (".venv/.torch-index", ".venv/.installed-test")
+FILES = "setup.cfg pyproject.toml constraints.txt .venv/pyvenv.cfg .venv/.torch-index"
 PYTHON = """#!/bin/sh
 case "$*" in
 *--ignore=tests/cluster*) echo here >> halves; exit {here} ;;
@@ -26,7 +25,7 @@ def test_both_halves_are_run_and_either_one_fails_it(tmp_path, here, cluster):
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON.format(here=here, cluster=cluster))
     python.chmod(0o755)
-    for name in (*INSTALLED, *STAMPS):
+    for name in (*FILES.split(), ".venv/.installed-test"):
         (tmp_path / name).touch()
     done = call("make", "test", cwd=tmp_path)
     assert (tmp_path / "halves").read_text() == "here\ncluster\n", done.stderr

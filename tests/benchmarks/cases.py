@@ -46,8 +46,7 @@ CASES = (
     Case(GPT, "nanogpt", base=GPT),
     Case("nanogpt_ddp_4mib", "nanogpt", ("--sync", "ddp_4mib"), base=GPT),
     Case("nanogpt", "nanogpt", ("--sync", "muster"), base=GPT),
-    # ours, as the recipe is
-    Case("recipe", OURS),
+    # ours
     Case("gather_scatter", OURS, ("--sync", "gather_scatter"),
          title="Muster, gather_scatter"),
     Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce"),
@@ -58,12 +57,12 @@ CASES = (
     Case("all_reduce_padded", OURS, ("--sync", "all_reduce", *PADDED)),
     Case("ddp_padded", OURS, ("--sync", "ddp", *PADDED)),
     # ours, a feature at a time left out
-    Case("gather_scatter_dense", OURS, ("--sync", "gather_scatter", "--no-sparse-rows")),
     Case("all_reduce_no_overlap", OURS, ("--sync", "all_reduce", "--no-overlap")),
     Case("all_reduce_dense", OURS, ("--sync", "all_reduce", "--no-sparse-rows")),
     Case("all_reduce_contiguous", OURS, ("--sync", "all_reduce", "--no-length-balance")),
     Case("all_reduce_by_parameter", OURS, ("--sync", "all_reduce", "--bucket-mb", "0")),
 )  # fmt: skip
+KNOWN = {case.name: case for case in CASES}
 
 
 def chosen(names: str | None) -> list[Case]:
@@ -72,12 +71,10 @@ def chosen(names: str | None) -> list[Case]:
     Raises:
         UsageError: there is no case of such a name.
     """
-    known = {case.name: case for case in CASES}
     if names is None:
         return list(CASES)
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in known]
-    if unknown:
-        raise UsageError(f"--only {','.join(unknown)}: unknown; known: {', '.join(known)}")
-    wanted += [BASE, *(known[name].base for name in wanted)]
+    wanted = {name.strip() for name in names.split(",")}
+    if unknown := wanted - KNOWN.keys():
+        raise UsageError(f"--only {','.join(sorted(unknown))}: unknown; known: {', '.join(KNOWN)}")
+    wanted |= {BASE, *(KNOWN[name].base for name in wanted)}
     return [case for case in CASES if case.name in wanted]

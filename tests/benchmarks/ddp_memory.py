@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, help="be a rank, and print its MiB")
     args = parser.parse_args()
     if args.way:
-        print(f"MiB {rank(args.way)}")
+        options = inspect.signature(DistributedDataParallel).parameters
+        if "lazy" not in args.way or "lazy_bucket_allocation" in options:
+            print(f"MiB {rank(args.way)}")
         return
     found: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(args.rounds):
@@ -68,13 +70,8 @@ def measured(python: str, way: str) -> list[float]:
     return [float(one) for one in re.findall(r"MiB ([\d.]+)", run.stdout)]
 
 
-def rank(way: str) -> float | None:
+def rank(way: str) -> float:
     """Train; the largest memory in MiB."""
-    if (
-        "lazy" in way
-        and "lazy_bucket_allocation" not in inspect.signature(DistributedDataParallel).parameters
-    ):
-        return None
     dist.init_process_group("gloo")
     layer = nn.TransformerEncoderLayer(WIDTH, 12, 4 * WIDTH, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)

@@ -19,7 +19,7 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     rows = [
         {"title": case.title, "side": _side(case), "s": fmean(results.seconds(case.name))}
         for case in cases
-        if case.title and case.name in results.runs and results.same_loss(case.name)
+        if case.title and case.name in results.runs and results.same_loss(case)
     ]
     table = pd.DataFrame(rows).sort_values("s", ascending=False, ignore_index=True)
     base = fmean(results.seconds(BASE))
@@ -30,7 +30,6 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
         fills=[COLOURS[side] for side in sizes],
         labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]], room=1.9,
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(drawing.alone(figures["speed"]), encoding="utf-8")
 
 

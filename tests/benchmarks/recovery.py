@@ -12,6 +12,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -23,14 +24,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=5, help="of each, whose median is shown")
     for flag, known in (("fault", TIMED), ("way", WAYS), ("program", PROGRAMS)):
-        parser.add_argument(f"--{flag}", choices=known, help="this one alone")
+        parser.add_argument(f"--{flag}", nargs="+", choices=known, default=known)
     asked = parser.parse_args()
     try:
-        for fault in [asked.fault] if asked.fault else TIMED:
-            for way in [asked.way] if asked.way else WAYS:
-                for program in [asked.program] if asked.program else PROGRAMS:
-                    found = [measured(way, program, fault) for _ in range(asked.times)]
-                    print(row(f"{fault}, {way}, {program}", found), flush=True)
+        for fault, way, program in product(asked.fault, asked.way, asked.program):
+            found = [measured(way, program, fault) for _ in range(asked.times)]
+            print(row(f"{fault}, {way}, {program}", found), flush=True)
     finally:
         take_down()
     return 0

@@ -1,35 +1,29 @@
 """Seconds become ratios, round by round: in a round every case has run once, in alternation."""
 
-import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 
+import numpy as np
+
+from launch.virtual_cluster.virtual_nodes import rate_bits
 from tests.benchmarks.cases import BASE, Case
-from tests.benchmarks.made import Made
 from tests.benchmarks.places import Steps
 
-HEAD = ["", "rate", "wanted", "reached", ""]  # of the table of targets
 WARM_UP = 2  # first steps of each run, which are left out
 COMPARED = 10  # first losses
 SAME_LOSS = 1e-4
-RING, ROOT = "a ring's links", "a root's link"
 WIRE = 1538 / 1448  # bytes on the wire for one of payload, with packets of 1500 bytes
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over the rounds, and their standard deviation."""
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """The mean over the rounds, and their standard deviation."""
+    return f"{fmean(values):.{digits}f} ± {deviation(values):.{digits}f}"
 
-    mean: float
-    deviation: float
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0)
-
-    def text(self, digits: int = 3) -> str:
-        return f"{self.mean:.{digits}f} ± {self.deviation:.{digits}f}"
+def deviation(values: Sequence[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 @dataclass
@@ -37,100 +31,78 @@ class Results:
     """All runs at one rate, by the name of the case, in the order of the rounds."""
 
     rate: str
-    runs: dict[str, list[Steps]] = field(default_factory=dict)
+    runs: dict[str, list[Steps]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[str, str] = field(default_factory=dict)  # why, by the name of the case
-    limits: dict[str, float] = field(default_factory=dict)  # seconds that links need at least
-    bases: dict[str, str] = field(default_factory=dict)  # of each case
-
-    def add(self, case: Case, steps: Steps) -> None:
-        self.runs.setdefault(case.name, []).append(steps)
-        self.bases[case.name] = case.base
-
-    def fail(self, case: Case, why: str) -> None:
-        """Leave `case` out, whatever it did in earlier rounds."""
-        self.runs.pop(case.name, None)
-        self.failed[case.name] = why
 
     def seconds(self, name: str) -> list[float]:
         """The median step of each round."""
         return [median(run.step_s[WARM_UP:]) for run in self.runs[name]]
 
-    def ratios(self, name: str, base: str = "") -> list[float]:
-        """Seconds of `name` for one of `base`, or of its own, in each round that has both."""
-        pairs = zip(self.seconds(name), self.seconds(base or self.bases[name]), strict=False)
+    def ratios(self, name: str, base: str) -> list[float]:
+        """Seconds of `name` for one of `base` in each round that has both."""
+        pairs = zip(self.seconds(name), self.seconds(base), strict=False)
         return [own / other for own, other in pairs]
 
-    def sync_ratios(self, name: str, limit: str) -> list[float]:
-        """Seconds of communication, hidden or not, for one that its links need, in each round."""
-        return [median(run.sync_s[WARM_UP:]) / self.limits[limit] for run in self.runs[name]]
-
-    def loss_gap(self, name: str) -> float:
+    def loss_gap(self, case: Case) -> float:
         """The largest difference of one of the first losses from its base's, in any round."""
-        want = self.runs[self.bases[name]][0].losses[:COMPARED]
-        gaps = [
-            abs(loss - other)
-            for run in self.runs[name]
-            for loss, other in zip(run.losses[:COMPARED], want, strict=True)
-        ]
-        return max(gaps, key=lambda gap: math.inf if math.isnan(gap) else gap)
+        own, (base, *_) = (
+            [run.losses[:COMPARED] for run in self.runs[name]] for name in (case.name, case.base)
+        )
+        return float(np.abs(np.subtract(own, base)).max())
 
-    def same_loss(self, name: str) -> bool:
+    def same_loss(self, case: Case) -> bool:
         """Whether it is the same training, so that its speed counts."""
-        return self.loss_gap(name) <= SAME_LOSS  # False for what is not a number
+        return self.loss_gap(case) <= SAME_LOSS  # False for what is not a number
 
 
-def bounds(made: Made, workers: int, bytes_per_s: float | None) -> dict[str, float]:
+def bounds(gradient_bytes: int, workers: int, rate: str) -> dict[str, float]:
     """Seconds that the gradients of a step need on links that do nothing else.
 
     The ring sends and receives 2 (N-1)/N of the gradients on each link; a root receives those of
     all others, and sends as many back while it does.
     """
-    if bytes_per_s is None:
+    if not (bits := rate_bits(rate)):
         return {}
-    whole_s = made.gradient_bytes * WIRE / bytes_per_s
-    return {
-        RING: 2 * (workers - 1) / workers * whole_s,
-        ROOT: (workers - 1) * whole_s,
-    }
+    whole_s = gradient_bytes * WIRE / (bits / 8)
+    ring_s = 2 * (workers - 1) / workers * whole_s
+    return {"a ring's links": ring_s, "a root's link": (workers - 1) * whole_s}
 
 
-def table(results: Results, cases: Sequence[Case]) -> list[list[str]]:
-    """The rows of the table, its head first."""
-    rows = [["case", "step, s", "x DDP by hand", "loss differs by", "note"]]
+def table(
+    results: Results, cases: Sequence[Case], limits: dict[str, float]
+) -> list[dict[str, str]]:
+    """A row for each case, and for what the links need at least."""
+    rows = []
     for case in cases:
-        if case.name not in results.runs:
+        if case.name in results.failed:
             continue
-        gap, note = f"{results.loss_gap(case.name):.0e}", ""
-        if case.limit:
-            note = "limit"
-        elif not results.same_loss(case.name):
-            note = "other loss: does not count"
-        seconds, ratio = Spread.of(results.seconds(case.name)), Spread.of(results.ratios(case.name))
-        rows.append([case.name, seconds.text(), ratio.text(2), gap, note])
+        seconds, ratios = results.seconds(case.name), results.ratios(case.name, case.base)
+        note = "" if results.same_loss(case) else "other loss: does not count"
+        rows.append(
+            {
+                "case": case.name,
+                "step, s": spread(seconds),
+                "x DDP by hand": spread(ratios, 2),
+                "loss differs by": f"{results.loss_gap(case):.0e}",
+                "note": "limit" if case.limit else note,
+            }
+        )
     base_s = fmean(results.seconds(BASE))
-    for name, seconds_s in results.limits.items():
-        rows.append([name, f"{seconds_s:.3f}", f"{seconds_s / base_s:.2f}", "", "limit, computed"])
+    for name, limit_s in limits.items():
+        row = {"case": name, "step, s": f"{limit_s:.3f}", "note": "limit, computed"}
+        rows.append({**row, "x DDP by hand": f"{limit_s / base_s:.2f}", "loss differs by": ""})
     return rows
 
 
 def held(
-    what: str, values: Sequence[float], most: float | None, unit: str = "x", *, note: str = ""
-) -> list[str]:
+    what: str, values: Sequence[float], most: float | None, unit: str = "x", note: str = ""
+) -> dict[str, str]:
     """A row of the table of targets: whether they are at most `most`, and would be so again."""
-    reached, wanted, verdict = Spread.of(values), "", ""
+    row = {"what": what, "rate": "", "wanted": "", "reached": f"{spread(values, 2)} {unit}{note}"}
+    verdict = ""
     if most is not None:
-        wanted = f"<= {most:.2f} {unit}"
-        verdict = "met" if reached.mean <= most else "missed"
-        if abs(reached.mean - most) < reached.deviation:
+        row["wanted"] = f"<= {most:.2f} {unit}"
+        verdict = "met" if fmean(values) <= most else "missed"
+        if abs(fmean(values) - most) < deviation(values):
             verdict += ", but within the spread"
-    return [what, "", wanted, f"{reached.text(2)} {unit}{note}", verdict]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """`rows` as text, each column as wide as it needs."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    return {**row, "verdict": verdict}

@@ -1,10 +1,9 @@
 """The report and the figures of a page of docs/results, from its study.
 
-    python -m tests.figures.results NAME [--report FOLDER] [FLAG ...]
+    python -m tests.figures.results NAME [FLAG ...]
 
-runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which; with
---report they are taken from the report of a study that was run before. Of `quick`, which runs here
-in two minutes, only the losses of docs/report.md are taken.
+runs configs/studies/NAME.yaml with these flags, each page of docs/results says with which. Of
+`quick`, which runs here in two minutes, only the losses of docs/report.md are taken.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RESULTS = REPOSITORY / "docs" / "results"
+DOCS = REPOSITORY / "docs"
 # The figures that each page shows, as the report names their files.
 SHOWN = {
     "bsc": ["throughput"],
@@ -25,7 +24,6 @@ SHOWN = {
     "cs744": ["seconds", "speedup"],
     "hetseq_testbed": ["seconds", "speedup"],
 }
-LOSSES = "first_losses.svg", REPOSITORY / "docs" / "figures" / "report-losses.svg"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,33 +33,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="All other flags go to launch/study.py.",
     )
     parser.add_argument("name", choices=sorted([*SHOWN, "quick"]))
-    parser.add_argument("--report", type=Path, help="the report/ of a study that was run before")
     args, flags = parser.parse_known_args(argv)
-    if args.report:
-        copy(args.name, args.report, RESULTS)
-        return 0
     study = ["launch/study.py", f"configs/studies/{args.name}.yaml", *flags]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, *study, "--output", folder], cwd=REPOSITORY, check=False
-        )
+        done = subprocess.run([sys.executable, *study, "--output", folder], cwd=REPOSITORY)
         if done.returncode == 0:
-            copy(args.name, Path(folder) / "report", RESULTS)
+            for file, place in taken(args.name).items():
+                shutil.copyfile(Path(folder, "report", file), DOCS / place)
         return done.returncode
 
 
-def copy(name: str, report: Path, results: Path) -> None:
-    """Put the PDF of `report` and the figures that are shown of it into `results`."""
+def taken(name: str) -> dict[str, str]:
+    """Files of the report, and where in docs/ they belong."""
     if name == "quick":
-        shutil.copyfile(report / "figures" / LOSSES[0], LOSSES[1])
-        return
-    for folder in ("reports", "figures"):
-        (results / folder).mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(report / "report.pdf", results / "reports" / f"{name}.pdf")
-    for figure in SHOWN[name]:
-        shutil.copyfile(
-            report / "figures" / f"{figure}.svg", results / "figures" / f"{name}-{figure}.svg"
-        )
+        return {"figures/first_losses.svg": "figures/report-losses.svg"}
+    figures = {f"figures/{one}.svg": f"results/figures/{name}-{one}.svg" for one in SHOWN[name]}
+    return {"report.pdf": f"results/reports/{name}.pdf", **figures}
 
 
 if __name__ == "__main__":

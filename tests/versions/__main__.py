@@ -4,7 +4,7 @@
 
 Each version gets an environment of its own from pip's index (the CUDA build, about 6 GB, which runs
 on CPUs), on the Python behind the `@` or the toolkit's own; it is removed when its turn is over.
-Rows of torch_names.txt are written anew, that of docs/library.md is printed. As root, ssh and
+Rows of torch_names.txt are written anew, what docs/library.md says is printed. As root, ssh and
 Slurm are the testbed's; else only the tests are run. What is compared are numbers: losses with
 those of DDP, of one process, and of the torch that the toolkit itself has.
 """
@@ -12,7 +12,6 @@ those of DDP, of one process, and of the torch that the toolkit itself has.
 import argparse
 import datetime
 import json
-import math
 import os
 import re
 import shutil
@@ -50,7 +49,6 @@ TESTS = """
 """.split()
 CLOSE = 1e-12  # of losses in float64, which are about 1
 NEAR = 1e-4  # those of compressors, which round, to themselves with another torch
-NOT_RUN = "not run"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,46 +56,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="make versions", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("versions", nargs="+", metavar="TORCH[@PYTHON]", help="such as 2.6.0@3.10")
-    parser.add_argument("--only", default="", help="a step: names, tests or launchers; ")
-    parser.add_argument("--env", type=Path, help="an environment of it that is there, and stays")
-    args = parser.parse_args(argv)
     failed = False
-    for wanted in args.versions:
+    for wanted in parser.parse_args(argv).versions:
         torch, _, python = wanted.partition("@")
         python = python or ".".join(map(str, sys.version_info[:2]))
         with tempfile.TemporaryDirectory(prefix="muster-versions-") as name:
-            row = row_of(torch, python, Path(name), args.only, args.env)
-        print("| " + " | ".join(row.values()) + " |", flush=True)
-        failed |= row["outcome"] not in ("passes", NOT_RUN)
+            found, problems = tried(torch, python, Path(name))
+        title = f"{datetime.date.today()}: torch {torch}, Python {python}"
+        print(", ".join([title, *found, "; ".join(problems) or "all is right"]), flush=True)
+        failed |= bool(problems)
     return int(failed)
 
 
-def row_of(
-    torch: str, python: str, folder: Path, only: str = "", env: Path | None = None
-) -> dict[str, str]:
-    """What the page says of these two, after all is run."""
-    row = {"torch": torch, "Python": python, **dict.fromkeys(COLUMNS, "-"), "outcome": NOT_RUN}
-    row["date"] = datetime.date.today().isoformat()
-    found = interpreter(python)
-    if found is None:
-        return {**row, "outcome": f"{NOT_RUN}: no Python {python} here"}
-    own = str(env / "bin" / "python") if env else made(found, torch, folder)
-    if own is None:
-        return {**row, "outcome": f"{NOT_RUN}: no torch {torch} for Python {python}"}
-    row["Python"] = output(own, "-c", "import platform; print(platform.python_version())")
-    problems: list[str] = []
-    if only in ("", "names"):
-        lacking = set(output(own, "-m", "tests.versions.names").split())
-        Table.read().with_version(torch, lacking).write()
-    if only in ("", "tests"):
-        row["tests"], problem = tested(own)
-        problems += problem
-    if only in ("", "launchers") and os.geteuid() == 0:
-        problems += launched(own, folder, row)
-    return {**row, "outcome": "; ".join(problems) or "passes"}
-
-
-COLUMNS = ("tests", "launchers", "from DDP", "from one process", "compressed")
+def tried(torch: str, python: str, folder: Path) -> tuple[list[str], list[str]]:
+    """What was found of these two, and what is wrong."""
+    if (base := interpreter(python)) is None:
+        return [], [f"not run: no Python {python} here"]
+    if (own := made(base, torch, folder)) is None:
+        return [], [f"not run: no torch {torch} for Python {python}"]
+    version = output(own, "-c", "import platform; print(platform.python_version())")
+    lacking = set(output(own, "-m", "tests.versions.names").split())
+    Table.read().with_version(torch, lacking).write()
+    passed, problems = tested(own)
+    runs = launched(own, folder) if os.geteuid() == 0 else {}
+    reference = by_own_torch(folder) if runs else {}
+    found = [version, f"{passed} tests pass"]
+    for name, one in runs.items():
+        wrong = list(wrong_with(one, reference))
+        problems += [f"{name}: {line}" for line in wrong]
+        found += [] if wrong else [f"{name} by {far(one):.0e}"]
+    return found, problems
 
 
 def interpreter(python: str) -> str | None:
@@ -131,30 +119,22 @@ def output(python: str, *words: str) -> str:
 
 
 def tested(python: str) -> tuple[str, list[str]]:
-    """How many tests passed, and those that did not."""
+    """How many tests passed, and whether some did not."""
     words = ["-q", "-rfE", "-p", "no:cacheprovider", "-k", "not accelerate"]
     pytest = [python, "-m", "pytest", *TESTS, *words]
     done = subprocess.run(pytest, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE)
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
     if done.returncode:
         print(done.stdout[-8000:], file=sys.stderr)
     passed = re.search(r"(\d+) passed", done.stdout)
-    count = f"{passed[1] if passed else 0} pass" + (f", {len(failed)} fail" if failed else "")
-    return count, [f"{len(failed)} tests fail"] if done.returncode else []
+    return passed[1] if passed else "0", ["tests fail"] if done.returncode else []
 
 
-def launched(python: str, folder: Path, row: dict[str, str]) -> list[str]:
-    """Each launcher's run: what is wrong with it; `row` has how far its losses are apart."""
+def launched(python: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """What the program finds under each launcher."""
     box = [str(REPOSITORY / "tests" / "cluster" / "boxed.sh"), sys.executable]
-    done = subprocess.run(
-        [*box, "-m", "tests.versions.launchers", python, str(folder)],
-        cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    runs = json.loads(done.stdout.splitlines()[-1])
-    reference = by_own_torch(folder)
-    problems = {name: list(wrong_with(one, reference, row)) for name, one in runs.items()}
-    row["launchers"] = " · ".join(name for name, wrong in problems.items() if not wrong)
-    return [f"{name}: {one}" for name, wrong in problems.items() for one in wrong]
+    found = output(*box, "-m", "tests.versions.launchers", python, str(folder))
+    runs: dict[str, dict[str, Any]] = json.loads(found.splitlines()[-1])
+    return runs
 
 
 def by_own_torch(folder: Path) -> dict[str, Any]:
@@ -165,33 +145,28 @@ def by_own_torch(folder: Path) -> dict[str, Any]:
     return read_json(found)
 
 
-def wrong_with(
-    run: Mapping[str, Any], reference: Mapping[str, Any], row: dict[str, str]
-) -> Iterator[str]:
+def wrong_with(run: Mapping[str, Any], reference: Mapping[str, Any]) -> Iterator[str]:
     if "problem" in run:
         yield str(run["problem"])
         return
-    exact, own = run["exact"], run["exact"]["DDP"]
-    compressed = [
-        apart(one, reference["compressed"][way]) for way, one in run["compressed"].items()
-    ]
-    row["from DDP"] = f"{max(apart(one, own) for one in exact.values()):.0e}"
-    row["from one process"] = f"{apart(own, run['one process']):.0e}"
-    row["compressed"] = f"{max(compressed):.0e}"
-    if max(float(row["from DDP"]), float(row["from one process"])) > CLOSE:
+    if far(run) > CLOSE:
         yield "losses are not those of DDP and of one process"
-    if max(compressed) > NEAR or apart(own, reference["exact"]["DDP"]) > CLOSE:
+    rounded = [apart(one, reference["compressed"][way]) for way, one in run["compressed"].items()]
+    if max(rounded) > NEAR or apart(run["exact"]["DDP"], reference["exact"]["DDP"]) > CLOSE:
         yield f"losses are not those with torch {installed('torch')}"
     if len({*run["half"]}) != 1:
         yield f"a mean of 16 bits is {run['half'][0]}, not {run['half'][1]}"
-    if [apart(one, exact["all_reduce"]) < CLOSE for one in run["records"]] != [True]:
+    if [apart(one, run["exact"]["all_reduce"]) < CLOSE for one in run["records"]] != [True]:
         yield "the records are not these losses"
+
+
+def far(run: Mapping[str, Any]) -> float:
+    """How far DDP and the exact modes are from one process."""
+    return max(apart(one, run["one process"]) for one in run["exact"].values())
 
 
 def apart(some: Sequence[float], others: Sequence[float]) -> float:
     """The largest difference."""
-    if len(some) != len(others) or not some:
-        return math.inf
     return max(abs(one - other) for one, other in zip(some, others, strict=True))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster, bring_up, take_down
 from tests.launch.submit import SUBMIT
-from tests.train.workers import losses
+from tests.train.workers import losses, read_json
 
 PROGRAM = Path(__file__).with_name("program.py")
 NODES, LIMIT_S = 2, 600
@@ -21,40 +21,37 @@ NODES, LIMIT_S = 2, 600
 
 def main(python: str, folder: Path) -> None:
     cluster = bring_up("--nodes", str(NODES))
+    local = [sys.executable, SUBMIT, "--launcher", "local", "--nodes", str(NODES)]
+    launchers = {
+        "local": local,
+        "local, one import": [*local, "--workers", "preload"],
+        "ssh": ways.ssh(cluster, NODES),
+        "Slurm": ways.slurm(cluster, NODES),
+    }
     try:
-        print(json.dumps({name: ended(cluster, name, python, folder) for name in LAUNCHERS}))
+        found = {
+            name: ended(cluster, [*words, "--python", python], folder / f"run{number}")
+            for number, (name, words) in enumerate(launchers.items())
+        }
+        print(json.dumps(found))
     finally:
         take_down()
 
 
-def _local(_: Cluster) -> list[str]:
-    return [sys.executable, SUBMIT, "--launcher", "local", "--nodes", str(NODES)]
-
-
-LAUNCHERS = {
-    "local": _local,
-    "local, one import": lambda cluster: [*_local(cluster), "--workers", "preload"],
-    "ssh": lambda cluster: ways.ssh(cluster, NODES),
-    "Slurm": lambda cluster: ways.slurm(cluster, NODES),
-}
-
-
-def ended(cluster: Cluster, name: str, python: str, folder: Path) -> dict[str, Any]:
+def ended(cluster: Cluster, words: list[str], project: Path) -> dict[str, Any]:
     """What the program has found, or how the run failed."""
-    project = folder / name.replace(", ", "-").replace(" ", "-")
     project.mkdir()
     shutil.copy(PROGRAM, project / "train.py")
     found = project / "found.json"
-    argv = [*LAUNCHERS[name](cluster), "--python", python, "--", "train.py", str(found)]
+    run = ways.start(cluster, [*words, "--", "train.py", str(found)], project)
     try:
-        code, out, err = ways.finish(ways.start(cluster, argv, project), LIMIT_S)
+        code, out, err = ways.finish(run, LIMIT_S)
     except subprocess.TimeoutExpired:
         return {"problem": f"not over after {LIMIT_S} s"}
     if code:
         return {"problem": f"exit code {code}: {(err or out)[-1500:]}"}
-    runs = [path for path in (project / "logs").iterdir() if path.is_dir()]
-    result: dict[str, Any] = json.loads(found.read_text())
-    return {**result, "records": [losses(one) for one in runs if (one / "metrics").is_dir()]}
+    runs = [path.parent for path in project.glob("logs/*/metrics")]
+    return {**read_json(found), "records": [losses(one) for one in runs]}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +46,7 @@ HOLDERS = {
 }
 
 
+@cache
 def used() -> set[str]:
     """The full names, and the arguments of what moves: `torch.distributed.gather(group_dst)`."""
     files = [file for folder in LIBRARY for file in sorted((REPOSITORY / folder).rglob("*.py"))]
@@ -90,33 +92,23 @@ def _bound(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from (
-                    (one.asname or one.name, one.name) for one in names if _torchs(one.name)
-                )
-            case ast.ImportFrom(module=str(module), names=names, level=0) if _torchs(module):
+                found = [one for one in names if re.match(r"torch\b", one.name)]
+                yield from ((one.asname or one.name, one.name) for one in found)
+            case ast.ImportFrom(module=str(module), names=names, level=0) if re.match(
+                r"torch\b", module
+            ):
                 yield from ((one.asname or one.name, f"{module}.{one.name}") for one in names)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as value):
                 if full := _full(value, {}):  # of sys.modules, where torch may not be loaded
                     yield name, full
 
 
-def _torchs(module: str) -> bool:
-    return module.split(".")[0] == "torch"
-
-
 def _full(node: ast.AST, names: Mapping[str, str]) -> str | None:
-    match node:
-        case ast.Attribute(value=of, attr=attr):
-            holder = _full(of, names)
-            return holder and f"{holder}.{attr}"
-        case ast.Name(id=name):
-            return name if name == "torch" else names.get(name)
-        case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="get"),
-            args=[ast.Constant(value=str(name))],
-        ) if _torchs(name):
-            return name
-    return None
+    """What a dotted name stands for, also one looked up in `sys.modules`."""
+    text = re.sub(r"^\w+\.modules\.get\('(torch[\w.]*)'\)", r"\1", ast.unparse(node))
+    head, dot, rest = text.partition(".")
+    holder = {**names, "torch": "torch"}.get(head)
+    return f"{holder}{dot}{rest}" if holder and re.fullmatch(r"[\w.]*", rest) else None
 
 
 def is_private(name: str) -> bool:

@@ -6,7 +6,6 @@ It runs on the Python and the torch of any user, and needs numpy and psutil no m
 """
 
 import json
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -107,9 +106,6 @@ def main() -> None:
         dist.all_gather_object(every, [[one for one, _ in parts] for _, parts in own])
         whole = [(None, [([*chain(*chain(*parts))], 1.0)]) for parts in zip(*every, strict=True)]
         found = {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "ranks": run.world_size,
             "half": [half(), HALF],
             "one process": losses(nn.Identity(), whole).tolist(),
             "exact": exact,

@@ -2,20 +2,14 @@
 
 import json
 
-import torch
-
 from tests.train.workers import run_on_ranks
 from tests.versions import __main__ as versions
-from tests.versions.instead import NEWER
-from tests.versions.names import numbers
+from tests.versions.instead import TAKEN_AWAY
+from tests.versions.names import lacks
 
 
 def test_without_the_newer_names_the_numbers_are_the_same(tmp_path, monkeypatch):
-    gone = [
-        name
-        for name, one in NEWER.items()
-        if one.taken_away and numbers(one.first) <= numbers(torch.__version__)
-    ]
+    gone = [name for name in TAKEN_AWAY if not lacks(name)]
     assert gone
     found = []
     for number, names in enumerate(([], gone)):

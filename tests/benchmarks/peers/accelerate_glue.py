@@ -3,15 +3,10 @@
 import time
 
 import torch
+import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    get_linear_schedule_with_warmup,
-)
 
 import muster
 from tests.benchmarks.peers import common
@@ -19,26 +14,27 @@ from tests.benchmarks.peers import common
 
 def main() -> None:
     parser = common.arguments(__doc__)
-    parser.set_defaults(pad="longest")  # as the example pads
     parser.add_argument("--muster", action="store_true", help="with one line changed")
     args = parser.parse_args()
     accelerator = Accelerator(cpu=args.device == "cpu")
     workers = accelerator.num_processes
     set_seed(args.seed)
 
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     # One after the other its batches go to rank 0, 1, ...: so each has its part of ours.
     loader = DataLoader(
-        common.ordered_samples(args, tokenizer),
+        common.ordered_samples(args, tokenizer, padding=False),  # as the example pads
         batch_size=args.batch_size // workers,
-        collate_fn=DataCollatorWithPadding(tokenizer),
+        collate_fn=transformers.DataCollatorWithPadding(tokenizer),
     )
-    model = AutoModelForSequenceClassification.from_pretrained(args.model)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model)
     if args.muster:
         muster.sync_ddp(accelerator, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     # A prepared schedule steps once for each worker.
-    schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps * workers)
+    schedule = transformers.get_linear_schedule_with_warmup(
+        optimizer, 0, args.schedule_steps * workers
+    )
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 
     losses, seconds = [], []

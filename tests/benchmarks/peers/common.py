@@ -5,9 +5,9 @@ A peer finds its place in torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR, M
 
 import argparse
 import csv
+import itertools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,8 +30,6 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--schedule-steps", type=int, default=117, help="to a learning rate of 0")
     parser.add_argument("--lr", type=float, default=2e-5)
-    parser.add_argument("--max-seq-length", type=int, default=128)
-    parser.add_argument("--pad", choices=["max_length", "longest"], default="max_length")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     return parser
@@ -48,24 +46,25 @@ def join(args: argparse.Namespace) -> torch.device:
     return device
 
 
-def ordered_samples(args: argparse.Namespace, tokenizer: Any) -> list[dict[str, Any]]:
+def ordered_samples(
+    args: argparse.Namespace, tokenizer: Any, padding: Any = "max_length"
+) -> list[dict[str, Any]]:
     """Tokenised samples of all steps, first step first; step k has [k*M, (k+1)*M) of them."""
     with (args.data_dir / "train.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     plan = BatchPlan(len(rows), args.batch_size, (1.0,), accumulation=1, seed=args.seed)
-    steps = [step.micro_batches[0].indices for step in plan.epoch(0, 0)][: args.steps]
-    chosen = [rows[index] for step in steps for index in step]
+    steps = itertools.islice(plan.epoch(0, 0), args.steps)
+    chosen = [rows[index] for step in steps for index in step.micro_batches[0].indices]
     encoded = tokenizer(
         [row["sentence1"] for row in chosen],
         [row["sentence2"] for row in chosen],
         truncation=True,
-        max_length=args.max_seq_length,
-        padding="max_length" if args.pad == "max_length" else False,
+        max_length=128,
+        padding=padding,
     )
-    labels = [LABELS.index(row["label"]) for row in chosen]
+    columns = {**encoded, "labels": [LABELS.index(row["label"]) for row in chosen]}
     return [
-        {**{key: values[at] for key, values in encoded.items()}, "labels": label}
-        for at, label in enumerate(labels)
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
 
 
@@ -78,7 +77,6 @@ def report_and_end(losses: list[float], seconds: list[float]) -> NoReturn:
     if dist.get_rank() == 0:
         for step, (loss, step_s) in enumerate(zip(mean.tolist(), seconds, strict=True), start=1):
             print(json.dumps({"step": step, "loss": loss, "step_s": step_s}), flush=True)
-    sys.stdout.flush()
     dist.barrier()
     if dist.get_rank() == 0:
         time.sleep(END_S)

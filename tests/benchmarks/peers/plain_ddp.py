@@ -4,15 +4,10 @@ import time
 
 import torch
 import torch.distributed as dist
+import transformers
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    get_linear_schedule_with_warmup,
-)
 
 import muster
 from tests.benchmarks.peers import common
@@ -39,39 +34,36 @@ def all_reduce(model: nn.Module) -> None:
         param.grad /= dist.get_world_size()
 
 
-def nothing(model: nn.Module) -> None:
-    """Workers part from each other: for the time of computing alone."""
-
-
-SYNCS = {"ddp": nothing, "none": nothing, "all_reduce": all_reduce}
-SYNCS |= {"muster": nothing, "gather_scatter": gather_scatter}  # muster.sync is one line above
+SYNCS = {"all_reduce": all_reduce, "gather_scatter": gather_scatter}
 
 
 def main() -> None:
     parser = common.arguments(__doc__)
-    parser.add_argument("--sync", choices=SYNCS, default="ddp")
+    parser.add_argument("--sync", choices=["ddp", "muster", "none", *SYNCS], default="ddp")
     args = parser.parse_args()
     device = common.join(args)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(args.seed)
 
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     samples = common.ordered_samples(args, tokenizer)
     part = args.batch_size // world_size
     mine = [
         list(range(start + rank * part, start + (rank + 1) * part))
         for start in range(0, len(samples), args.batch_size)
     ]
-    collate = DataCollatorWithPadding(tokenizer)  # what has its full width already stays as it is
+    collate = transformers.DataCollatorWithPadding(
+        tokenizer
+    )  # what has its full width already stays as it is
     batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
 
-    model = AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
     if args.sync == "ddp":
         model = DistributedDataParallel(model)
     elif args.sync == "muster":
         model = muster.sync(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
-    schedule = get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
 
     losses, seconds = [], []
     model.train()
@@ -80,7 +72,8 @@ def main() -> None:
         batch = {name: tensor.to(device) for name, tensor in next(batches).items()}
         loss = model(**batch).loss
         loss.backward()
-        SYNCS[args.sync](model)
+        if args.sync in SYNCS:
+            SYNCS[args.sync](model)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

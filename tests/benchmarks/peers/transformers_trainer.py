@@ -4,26 +4,17 @@ import tempfile
 import time
 from typing import Any
 
+import transformers
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
 
 import muster
 from tests.benchmarks.peers import common
 
 
-class InOrder(Trainer):
+class InOrder(transformers.Trainer):
     """Takes the samples as they lie, and keeps the loss of each step."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.losses: list[float] = []
+    losses: list[float] = []
 
     def _get_train_sampler(self, *_: Any) -> Sampler[int]:
         return SequentialSampler(self.train_dataset)
@@ -34,7 +25,7 @@ class InOrder(Trainer):
         return loss
 
 
-class Clock(TrainerCallback):
+class Clock(transformers.TrainerCallback):
     """Takes the time from the end of a step to that of the next, and ends after the last one."""
 
     def __init__(self, steps: int) -> None:
@@ -55,9 +46,9 @@ def main() -> None:
     parser = common.arguments(__doc__)
     parser.add_argument("--muster", action="store_true", help="with one line changed")
     args = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     with tempfile.TemporaryDirectory() as folder:
-        settings = TrainingArguments(
+        settings = transformers.TrainingArguments(
             output_dir=folder,
             use_cpu=args.device == "cpu",
             ddp_backend="gloo" if args.device == "cpu" else "nccl",
@@ -73,10 +64,10 @@ def main() -> None:
         settings.per_device_train_batch_size = args.batch_size // settings.world_size
         clock = Clock(args.steps)
         trainer = InOrder(
-            model=AutoModelForSequenceClassification.from_pretrained(args.model),
+            model=transformers.AutoModelForSequenceClassification.from_pretrained(args.model),
             args=settings,
             train_dataset=common.ordered_samples(args, tokenizer),
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=transformers.DataCollatorWithPadding(tokenizer),
             callbacks=[clock],
         )
         if args.muster:
