@@ -69,9 +69,10 @@ def test_an_unknown_host_key_is_refused_with_what_to_do(cluster, tmp_path):
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_text_stays_text_on_the_way_to_another_machine(cluster):
+def test_text_stays_text_on_the_way_to_another_machine(cluster, tmp_path):
     wild = "a b'c\"$(touch pwned)`id`;&\\*"
-    code, _, err = ssh(cluster, "node0", "--sync", "single", "--task", "rte", "--model", wild)
+    flags = ["--sync", "single", "--task", "rte", "--logs-dir", str(tmp_path)]
+    code, _, err = ssh(cluster, "node0", *flags, "--model", wild)
     assert code == 2 and wild in err, err
     found = cluster.exec("node0", "bash", "-c", "ls ~ . /root | grep pwned")
     assert found.stdout == ""
