@@ -62,6 +62,7 @@ def test_on_cpus_the_same_runs_make_a_page(tmp_path, capsys):
         assert main([*flags, "--model", "tiny"]) == 1
     assert "4 of 6 rows are right" in capsys.readouterr().out
     lines = page.read_text().splitlines()
+    assert lines[0] == "# A trial of gpu-check on CPUs"
     assert lines[2].startswith("**no GPU**: CPUs; torch ")
     cells = [[one.strip() for one in line.split("|")] for line in lines if line.startswith("| ")]
     rows = {row[1]: row for row in cells}

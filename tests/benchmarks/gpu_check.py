@@ -171,7 +171,8 @@ def page(rows: Sequence[Row], made: Made, args: argparse.Namespace) -> str:
         shown |= {"GPU memory, MiB": row.gpu_mib or None, "losses": "; ".join(row.notes)}
         table.append(shown | {"result": f"**wrong**: {row.problem}" if row.problem else "right"})
     left_out = f"Not run here: more than {max(plain, default=1)} workers, several machines."
-    return f"# What runs on GPUs\n\n{about}\n\n{markdown_table(table)}\n\n{left_out}\n"
+    title = "What runs on GPUs" if count else "A trial of gpu-check on CPUs"
+    return f"# {title}\n\n{about}\n\n{markdown_table(table)}\n\n{left_out}\n"
 
 
 if __name__ == "__main__":

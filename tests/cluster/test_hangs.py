@@ -84,7 +84,7 @@ def let_go(signs: Path, way: str, pid: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["ssh", "slurm"] if WHOLE else ["ssh"])
-def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, tmp_path, way):
+def test_seven_ways_to_hang_and_two_orders_are_distinguished(cluster, tmp_path, way):
     with hung(cluster, tmp_path, way) as run, (run.folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name, sentence in SENTENCES.items():
@@ -104,7 +104,7 @@ def test_seven_ways_to_hang_and_two_orders_are_told_apart(cluster, tmp_path, way
         assert "train.py" in full and "thread main" in full and full.count("(process ") == 4
 
 
-def test_a_hang_is_said_without_being_asked(cluster, project):
+def test_a_hang_is_reported_without_a_question(cluster, project):
     stops = ["--hang-after-s", "6", "--on-hang", "stop", "--max-restarts", "1"]
     argv = ways.slurm(cluster, 4, *stops, "--", "hangs.py", str(project))
     code, out, err = ways.call(cluster, argv, project)

@@ -7,6 +7,7 @@ import pytest
 
 from launch.runs.failure import explain
 from tests.written import write
+from train.distributed.exit_guard import PeerFailed
 
 AGENT_LOG = """\
 W1121 03:17:25.300000 12250 torch/distributed/run.py:803] Setting OMP_NUM_THREADS to 1
@@ -63,10 +64,10 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
     [
         ("lost_peer", "lost another worker"),
         ("crash", "RuntimeError: Connection closed by peer [10.0.0.2]:99"),
-        ("crash", "PeerFailed: lost rank 2 on node2"),  # of a script that calls `muster.init`
+        ("crash", f"{PeerFailed.__name__}: lost rank 2 on node2"),  # of `muster.init`
     ],
 )
-def test_those_that_were_killed_are_told_from_those_that_noticed(ended, tmp_path, cause, message):
+def test_killed_ranks_are_the_cause_and_those_that_noticed_are_not(ended, tmp_path, cause, message):
     ended(1, cause, 1.0, message, "Traceback ...")
     failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
     assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)

@@ -36,7 +36,7 @@ def test_what_another_try_does_not_help_is_passed_on(call, text, code):
     assert call(f"printf '{text}' >&2; exit {code}") == (code, text, 1)
 
 
-def test_what_is_said_comes_at_once_and_who_ends_it_ends_all(tmp_path):
+def test_output_comes_at_once_and_a_signal_ends_all(tmp_path):
     stays = ["bash", "-c", f"echo is in >&2; exec tail -F {tmp_path}/none"]
     argv = [sys.executable, "-IS", connect.__file__, "0", *stays]
     for number, code in ((signal.SIGTERM, 128 + 15), (signal.SIGKILL, -9)):
