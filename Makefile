@@ -86,7 +86,7 @@ results: $(TEST) ## run a study of docs/results anew, and take its report: ARGS=
 	@tests/cluster/boxed.sh $(BIN)/python -m tests.figures.results $(ARGS)
 
 gpu-check: $(TEST) ## what a machine with GPUs can show, as a page: logs/gpu-check.md, or ARGS='--page FILE'
-	@$(BIN)/python -m tests.benchmarks.gpu_check $(ARGS)
+	@$(BIN)/python -m tests.gpu.check $(ARGS)
 
 versions: $(TEST) ## the library on other versions of torch: ARGS='2.6.0@3.10 2.15.0@3.13' (as root; 6 GB each, for a while)
 	@$(BIN)/python -m tests.versions $(ARGS)

@@ -12,7 +12,7 @@ from configs.settings.train import TrainConfig
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import bench, figure, made, overhead, startup, step_memory, targets
 from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, chosen
-from tests.benchmarks.places import LOOPBACK, Steps, place
+from tests.benchmarks.places import LOOPBACK, Place, Steps, place
 from tests.benchmarks.results import Results, table
 from tests.preload import interpreter
 
@@ -31,7 +31,7 @@ def losses(tmp_path_factory):
     def losses(case):
         warm = mock.patch.object(sys, "executable", interpreter())
         with warm, place(LOOPBACK, nodes=2, threads=1) as here:
-            steps = bench.run(here, case, ready, args, folder)
+            steps = here.run(case, ready, args, folder)
         assert min(steps.step_s) > 0
         return steps.losses
 
@@ -176,7 +176,7 @@ def test_a_case_that_fails_is_left_out_of_the_rest_which_has_its_base(monkeypatc
             raise MusterError("no such luck")
         return Steps([0.7] * 3, [1.0] * 3)
 
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(Place, "run", run)
     args = bench.parser().parse_args(["--rounds", "2", "--steps", "3"])
     small = made.Made(None, None, 1, 1)
     found = bench.measured("loopback", chosen("ddp, all_reduce"), small, args, None)

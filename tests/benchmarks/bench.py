@@ -21,13 +21,11 @@ from muster.errors import MusterError, UsageError
 from tests.benchmarks import cases as table_of_cases
 from tests.benchmarks import figure, overhead, places, results, startup, targets
 from tests.benchmarks import made as making
-from tests.benchmarks.cases import OURS, Case
+from tests.benchmarks.cases import Case
 from tests.benchmarks.made import Made
-from tests.benchmarks.places import LOOPBACK, Place, Steps
+from tests.benchmarks.places import LOOPBACK
 from tests.benchmarks.results import Results
 from train.report.pages.page import markdown_table
-
-SCHEDULE_STEPS = "117"  # three epochs of RTE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +102,7 @@ def measured(
                 if case.name in found.failed:
                     continue
                 try:
-                    steps = run(place, case, made, args, folder)
+                    steps = place.run(case, made, args, folder)
                     if len(steps.losses) != args.steps:
                         raise MusterError(f"{len(steps.losses)} steps instead of {args.steps}")
                     found.runs[case.name].append(steps)
@@ -118,30 +116,6 @@ def measured(
     limits = results.bounds(made.gradient_bytes, args.nodes, rate)
     print(f"\n{rate}\n{markdown_table(results.table(found, cases, limits))}", flush=True)
     return found
-
-
-def run(
-    place: Place,
-    case: Case,
-    made: Made,
-    args: argparse.Namespace,
-    folder: Path,
-    logs: Path | None = None,
-) -> Steps:
-    """One run of one case.
-
-    Raises:
-        MusterError: it failed.
-    """
-    flags = ["--data-dir", str(made.data), "--model", str(made.model)]
-    for name in ("batch_size", "lr", "seed", "device"):
-        flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    flags += ["--schedule-steps", SCHEDULE_STEPS]
-    if case.kind != OURS:
-        return place.peer(case.kind, [*flags, "--steps", str(args.steps), *case.flags])
-    flags += ["--task", "rte", "--max-steps", str(args.steps), "--dropout", "0"]
-    flags += ["--evaluate", "never", "--no-save-model", "--cache-dir", str(folder / "cache")]
-    return place.ours([*flags, *case.flags], logs)
 
 
 def keep(found: Sequence[Results], args: argparse.Namespace) -> None:

@@ -1,5 +1,10 @@
-"""Where a benchmark runs: this machine's loopback, or the nodes of a testbed of some link rate."""
+"""Where a benchmark runs: this machine's loopback, or the nodes of a testbed of some link rate.
 
+A machine that is tried on loopback may lack what the testbed's modules import; so they are imported
+where a testbed is used.
+"""
+
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -7,15 +12,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from configs.plugins import REPOSITORY
 from muster import run_files
 from muster.errors import MusterError
-from tests.cluster import ways
-from tests.cluster.testbeds import Cluster, bring_up, take_down
+from tests.benchmarks.cases import OURS, Case
+from tests.benchmarks.made import Made
 from tests.commands import call
-from tests.launch.submit import REPOSITORY, SUBMIT
+
+if TYPE_CHECKING:
+    from tests.cluster.testbeds import Cluster
 
 LOOPBACK = "loopback"  # a place without links
+SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+SCHEDULE_STEPS = "117"  # three epochs of RTE
 TIMEOUT_S = 1800.0
 TAIL = 2000  # characters of what a run that failed has printed
 
@@ -34,21 +45,45 @@ class Place:
 
     nodes: int
     threads: int
-    cluster: Cluster | None
+    cluster: "Cluster | None"
+    timeout_s: float = TIMEOUT_S  # of each run
+
+    def run(
+        self,
+        case: Case,
+        made: Made,
+        args: argparse.Namespace,
+        folder: Path,
+        logs: Path | None = None,
+    ) -> Steps:
+        """One run of one case; what all runs share is kept in `folder`.
+
+        Raises:
+            MusterError: it failed.
+        """
+        flags = ["--data-dir", str(made.data), "--model", str(made.model)]
+        for name in ("batch_size", "lr", "seed", "device"):
+            flags += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+        flags += ["--schedule-steps", SCHEDULE_STEPS]
+        if case.kind != OURS:
+            return self.peer(case.kind, [*flags, "--steps", str(args.steps), *case.flags], logs)
+        flags += ["--task", "rte", "--max-steps", str(args.steps), "--dropout", "0"]
+        flags += ["--evaluate", "never", "--no-save-model", "--cache-dir", str(folder / "cache")]
+        return self.ours([*flags, *case.flags], logs)
 
     def ours(self, flags: Sequence[str], logs: Path | None = None) -> Steps:
         """A run of our trainer; its folder stays where `logs` is given."""
         own = ["--nodes", str(self.nodes), "--threads", str(self.threads), *flags]
         return self._run(own, "metrics/rank_00000.jsonl", logs)
 
-    def peer(self, name: str, flags: Sequence[str]) -> Steps:
+    def peer(self, name: str, flags: Sequence[str], logs: Path | None = None) -> Steps:
         """A run of a file of peers/, which knows torchrun's variables alone."""
         # on one machine each finds its GPU by LOCAL_RANK
         own = [] if self.cluster else ["--nodes", "1", "--nproc-per-node", str(self.nodes)]
         own += ["--workers", "manual", "--no-snapshot", "--python", sys.executable]
         own += ["--env", f"OMP_NUM_THREADS={self.threads}"]
         program = ["--", "-m", f"tests.benchmarks.peers.{name}", *flags]
-        return self._run([*own, *program], "workers/rank_00000.out")
+        return self._run([*own, *program], "workers/rank_00000.out", logs)
 
     def _run(self, words: Sequence[str], records: str, logs: Path | None = None) -> Steps:
         """A run by the launcher, through sshd on a testbed.
@@ -58,15 +93,17 @@ class Place:
         """
         command, more = [sys.executable, SUBMIT, "--launcher", "local"], {}
         if self.cluster is not None:
+            from tests.cluster import ways
+
             command, more = ways.ssh(self.cluster, self.nodes), self.cluster.env
         env = {"MUSTER_PYTHON": sys.executable, "HF_HUB_OFFLINE": "1", **more}
         with tempfile.TemporaryDirectory() as folder:
             logs = logs or Path(folder)
             command += ["--logs-dir", str(logs), *words]
             try:
-                done = call(*command, cwd=REPOSITORY, env=env, timeout_s=TIMEOUT_S)
+                done = call(*command, cwd=REPOSITORY, env=env, timeout_s=self.timeout_s)
             except subprocess.TimeoutExpired:
-                raise MusterError(f"not done after {TIMEOUT_S:.0f} s") from None
+                raise MusterError(f"not done after {self.timeout_s:.0f} s") from None
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (found,) = logs.glob(f"*/{records}")
@@ -81,6 +118,8 @@ def place(rate: str, nodes: int, threads: int) -> Iterator[Place]:
     if rate == LOOPBACK:
         yield Place(nodes, threads, cluster=None)
         return
+    from tests.cluster.testbeds import bring_up, take_down
+
     cluster = bring_up("--nodes", str(nodes), "--rate", rate)
     try:
         yield Place(nodes, threads, cluster)

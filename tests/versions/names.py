@@ -27,7 +27,7 @@ OF_FSDP += " set_requires_gradient_sync unshard reshard"
 OF_BUCKET = "buffer gradients index is_last parameters"
 METHODS = [
     *(f"{FSDP}.{name}" for name in OF_FSDP.split()),
-    f"{DDP}.register_comm_hook", f"{DDP}(forward_sync_buffers)",
+    f"{DDP}.register_comm_hook",
     *(f"torch.distributed.GradBucket.{name}" for name in OF_BUCKET.split()),
     "torch.distributed.Work.get_future",
     "torch.Tensor.register_post_accumulate_grad_hook",

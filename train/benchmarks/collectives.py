@@ -24,6 +24,10 @@ from torch import Tensor
 
 from train.distributed.rendezvous import Peers
 
+# The second name is that of torch before 2.13.
+ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 PARTED = ("gather", "scatter", "all_gather", "reduce_scatter")
 REDUCING = ("reduce_scatter", "all_reduce")
 ITEM_BYTES = 4
@@ -144,11 +148,11 @@ def _case(name: str, count: int, peers: Peers) -> _Case:
         case "all_gather":
             whole = own.new_zeros(count * size)
             expected = [(part, of(one)) for one, part in enumerate(whole.split(count))]
-            return _Case(lambda: dist.all_gather_single(whole, own), expected)
+            return _Case(lambda: ALL_GATHER(whole, own), expected)
         case "reduce_scatter":  # part i of every rank is that rank's pattern plus i
             whole = torch.cat([own + part for part in range(size)])
             expected = [(came, lambda: total() + rank * size)]
-            return _Case(lambda: dist.reduce_scatter_single(came, whole), expected)
+            return _Case(lambda: REDUCE_SCATTER(came, whole), expected)
         case "all_reduce":
             return _Case(lambda: dist.all_reduce(own), [(own, total)])
     raise ValueError(f"there is no collective {name!r}")

@@ -67,6 +67,18 @@ def assign_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
     return chosen
 
 
+def share_gpus(workers: Sequence[WorkerInfo]) -> list[int] | None:
+    """The GPU of each rank where the workers of a machine share its GPUs; None if one sees none.
+
+    NCCL refuses two ranks on one GPU; gloo, which copies gradients through the host, does not.
+    """
+    if not all(one.gpus for one in workers):
+        return None
+    places = [one.machine for one in workers]
+    before = [places[:rank].count(place) for rank, place in enumerate(places)]
+    return [number % len(one.gpus) for number, one in zip(before, workers, strict=True)]
+
+
 def visible_gpus(choice: str) -> list[str]:
     """The unique ids of the GPUs that this process sees; none if it is to use the CPU."""
     if choice == "cpu" or not torch.cuda.is_available():
@@ -75,13 +87,19 @@ def visible_gpus(choice: str) -> list[str]:
     return [str(torch.cuda.get_device_properties(index).uuid) for index in range(count)]
 
 
-def choose_device(choice: str, world: World, workers: Sequence[WorkerInfo]) -> torch.device:
+def choose_device(
+    choice: str, world: World, workers: Sequence[WorkerInfo], backend: str = "auto"
+) -> torch.device:
     """The device of this worker; all workers of a run use GPUs, or none does.
+
+    Workers share GPUs only where both `choice` is cuda and `backend` is gloo.
 
     Raises:
         MusterError: `choice` is cuda, and a worker has no GPU of its own.
     """
     chosen = None if choice == "cpu" else assign_gpus(workers)
+    if chosen is None and (choice, backend) == ("cuda", "gloo"):
+        chosen = share_gpus(workers)
     if chosen is not None:
         device = torch.device("cuda", chosen[world.rank])
         torch.cuda.set_device(device)
@@ -89,7 +107,10 @@ def choose_device(choice: str, world: World, workers: Sequence[WorkerInfo]) -> t
     own = [one for one in workers if one.machine == workers[world.rank].machine]
     shortage = f"{len(own)} workers on {world.host} have {len(set(own[0].gpus))} GPUs"
     if choice == "cuda":
-        raise MusterError(f"--device cuda, but {shortage}; start fewer, or use --device cpu")
+        raise MusterError(
+            f"--device cuda, but {shortage}; start fewer, use --device cpu, or let workers share "
+            "a GPU by --backend gloo"
+        )
     if world.is_main and any(one.gpus for one in workers):
         print(f"{shortage}: all train on the CPU", file=sys.stderr, flush=True)
     return torch.device("cpu")

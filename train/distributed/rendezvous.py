@@ -111,7 +111,7 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
         _give_up(world, store, str(error))
         raise
     choose_interface(world)
-    device = placement.choose_device(how.device, world, workers)
+    device = placement.choose_device(how.device, world, workers, how.backend)
     backend = placement.choose_backend(how.backend, device)
     dist.init_process_group(
         backend,

@@ -87,7 +87,10 @@ def advice(precision: str, device: torch.device) -> str:
         return ""
     if precision == "fp16":
         return "--precision fp16 is for GPUs: on a CPU a step takes many times that of fp32"
-    able = [name for name, is_there in torch.cpu.get_capabilities().items() if is_there]
+    capabilities = getattr(torch.cpu, "get_capabilities", None)  # from torch 2.12 on
+    if capabilities is None:
+        return ""
+    able = [name for name, is_there in capabilities().items() if is_there]
     if any(name.endswith("bf16") for name in able):  # amx_bf16, avx512_bf16, Arm's bf16
         return ""
     return "--precision bf16: this CPU has no instructions for it, so fp32 is likely faster"

@@ -32,17 +32,21 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--share-gpu", action="store_true", help="all on GPU 0, through gloo")
     return parser
 
 
 def join(args: argparse.Namespace) -> torch.device:
-    """Meet all other workers; the device to train on, a GPU of this worker's own or the CPU."""
+    """Meet all other workers; the device to train on, a GPU or the CPU."""
     if args.device == "cpu":
         dist.init_process_group("gloo")
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", 0 if args.share_gpu else int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    if args.share_gpu:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("nccl", device_id=device)
     return device
 
 

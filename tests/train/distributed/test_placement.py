@@ -74,6 +74,30 @@ def test_too_few_gpus_mean_the_cpu_and_are_named(capsys):
     assert placement.choose_device("cpu", world, workers).type == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("workers", "chosen"),
+    [
+        ([worker(gpus="a")] * 3, [0, 0, 0]),
+        ([worker(gpus="ab")] * 3, [0, 1, 0]),
+        ([worker(machine="p", gpus="ab"), worker(machine="q", gpus="ab")], [0, 0]),
+        ([worker(gpus="a"), worker(machine="q")], None),
+    ],
+)
+def test_workers_share_gpus_in_turn_or_none_has_one(workers, chosen):
+    assert placement.share_gpus(workers) == chosen
+
+
+def test_only_gloo_and_cuda_said_together_share_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    workers = [worker(gpus="a")] * 2
+    world = World(rank=1, world_size=2, host="h")
+    choose = placement.choose_device
+    assert choose("cuda", world, workers, "gloo") == torch.device("cuda", 0)
+    assert choose("auto", world, workers, "gloo").type == "cpu"
+    with pytest.raises(MusterError, match="or let workers share a GPU by --backend gloo"):
+        choose("cuda", world, workers, "nccl")
+
+
 def test_the_backend_follows_the_device():
     assert placement.choose_backend("auto", torch.device("cpu")) == "gloo"
     assert placement.choose_backend("auto", torch.device("cuda", 0)) == "nccl"

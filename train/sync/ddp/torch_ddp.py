@@ -24,8 +24,6 @@ from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
 TIMED = ("comm", "compute_comm_overlap")
-# Buffers are ignored here: the trainer averages them in every mode.
-DDP_OPTIONS = {**VIEWS, "forward_sync_buffers": False}
 
 
 class DdpSync(GradSync):
@@ -41,7 +39,7 @@ class DdpSync(GradSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        options: dict[str, Any] = {**self.way.buckets(), **DDP_OPTIONS}
+        options: dict[str, Any] = {**self.way.buckets(), **VIEWS}
         if device.type == "cuda":
             options["device_ids"] = [device]
         self.wrapped(wrapped := DistributedDataParallel(model, **options))
@@ -50,6 +48,9 @@ class DdpSync(GradSync):
     def wrapped(self, model: DistributedDataParallel) -> None:
         """Called when DDP has made the replicas equal; from now on it times every step."""
         self._ddp, params = model, list(model.parameters())
+        # The trainer averages buffers in every mode. This name is in all versions of torch; the
+        # argument `forward_sync_buffers` came with 2.13.
+        model.broadcast_buffers = False
         for tensor in (*params, *model.buffers()):
             self.ranks.note("broadcast", tensor)
         if not params[0].is_cuda:

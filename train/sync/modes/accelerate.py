@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-from ..ddp.data_parallel import hand_over
-from ..ddp.torch_ddp import DDP_OPTIONS, DdpSync
+from ..ddp.data_parallel import VIEWS, hand_over
+from ..ddp.torch_ddp import DdpSync
 from ..ranks import Ranks
 
 
@@ -23,7 +23,7 @@ class Accelerate(DdpSync):
     def wrap(self, model: nn.Module) -> nn.Module:
         _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
         self._accelerator = Accelerator(cpu=not on_gpu, mixed_precision="no")
-        hand_over(self._accelerator, lambda: {**self.way.buckets(), **DDP_OPTIONS}, self.wrapped)
+        hand_over(self._accelerator, lambda: {**self.way.buckets(), **VIEWS}, self.wrapped)
         prepared: nn.Module = self._accelerator.prepare_model(model)
         return prepared
 

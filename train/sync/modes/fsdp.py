@@ -107,7 +107,8 @@ class Fsdp(PartedSync):
         for unit in self._units:
             unit.set_custom_all_gather(Gather(self.ranks.ledger))  # type: ignore[arg-type]
             unit.set_custom_reduce_scatter(ReduceScatter(self.ranks.ledger))  # type: ignore[arg-type]
-            unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
+            if hasattr(unit, "set_reduce_scatter_unused_params"):  # from torch 2.13 on
+                unit.set_reduce_scatter_unused_params(True)  # or a rank that lacks one blocks
         return twin
 
     def _share_out(self, model: nn.Module, twin: nn.Module) -> None:
