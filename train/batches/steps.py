@@ -120,7 +120,8 @@ class Steps:
         self._timer = None if model is None else PassTimer(model)
         self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
-        self._samples = 0  # computed by this rank since the last measurement
+        self._is_warm = False  # whether a step was computed; the first one takes longer
+        self._computed = 0  # by this rank since the last measurement: samples, or tokens
 
     def __len__(self) -> int:
         """The steps of all epochs together."""
@@ -132,9 +133,10 @@ class Steps:
             for found in self.left(self.step):
                 _refuse_reading_ahead()
                 self.step += 1
-                self._samples += found.local_samples
+                by_length = plan.by_length
+                self._computed += found.local_tokens if by_length else found.local_samples
                 yield found
-                if self._timer is not None and self.step % MEASURED_STEPS == 0:
+                if self._timer is not None:
                     self._measure(self._timer)
                 if self.plan is not plan:
                     break
@@ -169,10 +171,16 @@ class Steps:
         return Batches(self)
 
     def _measure(self, timer: PassTimer) -> None:
-        """Give faster ranks more samples, if that gains enough; collective."""
-        taken, samples, self._samples = timer.take(), self._samples, 0
-        seconds = taken.forward_s + taken.backward_s
-        self.plan = self._splitter.better(self.plan, self.step, seconds, samples)
+        """If it is due, give faster ranks more samples, should that gain enough; collective.
+
+        Only forward passes are timed: a backward pass may wait for other ranks.
+        """
+        if self._is_warm and self.step % MEASURED_STEPS:
+            return
+        seconds, computed, self._computed = timer.take().forward_s, self._computed, 0
+        if self._is_warm:
+            self.plan = self._splitter.better(self.plan, self.step, seconds, computed)
+        self._is_warm = True
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and the samples it refers to."""

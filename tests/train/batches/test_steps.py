@@ -1,6 +1,7 @@
 """`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
 
 import re
+import time
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import muster
+from tests.train.workers import results_of
 from train.batches import steps as steps_module
 from train.sync.ranks import Ranks
 
@@ -166,6 +168,48 @@ def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
     parts = [one.local_samples for one in plan]
     assert parts[:8] == [8] * 8 and parts[8] == 12
     assert sum(one.samples for one in of_rank(0, 2, 400, batch_size=16)) == 400
+
+
+def test_auto_counts_tokens_where_samples_go_by_length(of_rank, monkeypatch):
+    lengths = [2] * 200 + [6] * 200
+    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1), lengths=lengths)
+    told = []
+    monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, row: told.append(row[1]) or row[None])
+    tokens = [one.local_tokens for one, _ in zip(plan, range(9), strict=False)]
+    assert told == [sum(tokens[1:8])]  # without the first step
+
+
+class SlowerOnRankOne(nn.Module):
+    """Its embedding is so large that only rows in use are sent, once all ranks have named them."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.sample_s = 0.02 * rank
+        self.words, self.layer = nn.Embedding(9000, 32), nn.Linear(32, 1)
+
+    def forward(self, words):
+        time.sleep(self.sample_s * len(words))
+        return self.layer(self.words(words))
+
+
+def parts_with_a_large_embedding(ranks):
+    model = muster.sync(SlowerOnRankOne(ranks.rank))
+    parts = []
+    for step in muster.steps(90, batch_size=8, split="auto", model=model):
+        for micro in step.micro_batches:
+            with micro.on(model):
+                found = model(torch.tensor(micro.indices)).square().mean()
+                (found * micro.weight).backward()
+        parts.append(step.local_samples)
+        if step.step == 9:
+            return parts
+
+
+def test_auto_splits_a_model_whose_backward_pass_waits_for_other_ranks(tmp_path):
+    fast, slow = results_of(parts_with_a_large_embedding, 2, tmp_path)
+    assert fast[:8] == slow[:8] == [4] * 8
+    assert fast[8] > slow[8] and fast[8] + slow[8] == 8
 
 
 @pytest.mark.parametrize(
