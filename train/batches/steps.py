@@ -29,6 +29,7 @@ def steps(
     epochs: int = 1,
     split: Sequence[float] | Literal["even", "auto"] = "even",
     lengths: Sequence[int] | Tensor = (),
+    units: Sequence[float] | Tensor = (),
     accumulation: int = 1,
     model: nn.Module | None = None,
 ) -> "Steps":
@@ -54,6 +55,8 @@ def steps(
             that are measured while it trains, which needs `model`.
         lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
             then computed together.
+        units: what each sample counts in the mean loss, numbers of shape (n,), where that is no
+            mean over samples: its labels of a mean over tokens, or the weight of its class.
         accumulation: least number of micro-batches that each rank's part is cut into.
         model: what `muster.sync` returned.
 
@@ -64,6 +67,7 @@ def steps(
     size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
     parts: Any = [1.0] * ranks.world_size if isinstance(split, str) else split
     tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    counts: Any = units.tolist() if isinstance(units, Tensor) else units
 
     def problems() -> Iterator[str]:
         least = {"batch_size": batch_size, "epochs": epochs, "accumulation": accumulation}
@@ -83,12 +87,19 @@ def steps(
             yield "lengths are whole numbers of tokens, one for each sample"
         elif len(tokens) not in (0, size):
             yield f"there are {len(tokens)} lengths for {size} samples"
+        if not hasattr(counts, "__len__") or any(
+            _ for one in counts for _ in number("", one, least=0, most=sys.float_info.max)
+        ):
+            yield "units are numbers >= 0, one for each sample"
+        elif len(counts) not in (0, size):
+            yield f"there are {len(counts)} units for {size} samples"
 
     refuse(problems(), where="muster.steps: ")
     plan = BatchPlan(
         int(size), int(batch_size), tuple(map(float, parts)), int(accumulation), int(seed),
         lengths=tuple(map(int, tokens)),
         pass_tokens=PASS_TOKENS[ranks.device.type] if len(tokens) else None,
+        units=tuple(map(float, counts)),
     )  # fmt: skip
     return Steps(plan, ranks, int(epochs), model if split == "auto" else None)
 
@@ -154,9 +165,12 @@ class Steps:
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
         It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
-        iteration over it begins after the last step of the loop.
+        iteration over it begins after the last step of the loop. The DataLoader needs a generator
+        of its own. Else it draws from torch's where it begins, and dropout differs after a resume.
 
-            loader = iter(DataLoader(dataset, batch_sampler=steps.batches(), num_workers=4))
+            own = torch.Generator().manual_seed(rank)
+            batches = steps.batches()
+            loader = iter(DataLoader(dataset, batch_sampler=batches, num_workers=4, generator=own))
             for step in steps:
                 for micro, batch in zip(step.micro_batches, loader):
 

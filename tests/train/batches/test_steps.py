@@ -1,5 +1,6 @@
 """`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
 
+import itertools
 import re
 import time
 
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 import muster
@@ -211,9 +213,65 @@ def test_auto_splits_a_model_whose_backward_pass_waits_for_other_ranks(tmp_path)
     assert fast[8] > slow[8] and fast[8] + slow[8] == 8
 
 
+def labelled_words():
+    """Sentences of six words, and which of these have a label: in some sentences none."""
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(11, (30, 6), generator=generator)
+    hidden = torch.rand(30, 6, generator=generator) < 0.4
+    hidden[::4] = True
+    return words, torch.where(hidden, -100, words % 5)
+
+
+class_weights = torch.tensor([0.1, 1.0, 7.0, 0.0, 2.5], dtype=torch.float64)
+
+
+def trained_by_units(ranks):
+    """Losses and weights with a mean over words, and with weights of classes, for two splits."""
+    words, labels = labelled_words()
+    found = []
+    for kind, split in itertools.product(("words", "classes"), ([5, 1, 0], [1, 2, 2])):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 5), nn.Flatten(0, -2)).double()
+        model = muster.sync(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        if kind == "words":
+            how, targets, inputs = {}, labels, words
+            units = (labels != -100).sum(1)
+        else:
+            how, targets, inputs = {"weight": class_weights}, words[:, 0] % 5, words[:, :1]
+            units = class_weights[targets]
+        options = {"split": split} if ranks.world_size > 1 else {}
+        options["accumulation"] = 2 if ranks.world_size > 1 else 1
+        for step in muster.steps(30, batch_size=10, epochs=3, units=units, **options):
+            total = torch.zeros((), dtype=torch.float64)
+            for micro in step.micro_batches:
+                rows = list(micro.indices)
+                with micro.on(model):
+                    guesses = model(inputs[rows])
+                    mean = functional.cross_entropy(guesses, targets[rows].flatten(), **how)
+                    (mean * micro.weight).backward()
+                total += mean.detach() * micro.weight
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(ranks.all_reduce(total).reshape(1) / ranks.world_size)
+        found += [one.detach().flatten() for one in net.parameters()]
+    return torch.cat(found)
+
+
+def test_means_over_words_and_by_weights_of_classes_are_those_of_one_process(tmp_path):
+    alone = trained_by_units(Ranks())
+    assert alone.isfinite().all()
+    for found in results_of(trained_by_units, 3, tmp_path):
+        assert (found - alone).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({"batch_size": 4, "units": [3]}, "there are 1 units for 10 samples"),
+        ({"batch_size": 4, "units": [-0.5] * 10}, "units are numbers >= 0, one for each sample"),
+        ({"batch_size": 4, "units": [float("inf")] * 10}, "units are numbers >= 0"),
+        ({"batch_size": 4, "units": 1.0}, "units are numbers >= 0, one for each sample"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"batch_size": 4, "epochs": 0}, "epochs is 0"),
         ({"batch_size": 4, "split": "fast"}, "unknown split 'fast'; known: even, auto"),
