@@ -15,7 +15,7 @@ from ..model.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
-from .splitter import MEASURED_STEPS, Splitter
+from .splitter import MEASURED_STEPS, Pace, Splitter
 
 # Callers that take steps before the loop computes them: DataLoader workers, and Accelerate's.
 READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
@@ -128,11 +128,9 @@ class Steps:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the step that was handed out last
         self._ranks = ranks
-        self._timer = None if model is None else PassTimer(model)
+        self._timer = None if model is None else (PassTimer(model), Pace(model))
         self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
-        self._is_warm = False  # whether a step was computed; the first one takes longer
-        self._computed = 0  # by this rank since the last measurement: samples, or tokens
 
     def __len__(self) -> int:
         """The steps of all epochs together."""
@@ -144,11 +142,9 @@ class Steps:
             for found in self.left(self.step):
                 _refuse_reading_ahead()
                 self.step += 1
-                by_length = plan.by_length
-                self._computed += found.local_tokens if by_length else found.local_samples
                 yield found
                 if self._timer is not None:
-                    self._measure(self._timer)
+                    self._measure(found, *self._timer)
                 if self.plan is not plan:
                     break
 
@@ -184,17 +180,12 @@ class Steps:
             )
         return Batches(self)
 
-    def _measure(self, timer: PassTimer) -> None:
-        """If it is due, give faster ranks more samples, should that gain enough; collective.
-
-        Only forward passes are timed: a backward pass may wait for other ranks.
-        """
-        if self._is_warm and self.step % MEASURED_STEPS:
-            return
-        seconds, computed, self._computed = timer.take().forward_s, self._computed, 0
-        if self._is_warm:
-            self.plan = self._splitter.better(self.plan, self.step, seconds, computed)
-        self._is_warm = True
+    def _measure(self, done: StepPlan, passes: PassTimer, pace: Pace) -> None:
+        """Time a step; if it is due, give faster ranks more if that gains enough; collective."""
+        amount = done.local_tokens if self.plan.by_length else done.local_samples
+        pace.add(passes.take().forward_s, amount)
+        if self.step % MEASURED_STEPS == 0 and pace.steps > 1:
+            self.plan = self._splitter.better(self.plan, self.step, *pace.take())
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and the samples it refers to."""

@@ -189,14 +189,23 @@ class SlowerOnRankOne(nn.Module):
         super().__init__()
         self.sample_s = 0.02 * rank
         self.words, self.layer = nn.Embedding(9000, 32), nn.Linear(32, 1)
+        self.norm = nn.Identity()
 
     def forward(self, words):
         time.sleep(self.sample_s * len(words))
-        return self.layer(self.words(words))
+        return self.layer(self.norm(self.words(words)))
 
 
-def parts_with_a_large_embedding(ranks):
-    model = muster.sync(SlowerOnRankOne(ranks.rank))
+class NormalisedOnAllRanks(SlowerOnRankOne):
+    """It waits for the other ranks in its forward pass, too."""
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.norm = nn.BatchNorm1d(32)
+
+
+def parts_of(ranks, name):
+    model = muster.sync(globals()[name](ranks.rank), synced_batchnorm=True)
     parts = []
     for step in muster.steps(9 * 8, batch_size=8, split="auto", model=model):
         for micro in step.micro_batches:
@@ -207,8 +216,9 @@ def parts_with_a_large_embedding(ranks):
     return parts
 
 
-def test_auto_splits_a_model_whose_backward_pass_waits_for_other_ranks(tmp_path):
-    fast, slow = results_of(parts_with_a_large_embedding, 2, tmp_path)
+@pytest.mark.parametrize("name", ["SlowerOnRankOne", "NormalisedOnAllRanks"])
+def test_auto_splits_a_model_whose_passes_wait_for_other_ranks(tmp_path, name):
+    fast, slow = results_of(parts_of, 2, tmp_path, name)
     assert fast[:8] == slow[:8] == [4] * 8
     assert fast[8] > slow[8] and fast[8] + slow[8] == 8
 
