@@ -50,7 +50,8 @@ class MicroBatch:
 
     indices: tuple[int, ...]
     # The factor n * world_size / M makes a plain mean over ranks of the sum over micro-batches the
-    # mean over all M samples. It is zero for the dummy of a rank without samples.
+    # mean over all M samples. Samples may count unequally: then n and M are sums of units. It is
+    # zero for the dummy of a rank without samples, or without units.
     weight: float
     tokens: int = 0  # padding included; 0 if lengths are unknown, or for a dummy
     share: float = 1.0  # this rank's part of the global batch in this step
@@ -121,6 +122,7 @@ class BatchPlan:
     same_passes: bool = False
     lengths: Sequence[int] = ()  # tokens of each sample; empty if unknown, or all alike
     pass_tokens: float | None = None  # see train/batches/by_length.py; None: ignore lengths
+    units: Sequence[float] = ()  # what each sample counts in the mean loss; empty: all alike
 
     @property
     def steps_per_epoch(self) -> int:
@@ -166,12 +168,14 @@ class BatchPlan:
 
     def _step(self, batch: Sequence[int], parts: Sequence[Sequence[int]]) -> StepPlan:
         # A rank without samples still runs as many forward passes, times zero, so that the
-        # collectives of all ranks match.
+        # collectives of all ranks match. The mean over a part without units would be 0 / 0.
         share = sum(map(len, parts)) / len(batch)
+        dummy = max(batch, key=self.units.__getitem__) if self.units else batch[0]
+        parts = [own if self._count(own) else () for own in parts]
         micro_batches = (
             MicroBatch(
-                tuple(own) or (batch[0],),
-                len(own) * len(self.weights) / len(batch),
+                tuple(own) or (dummy,),
+                self._count(own) * len(self.weights) / self._count(batch) if own else 0.0,
                 len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
                 share,
                 number == len(parts),
@@ -179,6 +183,10 @@ class BatchPlan:
             for number, own in enumerate(parts, start=1)
         )
         return StepPlan(len(batch), tuple(micro_batches))
+
+    def _count(self, samples: Sequence[int]) -> float:
+        """What `samples` count together in the mean loss."""
+        return math.fsum(self.units[at] for at in samples) if self.units else len(samples)
 
 
 def evaluation_indices(

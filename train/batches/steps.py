@@ -15,7 +15,7 @@ from ..model.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
-from .splitter import MEASURED_STEPS, Splitter
+from .splitter import MEASURED_STEPS, Pace, Splitter
 
 # Callers that take steps before the loop computes them: DataLoader workers, and Accelerate's.
 READ_AHEAD = (("torch.utils.data.dataloader", "_try_put_index"), ("accelerate.data_loader", ""))
@@ -29,6 +29,7 @@ def steps(
     epochs: int = 1,
     split: Sequence[float] | Literal["even", "auto"] = "even",
     lengths: Sequence[int] | Tensor = (),
+    units: Sequence[float] | Tensor = (),
     accumulation: int = 1,
     model: nn.Module | None = None,
 ) -> "Steps":
@@ -54,6 +55,8 @@ def steps(
             that are measured while it trains, which needs `model`.
         lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
             then computed together.
+        units: what each sample counts in the mean loss, numbers of shape (n,), where that is no
+            mean over samples: its labels of a mean over tokens, or the weight of its class.
         accumulation: least number of micro-batches that each rank's part is cut into.
         model: what `muster.sync` returned.
 
@@ -64,6 +67,7 @@ def steps(
     size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
     parts: Any = [1.0] * ranks.world_size if isinstance(split, str) else split
     tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    counts: Any = units.tolist() if isinstance(units, Tensor) else units
 
     def problems() -> Iterator[str]:
         least = {"batch_size": batch_size, "epochs": epochs, "accumulation": accumulation}
@@ -83,12 +87,19 @@ def steps(
             yield "lengths are whole numbers of tokens, one for each sample"
         elif len(tokens) not in (0, size):
             yield f"there are {len(tokens)} lengths for {size} samples"
+        if not hasattr(counts, "__len__") or any(
+            _ for one in counts for _ in number("", one, least=0, most=sys.float_info.max)
+        ):
+            yield "units are numbers >= 0, one for each sample"
+        elif len(counts) not in (0, size):
+            yield f"there are {len(counts)} units for {size} samples"
 
     refuse(problems(), where="muster.steps: ")
     plan = BatchPlan(
         int(size), int(batch_size), tuple(map(float, parts)), int(accumulation), int(seed),
         lengths=tuple(map(int, tokens)),
         pass_tokens=PASS_TOKENS[ranks.device.type] if len(tokens) else None,
+        units=tuple(map(float, counts)),
     )  # fmt: skip
     return Steps(plan, ranks, int(epochs), model if split == "auto" else None)
 
@@ -117,10 +128,9 @@ class Steps:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the step that was handed out last
         self._ranks = ranks
-        self._timer = None if model is None else PassTimer(model)
+        self._timer = None if model is None else (PassTimer(model), Pace(model))
         self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
-        self._samples = 0  # computed by this rank since the last measurement
 
     def __len__(self) -> int:
         """The steps of all epochs together."""
@@ -132,10 +142,9 @@ class Steps:
             for found in self.left(self.step):
                 _refuse_reading_ahead()
                 self.step += 1
-                self._samples += found.local_samples
                 yield found
-                if self._timer is not None and self.step % MEASURED_STEPS == 0:
-                    self._measure(self._timer)
+                if self._timer is not None:
+                    self._measure(found, *self._timer)
                 if self.plan is not plan:
                     break
 
@@ -152,9 +161,12 @@ class Steps:
         """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
 
         It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
-        iteration over it begins after the last step of the loop.
+        iteration over it begins after the last step of the loop. The DataLoader needs a generator
+        of its own. Else it draws from torch's where it begins, and dropout differs after a resume.
 
-            loader = iter(DataLoader(dataset, batch_sampler=steps.batches(), num_workers=4))
+            own = torch.Generator().manual_seed(rank)
+            batches = steps.batches()
+            loader = iter(DataLoader(dataset, batch_sampler=batches, num_workers=4, generator=own))
             for step in steps:
                 for micro, batch in zip(step.micro_batches, loader):
 
@@ -168,11 +180,12 @@ class Steps:
             )
         return Batches(self)
 
-    def _measure(self, timer: PassTimer) -> None:
-        """Give faster ranks more samples, if that gains enough; collective."""
-        taken, samples, self._samples = timer.take(), self._samples, 0
-        seconds = taken.forward_s + taken.backward_s
-        self.plan = self._splitter.better(self.plan, self.step, seconds, samples)
+    def _measure(self, done: StepPlan, passes: PassTimer, pace: Pace) -> None:
+        """Time a step; if it is due, give faster ranks more if that gains enough; collective."""
+        amount = done.local_tokens if self.plan.by_length else done.local_samples
+        pace.add(passes.take().forward_s, amount)
+        if self.step % MEASURED_STEPS == 0 and pace.steps > 1:
+            self.plan = self._splitter.better(self.plan, self.step, *pace.take())
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and the samples it refers to."""

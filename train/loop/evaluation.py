@@ -49,6 +49,7 @@ def evaluate(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
             batch_sampler=positions,
             collate_fn=task.collate,
+            generator=torch.Generator(),  # its own: it draws a number, and dropout's would go on
         )
         # for each part of the loss: its sum, and the number of units in the sum
         sums = torch.zeros(2, len(task.loss_parts), dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from configs.settings.train import TrainConfig
 from muster.errors import refuse
 from train.batches.plan import StepPlan
-from train.batches.splitter import MEASURED_STEPS, Splitter
+from train.batches.splitter import MEASURED_STEPS, Pace, Splitter
 from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
@@ -84,6 +84,7 @@ class Trainer:
         if meter is not None:
             meter.begin()
         self.model = self.grad_sync.wrap(model)
+        self._pace = Pace(self.model) if is_auto else None
         optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
         schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
         arithmetic = Precision(config.precision, device)
@@ -151,6 +152,10 @@ class Trainer:
                     self.meter.begin()
                 for plan, batches in self._batches(last):
                     record, requests = self._step.run(plan, batches, self._requests)
+                    if self._pace is not None:
+                        by_length = self.plan.by_length
+                        amount = record.local_tokens if by_length else record.local_samples
+                        self._pace.add(record.forward_s, amount)
                     self._report(record)
                     self._equalize()
                     if requests.stop or self.at.in_epoch < per_epoch:
@@ -189,21 +194,12 @@ class Trainer:
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
 
     def _split_anew(self) -> None:
-        """Give faster ranks more samples, by their forward passes since the last split; collective.
-
-        Only forward passes are timed: what follows them in a step may wait for other ranks.
-        """
-        if self._splitter is None:
+        """Give faster ranks more samples, by their speeds since the last split; collective."""
+        if self._splitter is None or self._pace is None:
             return
-        count, self._measured = self.at.step - self._measured, self.at.step
-        if count < 2:  # the first one is a warm-up
-            return
-        steps = list(self.history.steps)[-count:][1:]
-        seconds = sum(one.forward_s for one in steps)
-        amount = sum(
-            one.local_tokens if self.plan.by_length else one.local_samples for one in steps
-        )
-        self.plan = self._splitter.better(self.plan, self.at.step, seconds, amount)
+        self._measured = self.at.step
+        if self._pace.steps > 1:
+            self.plan = self._splitter.better(self.plan, self.at.step, *self._pace.take())
 
     def _checkpoint(self, requests: StepRequests) -> None:
         """Make a checkpoint if one is due; end the run here if a rank was asked to stop."""

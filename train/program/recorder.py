@@ -18,6 +18,7 @@ from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
+from ..checkpoints.manager import StepRequests
 from ..model.pass_times import PassTimes, timer_of
 from ..records.schema import EvalRecord, Record
 from ..records.sinks import Sinks
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 
 # The checkpoints whose `after_step` was called last, if they still exist. Their requests to other
-# ranks are sent with the loss, so that a step has one small collective.
+# ranks are sent with the loss, so that a step has one small collective. Python's collector may have
+# taken them on some ranks only, so what is sent must have the same size with and without them.
 last_asked: "weakref.WeakValueDictionary[str, Checkpoints]" = weakref.WeakValueDictionary()
 
 
@@ -129,7 +131,7 @@ class Recorder:
     ) -> float:  # fmt: skip
         plan, now = self._counted(step, samples), time.perf_counter()
         asking = last_asked.get("checkpoints")
-        requests = () if asking is None else asking.requests(plan.step)
+        requests = StepRequests() if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
         losses, asked = self._ranks.exchange(own, torch.tensor(requests))
         mean = math.fsum(losses.flatten().tolist()) / len(losses)

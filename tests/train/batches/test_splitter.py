@@ -1,10 +1,16 @@
 """`--split auto` in a training: it changes who computes what, and nothing else."""
 
+import time
+
 import pytest
 import torch
+from torch import nn
 
+from configs.settings.train import TrainConfig
 from tests.launch.submit import submit
 from tests.train import workers
+from tests.train.matrix_tasks import Mlp
+from tests.train.on_ranks import trainer_of
 from train.batches.plan import BatchPlan
 from train.batches.splitter import Splitter
 from train.sync.ranks import Ranks
@@ -62,6 +68,38 @@ def test_a_run_with_it_has_the_losses_of_one_without(tmp_path):
     assert [one["step"] for one in plans] == [8, 32] and sum(plans[0]["parts"]) == 64
     assert len(losses["auto"]) == 40
     assert losses["auto"] == pytest.approx(losses["even"], abs=1e-6)
+
+
+class Slow(nn.Module):
+    """Rank 1 takes 20 ms for each sample."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.sample_s = 0.02 * rank
+
+    def forward(self, points):
+        time.sleep(self.sample_s * len(points))
+        return points
+
+
+class Normalised(Mlp):
+    """A BatchNorm over all ranks waits for them in the forward pass."""
+
+    def network(self):
+        rank = torch.distributed.get_rank()
+        return nn.Sequential(Slow(rank), nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Linear(12, 2))
+
+
+def weights(ranks):
+    config = TrainConfig(sync="ddp", split="auto", batch_size=6, epochs=1, evaluate="never")
+    trainer = trainer_of(config, ranks, Normalised(config))
+    trainer.fit()
+    return torch.tensor(trainer.plan.weights)
+
+
+def test_a_slow_rank_is_found_where_forward_passes_wait_for_it(tmp_path):
+    for fast, slow in workers.results_of(weights, 2, tmp_path):
+        assert fast > slow
 
 
 def test_a_resumed_run_keeps_its_parts_and_its_bits(tmp_path):

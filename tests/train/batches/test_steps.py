@@ -1,15 +1,19 @@
 """`muster.steps`: every sample once per epoch, whatever the ranks; goes on where it was."""
 
+import itertools
 import re
+import time
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 import muster
+from tests.train.workers import results_of
 from train.batches import steps as steps_module
 from train.sync.ranks import Ranks
 
@@ -168,9 +172,116 @@ def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
     assert sum(one.samples for one in of_rank(0, 2, 400, batch_size=16)) == 400
 
 
+def test_auto_counts_tokens_where_samples_go_by_length(of_rank, monkeypatch):
+    lengths = [2] * 200 + [6] * 200
+    plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1), lengths=lengths)
+    told = []
+    monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, row: told.append(row[1]) or row[None])
+    tokens = [one.local_tokens for one, _ in zip(plan, range(9), strict=False)]
+    assert told == [sum(tokens[1:8])]  # without the first step
+
+
+class SlowerOnRankOne(nn.Module):
+    """Its embedding is so large that only rows in use are sent, once all ranks have named them."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.sample_s = 0.02 * rank
+        self.words, self.layer = nn.Embedding(9000, 32), nn.Linear(32, 1)
+        self.norm = nn.Identity()
+
+    def forward(self, words):
+        time.sleep(self.sample_s * len(words))
+        return self.layer(self.norm(self.words(words)))
+
+
+class NormalisedOnAllRanks(SlowerOnRankOne):
+    """It waits for the other ranks in its forward pass, too."""
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.norm = nn.BatchNorm1d(32)
+
+
+def parts_of(ranks, name):
+    model = muster.sync(globals()[name](ranks.rank), synced_batchnorm=True)
+    parts = []
+    for step in muster.steps(9 * 8, batch_size=8, split="auto", model=model):
+        for micro in step.micro_batches:
+            with micro.on(model):
+                found = model(torch.tensor(micro.indices)).square().mean()
+                (found * micro.weight).backward()
+        parts.append(step.local_samples)
+    return parts
+
+
+@pytest.mark.parametrize("name", ["SlowerOnRankOne", "NormalisedOnAllRanks"])
+def test_auto_splits_a_model_whose_passes_wait_for_other_ranks(tmp_path, name):
+    fast, slow = results_of(parts_of, 2, tmp_path, name)
+    assert fast[:8] == slow[:8] == [4] * 8
+    assert fast[8] > slow[8] and fast[8] + slow[8] == 8
+
+
+def labelled_words():
+    """Sentences of six words, and which of these have a label: in some sentences none."""
+    generator = torch.Generator().manual_seed(3)
+    words = torch.randint(11, (30, 6), generator=generator)
+    hidden = torch.rand(30, 6, generator=generator) < 0.4
+    hidden[::4] = True
+    return words, torch.where(hidden, -100, words % 5)
+
+
+class_weights = torch.tensor([0.1, 1.0, 7.0, 0.0, 2.5], dtype=torch.float64)
+
+
+def trained_by_units(ranks):
+    """Losses and weights with a mean over words, and with weights of classes, for two splits."""
+    words, labels = labelled_words()
+    found = []
+    for kind, split in itertools.product(("words", "classes"), ([5, 1, 0], [1, 2, 2])):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 5), nn.Flatten(0, -2)).double()
+        model = muster.sync(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        if kind == "words":
+            how, targets, inputs = {}, labels, words
+            units = (labels != -100).sum(1)
+        else:
+            how, targets, inputs = {"weight": class_weights}, words[:, 0] % 5, words[:, :1]
+            units = class_weights[targets]
+        options = {"split": split} if ranks.world_size > 1 else {}
+        options["accumulation"] = 2 if ranks.world_size > 1 else 1
+        for step in muster.steps(30, batch_size=10, epochs=3, units=units, **options):
+            total = torch.zeros((), dtype=torch.float64)
+            for micro in step.micro_batches:
+                rows = list(micro.indices)
+                with micro.on(model):
+                    guesses = model(inputs[rows])
+                    mean = functional.cross_entropy(guesses, targets[rows].flatten(), **how)
+                    (mean * micro.weight).backward()
+                total += mean.detach() * micro.weight
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(ranks.all_reduce(total).reshape(1) / ranks.world_size)
+        found += [one.detach().flatten() for one in net.parameters()]
+    return torch.cat(found)
+
+
+def test_means_over_words_and_by_weights_of_classes_are_those_of_one_process(tmp_path):
+    alone = trained_by_units(Ranks())
+    assert alone.isfinite().all()
+    for found in results_of(trained_by_units, 3, tmp_path):
+        assert (found - alone).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        ({"batch_size": 4, "units": [3]}, "there are 1 units for 10 samples"),
+        ({"batch_size": 4, "units": [-0.5] * 10}, "units are numbers >= 0, one for each sample"),
+        ({"batch_size": 4, "units": [float("inf")] * 10}, "units are numbers >= 0"),
+        ({"batch_size": 4, "units": 1.0}, "units are numbers >= 0, one for each sample"),
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"batch_size": 4, "epochs": 0}, "epochs is 0"),
         ({"batch_size": 4, "split": "fast"}, "unknown split 'fast'; known: even, auto"),

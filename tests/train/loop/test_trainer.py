@@ -63,6 +63,13 @@ def test_when_to_evaluate(evaluate, epochs, at, tmp_path):
     assert [one.step for one in history.evaluations] == at
 
 
+def test_an_evaluation_does_not_change_the_dropout_after_it(tmp_path):
+    config = replace(CONFIG, dropout=0.5, epochs=2)
+    with_evaluation, _ = run(config, tmp_path)
+    without, _ = run(replace(config, evaluate="never"), tmp_path)
+    assert losses(with_evaluation) == losses(without)
+
+
 def test_the_schedule_warms_up_and_decays_over_its_horizon():
     config = replace(CONFIG, warmup_steps=4, schedule_steps=10, lr=1.0)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)

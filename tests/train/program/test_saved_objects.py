@@ -106,7 +106,7 @@ def test_a_step_that_is_recorded_has_one_small_collective(tmp_path, monkeypatch)
     for step in (1, 2, 3):
         assert muster.record(step, loss=step) == step
         checkpoints.after_step(step)
-    assert [row.tolist() for row in rows] == [[1], [0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]
+    assert [row.tolist() for row in rows] == [[1, 0, 0, 0], [0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]
     with checkpoints:
         checkpoints.after_step(4)  # before its record, or without one
         muster.record(4, loss=0.5)
@@ -134,6 +134,29 @@ def test_a_rank_that_is_asked_to_stop_takes_the_others_along_with_its_loss(tmp_p
         ended = run_program(tmp_path, STOPPED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
         assert [code for code, *_ in ended] == codes, [err[-2000:] for *_, err in ended]
         assert [out for _, out, _ in ended] == [printed, printed]
+
+
+COLLECTED_ON_ONE_RANK = """
+import gc, torch, muster
+with muster.init(device="cpu") as run:
+    for fold in range(2):
+        model = muster.sync(torch.nn.Linear(2, 1))
+        checkpoints = muster.checkpoints(f"fold-{fold}", model=model)
+        for step in range(1, 4):
+            print(muster.record(step, loss=float(run.rank)))
+            checkpoints.after_step(step)
+        if run.rank == 0:
+            held = checkpoints
+        del checkpoints
+        gc.collect()
+"""
+
+
+def test_a_record_needs_no_checkpoints_that_still_exist_on_all_ranks(tmp_path):
+    run_dir = str(tmp_path / "run")
+    ended = run_program(tmp_path, COLLECTED_ON_ONE_RANK, 2, MUSTER_RUN_DIR=run_dir)
+    assert [code for code, *_ in ended] == [0, 0], [err[-2000:] for *_, err in ended]
+    assert [out.split() for _, out, _ in ended] == [["0.5"] * 6] * 2
 
 
 @pytest.mark.parametrize(

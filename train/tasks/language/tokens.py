@@ -3,8 +3,11 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from hashlib import sha256
+from importlib.metadata import version
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,6 +23,10 @@ MAX_UNKNOWN = 0.3  # of the tokens; real text has below 0.02 with the right voca
 # A tokenizer's folder has one of these; without any, transformers 5 makes up an empty one.
 FILES = (
     "tokenizer.json vocab.txt vocab.json tokenizer.model spiece.model sentencepiece.bpe.model"
+).split()
+# What a tokenizer makes beside ids, and how it cuts: a tokenizer's backend does not hold these.
+SETTINGS = (
+    "model_input_names padding_side truncation_side special_tokens_map split_special_tokens"
 ).split()
 
 
@@ -54,13 +61,24 @@ def load(name: str, lower_case: str) -> Any:
 
 
 def identity(tokenizer: Any) -> str:
-    """A text that differs if two tokenizers would give different tokens."""
-    if not tokenizer.is_fast:
-        return json.dumps([type(tokenizer).__name__, tokenizer.get_vocab()], sort_keys=True)
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    for use in ("truncation", "padding"):  # settings of the last call
-        backend.pop(use)
-    return json.dumps(backend, sort_keys=True)
+    """A text that differs if two tokenizers would give different tokens, or other inputs."""
+    found: dict[str, Any] = {name: getattr(tokenizer, name, None) for name in SETTINGS}
+    found |= {name: version(name) for name in ("transformers", "tokenizers")}
+    if tokenizer.is_fast:
+        found["backend"] = json.loads(tokenizer.backend_tokenizer.to_str())
+        for use in ("truncation", "padding"):  # settings of the last call
+            found["backend"].pop(use)
+    else:
+        found |= {"type": type(tokenizer).__name__, "words": tokenizer.get_vocab()}
+        found |= {  # not where it was read from
+            f"init {name}": value
+            for name, value in tokenizer.init_kwargs.items()
+            if not name.endswith(("_file", "_path"))
+        }
+        with TemporaryDirectory() as folder:  # merges, or sentencepiece's model
+            paths = map(Path, sorted(tokenizer.save_vocabulary(folder)))
+            found["files"] = [sha256(path.read_bytes()).hexdigest() for path in paths]
+    return json.dumps(found, sort_keys=True, default=str)
 
 
 def encode(

@@ -5,7 +5,7 @@ A wrong row of a file is refused with file and line.
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +100,11 @@ class GlueTask(LabelledTask):
         if self.spec.is_regression:
             return logits.reshape(len(labels)), labels
         return super().predictions(logits, labels)
+
+    def _source(self) -> Iterator[str | bytes]:
+        """Also what the files mean: columns, separator, order of labels."""
+        yield repr(self.spec)
+        yield from super()._source()
 
     def _read(self, name: str) -> Examples:
         if self.data_dir is None:

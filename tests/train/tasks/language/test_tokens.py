@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.train.tasks.text.made import MODEL, WORDS, prepared, refusal, small
+from train.tasks.language import tokens
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
 
@@ -60,3 +61,57 @@ def test_tokenizers_that_are_none_are_refused(made):
     assert "give a Hub name, a folder, or a vocab.txt" in refusal(made, tokenizer=other)
     small(made, ["the", "cat"])
     assert "not a BERT vocabulary, it has no [PAD], [UNK]" in refusal(made)
+
+
+def of_distilbert(folder):
+    """The tokenizer of a model that takes no token types, with the same vocabulary."""
+    tokenizer = tokens.load(str(folder / "vocab.txt"), "auto")
+    tokenizer.save_pretrained(folder / "distilbert")
+    settings = folder / "distilbert" / "tokenizer_config.json"
+    names = {"model_input_names": ["input_ids", "attention_mask"]}
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), **names}))
+    return str(folder / "distilbert")
+
+
+def test_tokens_of_a_model_without_token_types_are_not_taken_for_another(made):
+    prepared(made, tokenizer=of_distilbert(made))
+    (sample, *_) = prepared(made).build_datasets().train
+    assert sample["token_type_ids"][-1] == 1
+    assert len(list((made / "cache").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model_input_names", ["input_ids"]),
+        ("truncation_side", "left"),
+        ("padding_side", "left"),
+        ("split_special_tokens", True),
+        ("unk_token", "a"),
+    ],
+)
+def test_tokenizers_of_one_vocabulary_with_other_settings_are_told_apart(made, name, value):
+    one, other = (tokens.load(str(made / "vocab.txt"), "auto") for _ in range(2))
+    one("the cat", truncation=True, max_length=3)  # what it did before changes nothing
+    assert tokens.identity(one) == tokens.identity(other)
+    setattr(other, name, value)
+    assert tokens.identity(one) != tokens.identity(other)
+
+
+def test_tokens_of_another_version_of_the_library_are_made_again(made, monkeypatch):
+    tokenizer = tokens.load(str(made / "vocab.txt"), "auto")
+    before = tokens.identity(tokenizer)
+    monkeypatch.setattr(tokens, "version", lambda name: f"another {name}")
+    assert tokens.identity(tokenizer) != before
+
+
+def test_tokenizers_in_python_are_told_apart_by_their_merges(tmp_path):
+    from transformers import CTRLTokenizer
+
+    def identity(merges):
+        files = [tmp_path / "vocab.json", tmp_path / "merges.txt"]
+        files[0].write_text(json.dumps({"<unk>": 0, "a": 1, "b</w>": 2, "ab</w>": 3}))
+        files[1].write_text(f"#version: 0.2\n{merges}\n")
+        return tokens.identity(CTRLTokenizer(*map(str, files)))
+
+    assert identity("a b</w>") == identity("a b</w>") != identity("b a</w>")

@@ -3,6 +3,8 @@
 The files are read with all their quirks; what is wrong is named by file and line.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -82,6 +84,12 @@ def test_the_cache_is_used_again_until_anything_differs_and_is_mended(made):
     assert not build(made).is_prepared()
     prepared(made)
     assert len(list((made / "cache").iterdir())) == 4
+
+
+def test_tokens_of_a_task_with_another_order_of_labels_are_not_used(made):
+    task = prepared(made)
+    other = replace(task.spec, labels=tuple(reversed(task.spec.labels)))
+    assert not classification.GlueTask(other, task.config).is_prepared()
 
 
 def test_quickstart_needs_nothing_and_takes_what_is_given(tmp_path, made):
