@@ -41,7 +41,7 @@ class DdpSync(GradSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        options: dict[str, Any] = {**self.way.buckets(), **DDP_OPTIONS}
+        options: dict[str, Any] = {**self.way.buckets(device), **DDP_OPTIONS}
         if device.type == "cuda":
             options["device_ids"] = [device]
         self.wrapped(wrapped := DistributedDataParallel(model, **options))
