@@ -73,7 +73,7 @@ class MicroBatch:
         it.
 
         Raises:
-            UsageError: there are such layers, but what they see would depend on the number of ranks.
+            UsageError: there are such layers, and each rank cuts its micro-batches by itself.
         """
         layers = batchnorm.synced_layers(model)
         if layers and self.cut_by:

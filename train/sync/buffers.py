@@ -32,7 +32,7 @@ class Watched(NamedTuple):
 
     def numbers(self) -> Tensor:
         """What is averaged, in float64: its values, or how much whole numbers have changed."""
-        now = self.own[self.name].data
+        now: Tensor = self.own[self.name].data
         if self.is_whole:
             return (now.long() - self.before.long()).double()
         return (torch.view_as_real(now) if now.is_complex() else now).double()
