@@ -16,7 +16,10 @@ NEWER = {
 }
 PRIVATE = {
     "torch._C._distributed_c10d._dump_fr_trace_json": NO_DETAILS,
+    "torch._C": "nothing: it is torch itself",
+    "torch._C._current_graph_task_id": "nothing: torch's checkpointing itself uses it",
     "torch.distributed.distributed_c10d._world": NO_DETAILS,
+    "torch.distributed.distributed_c10d._world.pg_names": "nothing: new_group itself uses it",
     # deprecated from 2.14 on
     "torch.distributed.distributed_c10d._set_pg_timeout": "set_timeout",
     f"{DDP}._get_ddp_logging_data": "nothing: bytes of torch's own buckets",

@@ -39,6 +39,8 @@ HOLDERS = {
     **dict.fromkeys(("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate"), DDP),
     "_values": "torch.Tensor",
     "_cdata": "torch.UntypedStorage",
+    # of each DDP, not of its class; since torch 1.10
+    **dict.fromkeys(("_divide_by_initial_world_size", "_join_config"), ""),
     **dict.fromkeys(("_current_frames", "_exit", "_getframe"), ""),  # sys, os
     "_replace": "",  # of named tuples
     **dict.fromkeys(("_models", "_ddp_comm_hook", "_ddp_kwargs", "_setup_model"), ""),  # frameworks

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from muster.errors import UsageError
+
 from ..model.rng import hash_seed
 from ..records.schema import StepRecord
 from ..sync import batchnorm
@@ -56,6 +58,9 @@ class MicroBatch:
     tokens: int = 0  # padding included; 0 if lengths are unknown, or for a dummy
     share: float = 1.0  # this rank's part of the global batch in this step
     is_last: bool = True  # whether it is this rank's last of the step
+    # "accumulation" or "lengths" if each rank cuts its own part by it; "" if all ranks' passes
+    # together are one micro-batch, the same on any number of ranks.
+    cut_by: str = ""
 
     @property
     def samples(self) -> int:
@@ -67,8 +72,18 @@ class MicroBatch:
 
         It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
         it.
+
+        Raises:
+            UsageError: there are such layers, and each rank cuts its micro-batches by itself.
         """
         layers = batchnorm.synced_layers(model)
+        if layers and self.cut_by:
+            raise UsageError(
+                f"muster.steps: with {self.cut_by}= each rank cuts its part into micro-batches by "
+                "itself, but the BatchNorm layers of synced_batchnorm=True see the same one on all "
+                "ranks: losses would depend on the number of ranks, or ranks would wait for each "
+                f"other; leave out {self.cut_by}= or synced_batchnorm=True"
+            )
         batchnorm.count_samples(layers, self.samples > 0)
         try:
             with nullcontext() if self.is_last else model.no_sync():  # type: ignore[operator]
@@ -132,6 +147,15 @@ class BatchPlan:
     def by_length(self) -> bool:
         return self.pass_tokens is not None
 
+    @property
+    def _cut_by(self) -> str:
+        """See `MicroBatch.cut_by`."""
+        if len(self.weights) == 1:
+            return ""
+        if self.by_length:
+            return "lengths"
+        return "accumulation" if self.accumulation > 1 and not self.in_step else ""
+
     def epoch(self, epoch: int, rank: int) -> Iterator[StepPlan]:
         """The steps of one epoch (0 is the first) for one rank."""
         order = torch.randperm(
@@ -179,6 +203,7 @@ class BatchPlan:
                 len(own) * max((self.lengths[at] for at in own), default=0) if self.lengths else 0,
                 share,
                 number == len(parts),
+                self._cut_by,
             )
             for number, own in enumerate(parts, start=1)
         )

@@ -26,9 +26,31 @@ class Watched(NamedTuple):
         changed: Tensor = (now != before).any()
         return changed.to(device)
 
+    @property
+    def is_whole(self) -> bool:
+        return not (self.before.is_floating_point() or self.before.is_complex())
+
+    def numbers(self) -> Tensor:
+        """What is averaged, in float64: its values, or how much whole numbers have changed."""
+        now: Tensor = self.own[self.name].data
+        if self.is_whole:
+            return (now.long() - self.before.long()).double()
+        return (torch.view_as_real(now) if now.is_complex() else now).double()
+
+    def take(self, mean: Tensor) -> None:
+        """Give it the mean of what `numbers` has returned on all ranks."""
+        now = self.own[self.name].data  # by `data`, so that a retained graph stays valid
+        if self.is_whole:
+            now.copy_(self.before.long() + mean.round().long())
+        else:
+            (torch.view_as_real(now) if now.is_complex() else now).copy_(mean)
+        self.before.copy_(now)
+
 
 class Buffers:
     """Average over the ranks each buffer that a step has changed on some rank.
+
+    Whole numbers change by the mean of their changes, rounded; so do those of true and false.
 
     Where there are any to watch, a step calls `marks`, lets the ranks exchange these, and calls
     `average`. Constants are found by comparing with a copy of the last step's values: a version
@@ -48,8 +70,7 @@ class Buffers:
         seen = {one for layer in synced_layers(self._model) for one in layer.buffers(recurse=False)}
         for module in self._model.modules() if self._ranks.world_size > 1 else ():
             for name, one in module._buffers.items():
-                has_fractions = one is not None and (one.is_floating_point() or one.is_complex())
-                if one is not None and one not in seen and has_fractions:
+                if one is not None and one not in seen and not one.is_quantized:
                     seen.add(one)
                     self.watched.append(Watched(module._buffers, name, one.detach().clone()))
 
@@ -69,14 +90,12 @@ class Buffers:
         found = marks.amax(0).tolist()
         changed = [one for one, mark in zip(self.watched, found, strict=True) if mark == CHANGED]
         if changed:
-            # by `data`, so that a graph retained for another backward pass stays valid
-            own = [one.own[one.name].data for one in changed]
-            own = [torch.view_as_real(one) if one.is_complex() else one for one in own]
             # in float64, so that shares of equal numbers add up to that number exactly
-            flat = flatten([one.double() for one in own])
+            own = [one.numbers() for one in changed]
+            flat = flatten(own)
             flat = flat.mul_(share) if share > 0 else torch.zeros_like(flat)
             spread(self._ranks.all_reduce(flat), own)
-            for one in changed:
-                one.before.copy_(one.own[one.name])
+            for one, mean in zip(changed, own, strict=True):
+                one.take(mean)
         seen = zip(self.watched, found, strict=True)
         self.watched = [one for one, mark in seen if mark != RESHAPED]

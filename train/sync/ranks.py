@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import distributed_c10d
 
 from muster.errors import UsageError
 
@@ -95,7 +96,7 @@ class Ranks:
     @property
     def device(self) -> torch.device:
         """The device on which the group's backend needs its tensors."""
-        if dist.is_initialized() and "cpu" not in dist.get_backend_config():
+        if dist.is_initialized() and not backend_of(torch.device("cpu"), self.group):
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
@@ -142,10 +143,32 @@ class Ranks:
         another group need a group of their own.
         """
         members = dist.get_process_group_ranks(self.group or dist.group.WORLD)
-        made: dist.ProcessGroup = dist.new_group(
-            members, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True
-        )
+        options: dict[str, Any] = {
+            "backend": dist.get_backend(self.group), "timeout": timedelta(seconds=timeout_s),
+        }  # fmt: skip
+        made: dist.ProcessGroup
+        if len(members) == dist.get_world_size():
+            made = dist.new_group(members, **options)
+            return made
+        # torch names a group that only its members make by how many groups a process is in, which
+        # may differ among them. So a process in fewer groups first joins others, alone.
+        count = torch.tensor([len(distributed_c10d._world.pg_names)], device=self.device)
+        missing = self.all_reduce(count.clone(), dist.ReduceOp.MAX) - count
+        alone = [
+            dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+            for _ in range(int(missing))
+        ]
+        made = dist.new_group(members, use_local_synchronization=True, **options)
+        for group in alone:
+            dist.destroy_process_group(group)
         return made
+
+
+def backend_of(device: torch.device, group: dist.ProcessGroup | None = None) -> str:
+    """What sends tensors of `device` in torch's default group or in `group`; "" for nothing."""
+    # "cpu:gloo,cuda:nccl", however the group was made; get_backend may say "undefined"
+    pairs = dist.get_backend_config(group).split(",")
+    return dict(pair.split(":") for pair in pairs).get(device.type, "")
 
 
 def current_ranks() -> Ranks:

@@ -40,6 +40,7 @@ THEMES = (models, passes, processes, recipes)  # which fill LOOPS
 OF_FRAMEWORKS = [
     "a_large_embedding", "a_large_embedding_beside_reentrant_checkpointing", "accumulation",
     "nothing_but_a_large_embedding", "tied_weights", "buffers_of_all_kinds", "wrapped_again",
+    "uneven_inputs_divided_by_the_ranks_left",
 ]  # fmt: skip
 OPTIONS = ({}, {"sparse_rows": False}, {"bucket_mb": 0.01})
 if HAS_ACCELERATE := importlib.util.find_spec("accelerate") is not None:

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from muster.errors import UsageError
 from tests.train.sync import batchnorm_worker as worker
 from tests.train.workers import results_of
-from train.batches.plan import MicroBatch
+from train.batches.plan import BatchPlan, MicroBatch
 from train.sync import batchnorm
 from train.sync.ddp.data_parallel import Alone
 
+SIZES = {"dataset_size": 8, "batch_size": 8, "seed": 0}
 LIMITS = {"fp64": 1e-9, "fp32": 1e-6}  # in one step, parameters move by 0.1 of the gradient
 
 
@@ -117,6 +119,28 @@ def test_a_micro_batch_without_samples_says_nothing_of_those_after_it(alone):
             assert layer.counts == (weight > 0)
             _ = 1 / 0 if error else None
         assert layer.counts
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"accumulation": 2}, "accumulation="),
+        ({"lengths": range(8), "pass_tokens": 1.0}, "lengths="),
+        ({"accumulation": 2, "in_step": True}, ""),
+        ({"accumulation": 2, "weights": (1.0,)}, ""),
+        ({}, ""),
+    ],
+)
+def test_micro_batches_that_each_rank_cuts_by_itself_are_refused(given, named, alone):
+    """Losses depended on the number of ranks, or ranks waited for passes that others do not run."""
+    plan = BatchPlan(**{"weights": (1.0, 1.0), "accumulation": 1, **given}, **SIZES)
+    model = Alone(batchnorm.convert(nn.Sequential(nn.BatchNorm1d(3)), timeout_s=10))
+    for rank in range(len(plan.weights)):
+        micro = next(plan.epoch(0, rank)).micro_batches[0]
+        with pytest.raises(UsageError, match=named) if named else nullcontext(), micro.on(model):
+            pass
+        with micro.on(Alone(nn.BatchNorm1d(3))):
+            pass
 
 
 def test_copies_and_pickles_normalise_as_well(alone):

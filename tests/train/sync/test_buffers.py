@@ -22,6 +22,9 @@ class Holder(nn.Module):
         self.register_buffer("turns", torch.tensor([1 + 2j]))
         self.register_buffer("cache", torch.zeros(1))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("large", torch.tensor(2**62 + 1))
+        self.register_buffer("seen", torch.tensor([False, True, False]))
+        self.register_buffer("codes", torch.tensor([250, 5], dtype=torch.uint8))
         self.ranks, self.buffers_of_all = ranks, Buffers(ranks, self)
 
     def step(self, change: Callable[[int], None] = lambda _: None) -> int:
@@ -49,6 +52,24 @@ def changed_buffers_become_their_weighted_mean_in_one_collective(model: Holder) 
     assert model.step() == 0  # nothing has changed
 
 
+def whole_numbers_become_equal(model: Holder) -> None:
+    """Of ranks with 3 and 1 of 4 samples, and of one whose dummy batch does not count."""
+
+    def change(rank: int) -> None:
+        model.count += (4, 8, 99)[rank]
+        model.large += 2 if rank < 2 else 0
+        model.seen.copy_(
+            torch.tensor([[True, False, False], [False, True, True], [True] * 3][rank])
+        )
+        model.codes.copy_(torch.tensor([[255, 3], [251, 7], [0, 0]][rank]))
+
+    model.step(change)
+    assert (model.count.item(), model.large.item()) == (5, 2**62 + 3)
+    assert model.seen.tolist() == [True, False, False]
+    assert model.codes.tolist() == [254, 4]
+    assert model.step() == 0
+
+
 def a_mask_with_infinities_may_change(model: Holder) -> None:
     model.step(lambda _: model.mask.copy_(torch.tensor([-math.inf, 5.0])))
     assert model.mask.tolist() == [-math.inf, 5.0]
@@ -74,6 +95,7 @@ def what_was_loaded_counts_as_unchanged(model: Holder) -> None:
 
 PROMISES = (
     changed_buffers_become_their_weighted_mean_in_one_collective,
+    whole_numbers_become_equal,
     a_mask_with_infinities_may_change,
     a_cache_that_grows_on_one_rank_is_left_alone,
     what_was_loaded_counts_as_unchanged,

@@ -5,10 +5,12 @@ names with `module.`. `muster.sync_ddp` is for a framework that makes DDP itself
 Trainer, Lightning): DDP gets the buckets before it exists, and the hook afterwards.
 """
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +20,7 @@ from muster.errors import UsageError, refuse
 
 from .. import base, batchnorm
 from ..base import MIB, SyncOptions
-from ..ranks import CollectiveLedger, Ranks, current_ranks
+from ..ranks import CollectiveLedger, Ranks, backend_of, current_ranks
 from .hooks import BucketHook
 
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
@@ -77,7 +79,7 @@ def sync(
         compress_rank=compress_rank, compress_share=compress_share, timeout_s=timeout_s,
     )  # fmt: skip
     refuse(_problems(mode, options, ddp_options), where="muster.sync: ")
-    group = ddp_options.get("process_group")
+    group = _group_of(ddp_options)
     ranks = current_ranks() if group is None else Ranks(group.rank(), group.size(), group=group)
     if mode == "single" and ranks.world_size > 1:
         raise UsageError(
@@ -90,10 +92,20 @@ def sync(
     way = Way(None, options)
     if ranks.world_size > 1:
         way = Way.of(base.load_plugin("modes", mode).hook_class, options)
-    ddp_options = way.buckets() | ddp_options
+    ddp_options = way.buckets(device_of(model), group) | ddp_options
     if way.kind is None:
         return DistributedDataParallel(model, **ddp_options)
     return SyncedDataParallel(model, way, **ddp_options)
+
+
+def _group_of(ddp_options: Mapping[str, Any]) -> dist.ProcessGroup | None:
+    """The group that DDP takes with these options; None is the default group."""
+    group, mesh = ddp_options.get("process_group"), ddp_options.get("device_mesh")
+    return mesh.get_group(mesh_dim=0) if group is None and mesh is not None else group
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next((one.device for one in model.parameters()), torch.device("cpu"))
 
 
 def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
@@ -130,10 +142,12 @@ class Way(NamedTuple):
             of_mode = base.load_plugin("compression", options.compress)
         return cls(of_mode, options)
 
-    def buckets(self) -> dict[str, float]:
-        """DDP's option for the bucket size; needs a process group."""
+    def buckets(
+        self, device: torch.device, group: dist.ProcessGroup | None = None
+    ) -> dict[str, float]:
+        """DDP's option for the bucket size, of a model on `device`; needs a process group."""
         size = self.options.bucket_mb
-        if size is None and self.kind is not None and dist.get_backend() == "gloo":
+        if size is None and self.kind is not None and backend_of(device, group) == "gloo":
             size = self.kind.default_mb
         return {} if size is None else {"bucket_cap_mb": max(size, 1 / MIB)}  # a byte: one each
 
@@ -144,6 +158,7 @@ class Way(NamedTuple):
         group, ledger = model.process_group, ledger or CollectiveLedger()
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
         hook = (self.kind or BucketHook)(model.module, ranks, self.options)
+        hook.joins_of = weakref.ref(model)  # weak, since DDP holds the hook where nothing looks
         if self.kind is not None:
             model.register_comm_hook(None, hook.average)
         return hook
@@ -251,7 +266,7 @@ def _of_accelerate(accelerator: Any, way: Way) -> None:
             f"muster.sync_ddp: the Accelerator has a communication hook ({hook}), and "
             "DDP takes one only; leave it out and give compress=..., or leave sync_ddp out"
         )
-    hand_over(accelerator, lambda: way.buckets() | VIEWS, way.register)
+    hand_over(accelerator, lambda: way.buckets(accelerator.device) | VIEWS, way.register)
 
 
 def _of_lightning(strategy: Any, way: Way) -> None:
@@ -264,7 +279,8 @@ def _of_lightning(strategy: Any, way: Way) -> None:
     setup = strategy._setup_model
 
     def set_up(model: nn.Module) -> DistributedDataParallel:
-        strategy._ddp_kwargs.update(**way.buckets(), **VIEWS)
+        group = _group_of(strategy._ddp_kwargs)
+        strategy._ddp_kwargs.update(**way.buckets(device_of(model), group), **VIEWS)
         made: DistributedDataParallel = setup(model)
         way.register(made)
         return made

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ..base import SyncOptions
-from ..ranks import Ranks, flatten, spread
+from ..ranks import Ranks, backend_of, flatten, spread
 
 LEAST_BYTES = 2**20  # of a weight: the rows of smaller weights are not examined
 WORTH = 0.8  # share of a weight's rows: if more are used, it is sent whole and not gathered first
@@ -61,9 +61,11 @@ class BucketHook:
         """`model` is what DDP has wrapped; `ranks` are those of its group."""
         self.ranks, self.options = ranks, options
         self.device = next(model.parameters()).device
-        on_gloo = dist.get_backend(ranks.group) == "gloo"
+        on_gloo = backend_of(self.device, ranks.group) == "gloo"
         self._by_rows = set[Tensor](candidates(model) if options.sparse_rows and on_gloo else ())
         self.sends = True  # if not, the bucket counts as the mean already
+        self.joins_of: Callable[[], Any] = lambda: None  # the DDP whose `join()` counts
+        self._scale = 1.0  # of this pass's gradients; see `scale`
         # On a GPU: when this pass's first and last buckets were ready. Nothing waits for these
         # events.
         self.ready: list[torch.cuda.Event] = []
@@ -90,23 +92,46 @@ class BucketHook:
 
     def average(self, _: object, bucket: dist.GradBucket) -> Future[Tensor]:
         """The communication hook that DDP calls."""
-        buffer = bucket.buffer()
+        # detached: with create_graph gradients belong to a graph, which DDP's collectives do not
+        buffer = bucket.buffer().detach()
         if not self.sends:
             return done_with(buffer)
         if bucket.index() == 0:
             self.ranks.ledger.step.clear()  # the previous pass, if nobody took its entries
+            self.ready.clear()
+            self._scale = self.scale()
         if buffer.is_cuda:
             self.ready = [*self.ready[:1], marked()]
+        if self._scale != 1:
+            buffer.mul_(self._scale)
         if buffer.is_sparse:  # sent as DDP itself sends it, in every mode
             return summed(buffer.div_(self.ranks.world_size), self.ranks)
         if not buffer.numel():
             return done_with(buffer)
-        gradients = dict(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        own = [gradient.detach() for gradient in bucket.gradients()]
+        gradients = dict(zip(bucket.parameters(), own, strict=True))
         large = [gradients.pop(one) for one in list(gradients) if one in self._by_rows]
         rows = rows_in_use(large, self.ranks) if large else []
         numbers = torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
         sent = self.send(Bucket(numbers, gradients, rows))
         return sent if numbers is buffer else sent.then(lambda done: (done.value(), buffer)[1])
+
+    def scale(self) -> float:
+        """What makes the mean over ranks that over the ranks which DDP divides by; collective.
+
+        Within `join(divide_by_initial_world_size=False)` those are the ranks that still have
+        batches. The others call the hook, too, outside of a backward pass and with zeros.
+        """
+        model = self.joins_of()
+        if model is None or not (
+            model._join_config.enable and model._join_config.is_first_joinable
+        ):
+            return 1.0
+        if model._divide_by_initial_world_size:
+            return 1.0
+        in_pass = torch._C._current_graph_task_id() != -1
+        count = self.ranks.all_reduce(torch.tensor([float(in_pass)], device=self.device))
+        return self.ranks.world_size / count.item()
 
     def state(self) -> dict[str, Tensor]:
         """What this rank remembers between steps, by name; a checkpoint stores it."""

@@ -39,7 +39,7 @@ class DdpSync(GradSync):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         device = next(model.parameters()).device
-        options: dict[str, Any] = {**self.way.buckets(), **VIEWS}
+        options: dict[str, Any] = {**self.way.buckets(device), **VIEWS}
         if device.type == "cuda":
             options["device_ids"] = [device]
         self.wrapped(wrapped := DistributedDataParallel(model, **options))

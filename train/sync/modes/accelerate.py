@@ -21,9 +21,11 @@ class Accelerate(DdpSync):
     """Works under torchrun, under `accelerate launch` and by hand: it uses our process group."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        _set_environment(self.ranks, on_gpu := next(model.parameters()).is_cuda)
-        self._accelerator = Accelerator(cpu=not on_gpu, mixed_precision="no")
-        hand_over(self._accelerator, lambda: {**self.way.buckets(), **VIEWS}, self.wrapped)
+        device = next(model.parameters()).device
+        _set_environment(self.ranks, device.type == "cuda")
+        self._accelerator = Accelerator(cpu=device.type != "cuda", mixed_precision="no")
+        options = {**self.way.buckets(device), **VIEWS}
+        hand_over(self._accelerator, lambda: options, self.wrapped)
         prepared: nn.Module = self._accelerator.prepare_model(model)
         return prepared
 

@@ -54,6 +54,26 @@ def a_gradient_penalty_with_a_pass_of_its_own(wrap: Wrap) -> Iterator[Any]:
 
 
 @loop
+def a_backward_pass_that_makes_a_graph(wrap: Wrap) -> Iterator[Any]:
+    """As for second derivatives of the parameters; of several layers DDP itself refuses it."""
+
+    class Curve(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(6, dtype=torch.float64))
+
+        def forward(self, values: Tensor) -> Tensor:
+            return values * self.scale**3
+
+    for inner in (Curve(), net()):
+        model = wrap(inner)
+        for step in range(3):
+            model(inputs(step)).square().mean().backward(create_graph=True)
+            yield from (one.grad.detach().clone() for one in model.parameters())
+            model.zero_grad()
+
+
+@loop
 def force_matching(wrap: Wrap) -> Iterator[Any]:
     """The loss is of the energy's gradient alone."""
     model = wrap(net(), find_unused_parameters=True)

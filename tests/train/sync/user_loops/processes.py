@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
-from tests.train.sync.user_loops.base import Wrap, gradients, inputs, loop, net, trained
+from tests.train.sync.user_loops.base import Words, Wrap, gradients, inputs, loop, net, trained
 
 
 @loop
@@ -43,6 +43,34 @@ def uneven_inputs(wrap: Wrap) -> Iterator[Any]:
                 optimizer.step()
                 optimizer.zero_grad()
         yield from (one.detach().clone() for one in model.parameters())
+
+
+@loop
+def uneven_inputs_divided_by_the_ranks_left(wrap: Wrap) -> Iterator[Any]:
+    """Of layers, large embeddings, and sparse gradients; of two models, torch asks the first."""
+    for inner, options in (
+        (net(), {}),
+        (Words(), {}),
+        (Words(sparse=True), {}),
+        (net(), {"static_graph": True}),
+        (net(), {"find_unused_parameters": True}),
+    ):
+        model = wrap(inner, **options)
+        with model.join(divide_by_initial_world_size=False):
+            for step in range(2 + 2 * dist.get_rank()):
+                model(inputs(step)).square().mean().backward()
+                yield from gradients(model)
+        yield len(gradients(model))
+    models = [wrap(net()), wrap(net())]
+    with Join(models, divide_by_initial_world_size=False):
+        for step in range(2 + 2 * dist.get_rank()):
+            for model in models:
+                model(inputs(step)).square().mean().backward()
+                yield from gradients(model)
+    for model in models:  # the next ones are whole again
+        with model.join():
+            model(inputs(9)).square().mean().backward()
+        yield from gradients(model)
 
 
 @loop

@@ -1,0 +1,91 @@
+"""Whatever process groups a program has made, and in whatever way."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import muster
+from tests.train.workers import results_of
+from train.sync.base import SyncOptions
+from train.sync.ddp.data_parallel import SyncedDataParallel, Way
+from train.sync.modes.all_reduce import AllReduceHook
+from train.sync.ranks import Ranks, backend_of
+
+CPU = torch.device("cpu")
+WAYS: tuple[dict[str, Any], ...] = (
+    {"mode": "gather_scatter"},
+    {"compress": "int8"},
+    {"compress": "powersgd"},
+    {"compress": "topk", "compress_share": 1.0},
+    {"synced_batchnorm": True},
+)
+
+
+@pytest.fixture(params=[None, "gloo", "cpu:gloo"])
+def group_of_one(request: pytest.FixtureRequest) -> Iterator[str | None]:
+    dist.init_process_group(request.param, store=dist.HashStore(), rank=0, world_size=1)
+    yield request.param
+    dist.destroy_process_group()
+
+
+def test_buckets_and_rows_are_those_of_gloo_however_the_group_was_made(group_of_one):
+    way = Way.of(AllReduceHook, SyncOptions())
+    words = nn.Embedding(3000, 96)
+    for group in (None, dist.new_group([0]), dist.new_group([0], backend="gloo")):
+        assert way.buckets(CPU, group) == {"bucket_cap_mb": 4.0}
+        made = SyncedDataParallel(words, way, process_group=group)
+        assert made.hook._by_rows == {words.weight}
+        assert backend_of(CPU, Ranks(group=group).own_group(10)) == "gloo"
+
+
+def test_the_group_of_the_model_counts_not_the_default_group():
+    """The default group's backend, such as NCCL, may send no tensors of the CPU."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    default = dist.group.WORLD
+    try:
+        own = dist.new_group([0], backend="gloo")
+        dist.distributed_c10d._world.pg_backend_config[default] = "cuda:nccl"
+        assert backend_of(CPU) == "" and backend_of(torch.device("cuda")) == "nccl"
+        way = Way.of(AllReduceHook, SyncOptions())
+        assert way.buckets(CPU) == {} and way.buckets(CPU, own) == {"bucket_cap_mb": 4.0}
+        assert Ranks(group=own).device == CPU
+        assert backend_of(CPU, Ranks(group=own).own_group(10)) == "gloo"
+    finally:
+        dist.destroy_process_group()
+
+
+def gradient(wrapped_by: dict[str, Any], group: dist.ProcessGroup | None) -> torch.Tensor:
+    """Of the first weight; the mean over the ranks of `group` of (1 + rank)."""
+    layers = [nn.Linear(1, 1, bias=False), nn.Linear(1, 64), nn.BatchNorm1d(64)]
+    for param in layers[0].parameters():
+        nn.init.ones_(param)
+    model = muster.sync(nn.Sequential(*layers), process_group=group, timeout_s=20, **wrapped_by)
+    normed = model(torch.ones(2, 1))
+    first = model.module[0].weight
+    (normed.sum() * 0 + first.sum() * (1 + dist.get_rank())).backward()
+    return first.grad
+
+
+def work(ranks: Ranks) -> list[list[float]]:
+    """The ranks are in different numbers of groups, as torch allows."""
+    for members in ([0], [0], [1, 2]):
+        dist.new_group(members)
+    if ranks.rank == 2:
+        dist.new_group([2], use_local_synchronization=True)
+    some = dist.new_group([0, 2])
+    found = [[gradient(way, None).item() for way in WAYS]]
+    if ranks.rank in (0, 2):
+        found += [[gradient(way, some).item() for way in WAYS] for _ in range(2)]
+    dist.barrier(dist.new_group())  # and the program's next groups are alike again
+    return found
+
+
+def test_ranks_may_be_in_different_numbers_of_groups(tmp_path):
+    every = results_of(work, 3, tmp_path)
+    for rank, found in enumerate(every):
+        assert found[0] == pytest.approx([2.0] * len(WAYS))
+        assert found[1:] == [pytest.approx([2.0] * len(WAYS))] * (2 if rank in (0, 2) else 0)
