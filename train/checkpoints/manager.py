@@ -2,8 +2,8 @@
 
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
 writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, and `_save` and `_begin` inside them. The others look at this
-rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
+(unless all agreed to skip), `find`, `require`, and `_save` and `_begin` inside them. The others
+look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -31,7 +31,7 @@ from ..sync.ranks import Ranks
 from . import storage
 from .exchange import gather, gather_own, own_of, share
 from .storage import Files, State
-from .writer import Writer, warn
+from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
 SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
@@ -129,7 +129,7 @@ class CheckpointManager:
         If the training is to stop, wait for the last one, make this one, and wait for it as well.
 
         Raises:
-            MusterError: the training is to stop, and the checkpoint could not be written.
+            NotWritten: the training is to stop, and the checkpoint could not be written.
         """
         writer = self._writer
         if requests.busy and not requests.stop:
@@ -142,7 +142,8 @@ class CheckpointManager:
         if requests.stop:
             writer.wait()
             agreement.wait_for_all(self._ranks.world_size)
-            writer.require()
+            if problems := writer.problems():
+                raise NotWritten("\n".join(problems))
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint as soon as every writing rank has the last one on its disk.
@@ -175,6 +176,26 @@ class CheckpointManager:
             last = earlier[0].run if earlier else 0
             self._run = 1 + max(gather(self._ranks, last))
         return self._run
+
+    def require(self) -> None:
+        """At the end of a training: its last checkpoint is on a disk, and the best one is.
+
+        Earlier ones that failed were warned of. Of ranks with disks of their own, one with both
+        checkpoints is enough.
+
+        Raises:
+            TrainedButNotSaved: on every rank, with the host, folder and reason of each disk.
+        """
+        own = self._writer.problems(self._best_step) if self._writes else None
+        agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
+        found = [one for one in gather(self._ranks, own) if one is not None]
+        if all(found):
+            lines = [f"the training is over, but {line}" for problems in found for line in problems]
+            raise TrainedButNotSaved("\n".join(lines))
+
+    def problems(self) -> list[str]:
+        """Why the last checkpoint is not on this rank's disk; waits for it."""
+        return self._writer.problems()
 
     def close(self) -> None:
         """Wait for the running write, whether or not it succeeds."""

@@ -214,7 +214,7 @@ class Trainer:
             "settings": recorded(self.config),
             "samples": len(self.datasets.train),
             "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
-            "first_losses": self.history.first_losses,
+            "first_losses": list(self.history.first_losses),  # written while steps add to it
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": {"weights": self.plan.weights} if self._measured else None,
         }

@@ -21,7 +21,7 @@ from muster.orderly_stop import stopping
 
 from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
-from ..checkpoints.writer import warn
+from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
 from .object_states import ObjectStates, Stateful
 from .recorder import last_asked, write_record
@@ -98,7 +98,13 @@ def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> 
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
-    """See `checkpoints`. Also usable as a context manager, which waits for the last one."""
+    """See `checkpoints`.
+
+    As a context manager it waits for the last one, which must then be on the disk.
+
+    Raises:
+        MusterError: at the end of the context, with the host, the folder and the reason.
+    """
 
     def __init__(
         self,
@@ -183,7 +189,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._manager.close()
+        if (problems := self._manager.problems()) and error is None:
+            raise NotWritten("\n".join(problems))
 
 
 def _interval(every: str | None) -> tuple[float, str] | None:

@@ -189,6 +189,25 @@ def test_the_number_of_a_step_is_a_whole_one(tmp_path):
             call(1.5)
 
 
+def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp_path, capsys):
+    folder = tmp_path / "saved"
+    with (
+        pytest.raises(
+            muster.MusterError, match=r"step 1: no checkpoint in .*/saved on .*: Not a d"
+        ),
+        muster.checkpoints(folder, every="1 steps", own=Own()) as checkpoints,
+    ):
+        folder.rmdir()
+        folder.touch()
+        checkpoints.after_step(1)
+    with pytest.raises(KeyError), checkpoints:  # an error of the program's own goes first
+        raise KeyError
+    folder.unlink()
+    with checkpoints:
+        checkpoints.after_step(2)
+    assert "warning: step 1: no checkpoint in" in capsys.readouterr().err
+
+
 def test_number_that_begins_again_in_each_epoch_is_refused(tmp_path):
     with muster.checkpoints(tmp_path, every="1 steps", own=Own()) as checkpoints:
         checkpoints.after_step(1)
