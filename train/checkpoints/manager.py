@@ -15,6 +15,7 @@ look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `clo
 A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -75,13 +76,15 @@ class CheckpointManager:
         interval: tuple[float, str] | None = None,
         keep_last: int = 2,
         keep_best: str | None = None,
+        lowest_is_best: bool = False,
     ) -> None:
         """`writes`: whether this rank writes, as one rank of each file system does.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         """
         self.folder = folder
-        self._ranks, self._writes, self._keep_best = ranks, writes, keep_best
+        self._ranks, self._writes = ranks, writes
+        self._keep_best, self._sign = keep_best, -1 if lowest_is_best else 1
         self._every, self._unit = interval or (0.0, "never")
         self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
         self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
@@ -90,6 +93,9 @@ class CheckpointManager:
         self._is_reported = False  # whether a slow disk was
         self._best: float | None = None
         self._best_step: int | None = None
+        self._best_by = (
+            None if keep_best is None else f"{keep_best}:{'min' if lowest_is_best else 'max'}"
+        )
         self._run: int | None = None  # this run's number among those that write into this folder
         self._origin: int | None = None  # the first run of the chain that this one continues
 
@@ -117,11 +123,22 @@ class CheckpointManager:
             return False
         if name not in metrics:
             raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
-        sign = -1 if "loss" in name else 1
-        if self._best is not None and sign * metrics[name] <= sign * self._best:
+        if not math.isfinite(metrics[name]):  # NaN is neither better nor worse than any number
+            self._tell(f"it is {metrics[name]} after step {step}, which is never the best")
+            return False
+        if self._best is not None and self._sign * metrics[name] <= self._sign * self._best:
             return False
         self._best, self._best_step = metrics[name], step
         return True
+
+    def tell_if_none_is_best(self) -> None:
+        """Say at the end of a training that --keep-best has kept nothing."""
+        if self._keep_best is not None and self._best_step is None:
+            self._tell("nothing is kept, since no evaluation after an epoch had a finite value")
+
+    def _tell(self, text: str) -> None:
+        if self._ranks.rank == 0:
+            warn(f"--keep-best {self._keep_best}: {text}")
 
     def make(self, step: int, training: HasState, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
@@ -161,7 +178,7 @@ class CheckpointManager:
             return
         files = {**own, "generators": generators, **({"sync": remembered} if remembered else {})}
         state = {**rest, "world_size": self._ranks.world_size}
-        state |= {"best": self._best, "best_step": self._best_step}
+        state |= {"best": self._best, "best_step": self._best_step, "best_by": self._best_by}
         runs = run, run if self._origin is None else self._origin
         stall_s = time.perf_counter() - started
         self._writer.start(step, files, state, runs, stall_s)
@@ -248,6 +265,8 @@ class CheckpointManager:
         training.load(files, state, own)
         if same:
             rng.restore(files["generators"][self._ranks.rank])
-        self._best, self._best_step = state["best"], state["best_step"]
+        if state["best"] is not None and math.isfinite(state["best"]):  # older ones may hold NaN
+            self._best, self._best_step = state["best"], state["best_step"]
+            self._best_by = self._best_by or state.get("best_by")
         self._origin = state["origin"]
         self._saved = state["step"]

@@ -20,6 +20,7 @@ from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.writer import NotWritten, TrainedButNotSaved, Writer
 from train.distributed.stop_request import StoppedCleanly
+from train.tasks import synthetic
 
 
 @pytest.mark.parametrize(("every", "retained"), [("never", []), ("epoch", [16, 8])])
@@ -121,8 +122,58 @@ def test_the_best_by_a_metric_is_kept(tmp_path):
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
     best = min(losses, key=losses.__getitem__)
     assert best in steps(tmp_path / "checkpoints")
+
+
+class Perplexed(synthetic.Synthetic):
+    """Its metric has these values, evaluation by evaluation."""
+
+    def __init__(self, *values):
+        super().__init__(CONFIG)
+        self._values = iter(values)
+
+    def metric(self, evaluation_set):
+        found = super().metric(evaluation_set)
+        compute = found.compute
+        found.compute = lambda: {**compute(), "mine": next(self._values)}
+        return found
+
+
+ANY = 0.0  # before the training, to find the metric's name
+
+
+def kept(tmp_path, keep_best, *values):
+    config = replace(CONFIG, epochs=len(values), keep_best=keep_best, keep_last=1)
+    run(replace(config, checkpoint_every="epoch"), tmp_path, task=Perplexed(ANY, *values))
+    return steps(tmp_path / "checkpoints")
+
+
+def test_lowest_value_is_the_best_where_it_is_asked_for(tmp_path):
+    assert kept(tmp_path, "mine:min", 9.0, 3.0, 5.0, 4.0) == [32, 16]
+
+
+def test_nan_is_never_the_best(tmp_path, capsys):
+    assert kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
+    said = capsys.readouterr().err
+    assert "--keep-best mine: it is nan after step 8, which is never the best" in said
+    assert "nothing is kept" not in said
+    assert kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
+    assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
+
+
+def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
+    stepped = []
     with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):
-        run(replace(CONFIG, keep_best="f1"), tmp_path / "other")
+        run(replace(CONFIG, keep_best="f1"), tmp_path, stepped.append)
+    assert not stepped
+
+
+def test_best_by_another_metric_is_refused_at_the_resume(tmp_path):
+    run(replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy"), tmp_path / "cut")
+    again = replace(CONFIG, schedule_steps=16, resume=str(tmp_path / "cut"))
+    with pytest.raises(UsageError, match=r"is eval_loss:min, .* of step 8, is by accuracy:max"):
+        run(replace(again, keep_best="eval_loss"), tmp_path / "again")
+    run(again, tmp_path / "none")
+    run(replace(again, keep_best="accuracy"), tmp_path / "same")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
