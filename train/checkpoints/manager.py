@@ -146,7 +146,7 @@ class CheckpointManager:
         If the training is to stop, wait for the last one, make this one, and wait for it as well.
 
         Raises:
-            NotWritten: the training is to stop, and the checkpoint could not be written.
+            NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
         """
         writer = self._writer
         if requests.busy and not requests.stop:
@@ -156,11 +156,8 @@ class CheckpointManager:
                 warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
             return
         self._save(step, training)
-        if requests.stop:
-            writer.wait()
-            agreement.wait_for_all(self._ranks.world_size)
-            if problems := writer.problems():
-                raise NotWritten("\n".join(problems))
+        if requests.stop and (problems := self._missing()):
+            raise NotWritten("\n".join(problems))
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint as soon as every writing rank has the last one on its disk.
@@ -195,20 +192,23 @@ class CheckpointManager:
         return self._run
 
     def require(self) -> None:
-        """At the end of a training: its last checkpoint is on a disk, and the best one is.
+        """At the end of a training: a disk has its last checkpoint, and the best one.
 
-        Earlier ones that failed were warned of. Of ranks with disks of their own, one with both
-        checkpoints is enough.
+        Earlier ones that failed were warned of.
 
         Raises:
             TrainedButNotSaved: on every rank, with the host, folder and reason of each disk.
         """
-        own = self._writer.problems(self._best_step) if self._writes else None
+        if problems := self._missing(self._best_step):
+            lines = (f"the training is over, but {line}" for line in problems)
+            raise TrainedButNotSaved("\n".join(lines))
+
+    def _missing(self, *steps: int | None) -> list[str]:
+        """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
+        own = self._writer.problems(*steps) if self._writes else None
         agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
         found = [one for one in gather(self._ranks, own) if one is not None]
-        if all(found):
-            lines = [f"the training is over, but {line}" for problems in found for line in problems]
-            raise TrainedButNotSaved("\n".join(lines))
+        return [line for problems in found for line in problems] if all(found) else []
 
     def problems(self) -> list[str]:
         """Why the last checkpoint is not on this rank's disk; waits for it."""

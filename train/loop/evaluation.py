@@ -117,7 +117,10 @@ def require_metric(
     except Exception:  # noqa: BLE001  a task's own metric may not be defined without samples
         return
     if more is not None and name not in names:
-        few = {one: Subset(samples, range(min(FEW, len(samples)))) for one, samples in sets.items()}
+        few: dict[str, Samples] = {
+            one: Subset(samples, range(min(FEW, len(samples))))  # type: ignore[arg-type]
+            for one, samples in sets.items()
+        }
         try:
             tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, more)
         except MusterError:

@@ -219,7 +219,7 @@ def _checksum(value: Any, before: int = 0) -> int:
     """Of what `_copied` returned: types, shapes and bits."""
     if isinstance(value, Tensor):
         before = zlib.crc32(f"{value.dtype} {tuple(value.shape)}".encode(), before)
-        return zlib.crc32(value.contiguous().view(-1).view(torch.uint8).numpy(), before)
+        return zlib.crc32(value.contiguous().view(-1).view(torch.uint8).numpy().data, before)
     if isinstance(value, Mapping):
         value = [list(value), *value.values()]
     if isinstance(value, list | tuple):
