@@ -1,5 +1,6 @@
 """When a run is saved so that it can be continued, and which checkpoint it continues."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -7,6 +8,13 @@ from typing import Literal, NamedTuple
 from configs.settings.fields import computing, neutral, setting, sharing
 
 RESETS = ("optimizer", "lr-scheduler", "data")
+# Words in the names of metrics that say which value is the best: the lowest, or the highest.
+LOWEST = {"loss", "perplexity", "error", "mse", "mae", "rmse", "wer", "cer"}
+HIGHEST = {
+    "accuracy", "f1", "precision", "recall", "correlation", "pearson", "pearsonr", "spearmanr",
+    "bleu", "rouge1", "rouge2", "rougel", "rougelsum", "meteor", "match", "auc",
+}  # fmt: skip
+DIRECTIONS = {"min": True, "max": False}
 
 
 class Interval(NamedTuple):
@@ -14,6 +22,16 @@ class Interval(NamedTuple):
 
     every: float
     unit: Literal["step", "epoch", "min"]
+
+
+class Best(NamedTuple):
+    """By which metric a checkpoint is the best, and whether its lowest value is the best."""
+
+    metric: str
+    lowest: bool
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{'min' if self.lowest else 'max'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +42,9 @@ class CheckpointConfig:
         "never", "N steps, epoch, or Nmin (minutes); a run that is stopped writes one too"
     )
     keep_last: int = sharing(2, "how many of the newest checkpoints stay", least=1)
-    keep_best: str | None = sharing(None, "also keep the best by this metric, such as accuracy")
+    keep_best: str | None = sharing(
+        None, "also keep the best by this metric: accuracy, or with a direction mine:min, mine:max"
+    )
     resume: str | None = neutral(
         None, "continue from a checkpoint: its folder, a run folder, or auto (--checkpoint-dir's)"
     )
@@ -45,9 +65,33 @@ class CheckpointConfig:
                 f"--checkpoint-every {self.checkpoint_every!r}: use never, a number of steps, "
                 "epoch, or minutes such as 10min"
             )
+        try:
+            self.best()
+        except ValueError:
+            name = self.keep_best
+            yield (
+                f"--keep-best {name}: whether its lowest or its highest value is the best is not "
+                f"known; give {name}:min or {name}:max"
+            )
         resets = [name for name in RESETS if getattr(self, f"reset_{name.replace('-', '_')}")]
         if resets and self.resume is None:
             yield f"--reset-{resets[0]} changes how a run is resumed; give --resume as well"
+
+    def best(self) -> Best | None:
+        """Which checkpoint is the best; None: none is kept as such.
+
+        Raises:
+            ValueError: --keep-best gives no direction, and its name does not tell.
+        """
+        if self.keep_best is None:
+            return None
+        name, _, direction = self.keep_best.rpartition(":")
+        if name and direction in DIRECTIONS:
+            return Best(name, DIRECTIONS[direction])
+        words = set(re.split(r"[\W_]+", self.keep_best.lower()))
+        if bool(words & LOWEST) == bool(words & HIGHEST):
+            raise ValueError(self.keep_best)
+        return Best(self.keep_best, bool(words & LOWEST))
 
     def checkpoint_interval(self) -> Interval | None:
         """How often to write one; None: never.

@@ -131,6 +131,11 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         steps = self.schedule_steps
         yield from applying({
             f"--seed must be below 2**63 (got {self.seed})": self.seed >= 2**63,
+            f"--keep-best {self.keep_best} compares the evaluations after each epoch, but "
+            f"--evaluate is {self.evaluate}; give --evaluate epoch":
+                self.keep_best is not None and self.evaluate != "epoch",
+            f"--keep-best {self.keep_best} compares epochs, but --epochs is 0":
+                self.keep_best is not None and self.epochs == 0,
             TWO_SIZES: self.local_batch_size and self.batch_size != TrainConfig.batch_size,
             f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":

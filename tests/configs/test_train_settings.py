@@ -12,6 +12,9 @@ WEIGHTS = "weights must not be negative, and one must be above 0"
 SPLIT = "use even, auto, or a number per worker: 3,1,0,4"
 EVERY = "use never, a number of steps, epoch, or minutes such as 10min"
 LONGER, NO_GPU = "is longer than", "needs a GPU, but --device is cpu"
+UNKNOWN = "whether its lowest or its highest value is the best is not known; give"
+EPOCHS = "compares the evaluations after each epoch, but --evaluate is"
+EVALUATE = "give --evaluate epoch"
 COUNTS, RANKS = "use a number, gpu, or a list such as 2,1", "ranks go from 0 to 3"
 PORT = "must be between 1024 and 65535"
 POSITIVE = "must be a finite number above 0"
@@ -37,6 +40,9 @@ PROBLEMS = {
         ({"end_lr": 1.0}, "--end-lr 1.0 is above --lr 5e-05"),
         ({"checkpoint_every": "0"}, f"--checkpoint-every '0': {EVERY}"),
         ({"checkpoint_every": "nanmin"}, f"--checkpoint-every 'nanmin': {EVERY}"),
+        ({"keep_best": "mine"}, f"--keep-best mine: {UNKNOWN} mine:min or mine:max"),
+        ({"keep_best": "f1", "evaluate": "end"}, f"--keep-best f1 {EPOCHS} end; {EVALUATE}"),
+        ({"keep_best": "f1", "epochs": 0}, "--keep-best f1 compares epochs, but --epochs is 0"),
         ({"reset_data": True}, "--reset-data changes how a run is resumed; give --resume as well"),
         ({"warmup_steps": 5, "schedule_steps": 3}, f"--warmup-steps 5 {LONGER} --schedule-steps 3"),
         ({"backend": "nccl", "device": "cpu"}, f"--backend nccl {NO_GPU}; use --backend gloo"),
@@ -106,3 +112,19 @@ def test_every_setting_has_its_line_of_help(cls):
     for item in dataclasses.fields(cls):
         text = item.metadata["help"]
         assert text and "\n" not in text and not text.endswith("."), item.name
+
+
+@pytest.mark.parametrize(
+    ("keep_best", "metric", "lowest"),
+    [
+        ("accuracy", "accuracy", False),
+        ("eval_loss_mm", "eval_loss_mm", True),
+        ("perplexity", "perplexity", True),
+        ("my_metric_f1", "my_metric_f1", False),
+        ("accuracy:min", "accuracy", True),
+        ("eval_loss:max", "eval_loss", False),
+        ("mine:max", "mine", False),
+    ],
+)
+def test_direction_of_the_best_is_known_or_given(keep_best, metric, lowest):
+    assert TrainConfig(keep_best=keep_best).best() == (metric, lowest)

@@ -2,8 +2,8 @@
 
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
 writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, and `_save` and `_begin` inside them. The others look at this
-rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
+(unless all agreed to skip), `find`, `require`, and `_save` and `_begin` inside them. The others
+look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -15,6 +15,7 @@ rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
 A rank decides nothing alone: rank 0 says what is due, and what one rank says, all do.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..sync.ranks import Ranks
 from . import storage
 from .exchange import gather, gather_own, own_of, share
 from .storage import Files, State
-from .writer import Writer, warn
+from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
 SLOW_S = 1.0  # to write one; if it is faster, a skipped one costs hardly any training
@@ -75,13 +76,15 @@ class CheckpointManager:
         interval: tuple[float, str] | None = None,
         keep_last: int = 2,
         keep_best: str | None = None,
+        lowest_is_best: bool = False,
     ) -> None:
         """`writes`: whether this rank writes, as one rank of each file system does.
 
         `interval` is (3, "step"), (1, "epoch") or (10, "min"); None: only when asked to stop.
         """
         self.folder = folder
-        self._ranks, self._writes, self._keep_best = ranks, writes, keep_best
+        self._ranks, self._writes = ranks, writes
+        self._keep_best, self._sign = keep_best, -1 if lowest_is_best else 1
         self._every, self._unit = interval or (0.0, "never")
         self.is_due_after_epoch = self._unit == "epoch"  # at the end of every one
         self._writer = Writer(folder, keep_last=keep_last, rank=ranks.rank, note=note)
@@ -90,6 +93,9 @@ class CheckpointManager:
         self._is_reported = False  # whether a slow disk was
         self._best: float | None = None
         self._best_step: int | None = None
+        self._best_by = (
+            None if keep_best is None else f"{keep_best}:{'min' if lowest_is_best else 'max'}"
+        )
         self._run: int | None = None  # this run's number among those that write into this folder
         self._origin: int | None = None  # the first run of the chain that this one continues
 
@@ -117,11 +123,22 @@ class CheckpointManager:
             return False
         if name not in metrics:
             raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(metrics))}")
-        sign = -1 if "loss" in name else 1
-        if self._best is not None and sign * metrics[name] <= sign * self._best:
+        if not math.isfinite(metrics[name]):  # NaN is neither better nor worse than any number
+            self._tell(f"it is {metrics[name]} after step {step}, which is never the best")
+            return False
+        if self._best is not None and self._sign * metrics[name] <= self._sign * self._best:
             return False
         self._best, self._best_step = metrics[name], step
         return True
+
+    def tell_if_none_is_best(self) -> None:
+        """Say at the end of a training that --keep-best has kept nothing."""
+        if self._keep_best is not None and self._best_step is None:
+            self._tell("nothing is kept, since no evaluation after an epoch had a finite value")
+
+    def _tell(self, text: str) -> None:
+        if self._ranks.rank == 0:
+            warn(f"--keep-best {self._keep_best}: {text}")
 
     def make(self, step: int, training: HasState, requests: StepRequests) -> None:
         """Make a checkpoint, or skip it if a rank is still writing the last one.
@@ -129,7 +146,7 @@ class CheckpointManager:
         If the training is to stop, wait for the last one, make this one, and wait for it as well.
 
         Raises:
-            MusterError: the training is to stop, and the checkpoint could not be written.
+            NotWritten: the training is to stop, and no disk has the checkpoint; on every rank.
         """
         writer = self._writer
         if requests.busy and not requests.stop:
@@ -139,10 +156,8 @@ class CheckpointManager:
                 warn(f"step {step}: no checkpoint, since the disk is slow: {writer.progress}")
             return
         self._save(step, training)
-        if requests.stop:
-            writer.wait()
-            agreement.wait_for_all(self._ranks.world_size)
-            writer.require()
+        if requests.stop and (problems := self._missing()):
+            raise NotWritten("\n".join(problems))
 
     def _save(self, step: int, training: HasState) -> None:
         """Make a checkpoint as soon as every writing rank has the last one on its disk.
@@ -160,7 +175,7 @@ class CheckpointManager:
             return
         files = {**own, "generators": generators, **({"sync": remembered} if remembered else {})}
         state = {**rest, "world_size": self._ranks.world_size}
-        state |= {"best": self._best, "best_step": self._best_step}
+        state |= {"best": self._best, "best_step": self._best_step, "best_by": self._best_by}
         runs = run, run if self._origin is None else self._origin
         stall_s = time.perf_counter() - started
         self._writer.start(step, files, state, runs, stall_s)
@@ -175,6 +190,29 @@ class CheckpointManager:
             last = earlier[0].run if earlier else 0
             self._run = 1 + max(gather(self._ranks, last))
         return self._run
+
+    def require(self) -> None:
+        """At the end of a training: a disk has its last checkpoint, and the best one.
+
+        Earlier ones that failed were warned of.
+
+        Raises:
+            TrainedButNotSaved: on every rank, with the host, folder and reason of each disk.
+        """
+        if problems := self._missing(self._best_step):
+            lines = (f"the training is over, but {line}" for line in problems)
+            raise TrainedButNotSaved("\n".join(lines))
+
+    def _missing(self, *steps: int | None) -> list[str]:
+        """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
+        own = self._writer.problems(*steps) if self._writes else None
+        agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
+        found = [one for one in gather(self._ranks, own) if one is not None]
+        return [line for problems in found for line in problems] if all(found) else []
+
+    def problems(self) -> list[str]:
+        """Why the last checkpoint is not on this rank's disk; waits for it."""
+        return self._writer.problems()
 
     def close(self) -> None:
         """Wait for the running write, whether or not it succeeds."""
@@ -227,6 +265,8 @@ class CheckpointManager:
         training.load(files, state, own)
         if same:
             rng.restore(files["generators"][self._ranks.rank])
-        self._best, self._best_step = state["best"], state["best_step"]
+        if state["best"] is not None and math.isfinite(state["best"]):  # older ones may hold NaN
+            self._best, self._best_step = state["best"], state["best_step"]
+            self._best_by = self._best_by or state.get("best_by")
         self._origin = state["origin"]
         self._saved = state["step"]

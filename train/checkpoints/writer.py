@@ -1,5 +1,6 @@
 """Write checkpoints while training continues: a step waits only for the copy in memory."""
 
+import socket
 import sys
 import threading
 import time
@@ -9,13 +10,23 @@ from typing import Any
 
 from torch import Tensor
 
-from muster.errors import MusterError, is_full
+from muster.errors import NO_RETRY, MusterError, is_full
 
 from ..records.schema import CheckpointRecord
 from . import storage
 from .storage import Files, State
 
 FIRST_WORD_S, LAST_WORD_S = 10.0, 300.0  # first and longest interval between reports of a wait
+
+
+class NotWritten(MusterError):
+    """A checkpoint that a run must leave is not on the disk; the training itself went on."""
+
+
+class TrainedButNotSaved(NotWritten):
+    """The training is over, so to start it again would only repeat it."""
+
+    exit_code = NO_RETRY
 
 
 class Writer:
@@ -28,7 +39,8 @@ class Writer:
         self._keep_last, self._rank, self._note = keep_last, rank, note
         self._thread: threading.Thread | None = None
         self._step, self._started = -1, 0.0  # what is being written, and since when
-        self._written = -1  # the step of the last one that is on the disk
+        self._failed: dict[int, str] = {}  # by step, the reason why there is no checkpoint of it
+        self._best: int | None = None  # the step of the last best one that is on the disk
         self._records: list[CheckpointRecord] = []  # from the thread to the training
 
     @property
@@ -54,10 +66,13 @@ class Writer:
             error = ""
             try:
                 storage.write(self.folder, step, files, state, runs)
-                self._written = step
-                storage.prune(self.folder, self._keep_last, state.get("best_step"))
+                self._failed.pop(step, None)  # after an earlier try
+                best = state.get("best_step")
+                if best not in self._failed:
+                    self._best = best
+                storage.prune(self.folder, self._keep_last, self._best)
             except Exception as failed:  # noqa: BLE001  the training continues after any error
-                error = self._complain(step, failed, runs[1])
+                error = self._failed[step] = self._complain(step, failed, runs[1])
             record = CheckpointRecord(
                 step=step, rank=self._rank, path=str(self.folder), error=error,
                 payload_bytes=_tensor_bytes(files), stall_s=stall_s, write_s=self.busy_s,
@@ -90,22 +105,19 @@ class Writer:
         """What is being written, where, and for how long."""
         return f"step {self._step} has been written to {self.folder} for {self.busy_s:.0f} s"
 
-    def require(self) -> None:
-        """Return when the last one is on the disk.
-
-        Raises:
-            MusterError: it could not be written.
-        """
+    def problems(self, *steps: int | None) -> list[str]:
+        """Why the last one is not on the disk, or those of `steps`; waits for the last one."""
         self.wait()
-        if self._written != self._step:
-            raise MusterError(f"step {self._step}: no checkpoint could be written to {self.folder}")
+        wanted = dict.fromkeys((*steps, self._step))
+        return [self._failed[step] for step in wanted if step in self._failed]
 
     def _complain(self, step: int, error: Exception, origin: int) -> str:
         left = [one for one in storage.found(self.folder) if one.origin == origin]
         good = f"the last good one is that of step {left[0].step}" if left else "there is none yet"
         why = "the disk is full" if is_full(error) else getattr(error, "strerror", None)
         why = why or f"{type(error).__name__}: {error}"
-        text = f"step {step}: no checkpoint in {self.folder}: {why}; {good}"
+        where = f"{self.folder} on {socket.gethostname()}"
+        text = f"step {step}: no checkpoint in {where}: {why}; {good}"
         warn(text)
         return text
 

@@ -9,12 +9,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from configs.settings.train import TrainConfig
+from muster.errors import MusterError, UsageError
 from train.batches.plan import evaluation_indices
 from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
 from train.loop.step import PhaseTimer, to_device
 from train.records.schema import EvalRecord
 from train.tasks.base import Batch, Datasets, Samples, Task
+
+FEW = 4  # samples with which the names of metrics are found
 
 
 @torch.no_grad()
@@ -84,6 +87,48 @@ def evaluate(
         eval_s=timer.total_s(), metrics=metrics,
         predict_s=seconds["predict"], metric_s=seconds["metric"], sync_s=seconds["sync"],
     )  # fmt: skip
+
+
+def require_metric(
+    name: str,
+    task: Task,
+    datasets: Datasets,
+    state: TrainingState,
+    config: TrainConfig,
+    more: TaskMetrics | None,
+) -> None:
+    """Refuse a --keep-best that no evaluation has, before the first step; collective.
+
+    The names of a task's own metrics are known without samples. Those of `more` are found by an
+    evaluation of a few samples. If such a metric fails, the first evaluation decides.
+
+    Raises:
+        UsageError: there is no metric of this name.
+    """
+    sets, nothing = datasets.evaluation, torch.zeros(2 * len(task.loss_parts))
+    try:
+        names = {
+            f"{key}_{one}" if one else key
+            for one, samples in sets.items()
+            for key in (
+                *task.metric(samples).compute(),
+                *_losses(task, nothing),
+            )
+        }
+    except Exception:  # noqa: BLE001  a task's own metric may not be defined without samples
+        return
+    if more is not None and name not in names:
+        few: dict[str, Samples] = {
+            one: Subset(samples, range(min(FEW, len(samples))))  # type: ignore[arg-type]
+            for one, samples in sets.items()
+        }
+        try:
+            tried = evaluate(task, Datasets(datasets.train, few), state, config, 0, more)
+        except MusterError:
+            return
+        names = set(tried.metrics)
+    if name not in names:
+        raise UsageError(f"--keep-best {name}: there is {', '.join(sorted(names)) or 'no metric'}")
 
 
 def _losses(task: Task, sums: Tensor) -> dict[str, float]:

@@ -41,6 +41,7 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
 
     Raises:
         StoppedCleanly: a signal ended the run early; `stopped.json` says how to continue it.
+        TrainedButNotSaved: all is done, but the last or the best checkpoint is not on a disk.
     """
     with prepared(config, world, exit_guard) as (trainer, run_dir):
         gc.enable()  # see train/worker.py
@@ -55,6 +56,7 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
         with trainer.grad_sync.whole(trainer.state.model) if saves else nullcontext():
             if ranks.rank == 0:
                 _leave(trainer, history, run_dir, saves=saves)
+        trainer.checkpoints.require()
 
 
 def _leave(trainer: Trainer, history: History, run_dir: Path, *, saves: bool) -> None:

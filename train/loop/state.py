@@ -109,6 +109,12 @@ def mismatches(config: TrainConfig, state: State) -> Iterator[str]:
                 flag = "--" + name.replace("_", "-")
                 remedy = f"--reset-{part.replace('_', '-')}"
                 yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
+    best, was = config.best(), state.get("best_by")  # older checkpoints do not store it
+    if best and was and state["best"] is not None and str(best) != was:
+        yield (
+            f"--keep-best is {best}, but the best checkpoint so far, of step "
+            f"{state['best_step']}, is by {was}; give {was}, or leave --keep-best out"
+        )
 
 
 def moved_schedule(

@@ -21,7 +21,7 @@ from train.distributed import agreement
 from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
-from train.loop.evaluation import evaluate
+from train.loop.evaluation import evaluate, require_metric
 from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded, resets
 from train.loop.step import Step, build_schedule, schedule_end
 from train.model import rng
@@ -62,9 +62,11 @@ class Trainer:
         """
         self.config, self.ranks, self.device, self.task = config, ranks, device, task
         self.console, self.sinks, self.meter, self.metrics = console, sinks, meter, metrics
+        best = config.best()
         self.checkpoints = CheckpointManager(
             folder, ranks, writes=writes, note=sinks.write, interval=config.checkpoint_interval(),
-            keep_last=config.keep_last, keep_best=config.keep_best,
+            keep_last=config.keep_last, keep_best=best and best.metric,
+            lowest_is_best=best is not None and best.lowest,
         )  # fmt: skip
         # else only for a stop, or by --keep-best, which wait for one that is being written
         self._makes_checkpoints = config.checkpoint_interval() is not None
@@ -94,6 +96,9 @@ class Trainer:
         self.stopping, self.history = StopRequest(config.stop_signal), History()
         self._step = Step(task, self.state, self.model, config.max_grad_norm)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
+        if best is not None:
+            with self.grad_sync.whole(model):
+                require_metric(best.metric, task, self.datasets, self.state, config, metrics)
         rng.seed(rng.hash_seed(config.seed, ranks.rank))  # the same weights, but different dropout
 
     @property
@@ -166,6 +171,7 @@ class Trainer:
             if self.checkpoints.is_due_at_end(self.at.step):
                 self._checkpoint(StepRequests(save=True))
         self._evaluate(when="end")
+        self.checkpoints.tell_if_none_is_best()
         self.history.total_s = time.perf_counter() - began_s
         self.console.stop()
         return self.history
@@ -210,7 +216,7 @@ class Trainer:
             "settings": recorded(self.config),
             "samples": len(self.datasets.train),
             "schedule_end": schedule_end(self.config, self.plan.steps_per_epoch),
-            "first_losses": self.history.first_losses,
+            "first_losses": list(self.history.first_losses),  # written while steps add to it
             "evaluations": [asdict(one) for one in self.history.evaluations],
             "split": {"weights": self.plan.weights} if self._measured else None,
         }

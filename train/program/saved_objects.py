@@ -1,17 +1,16 @@
 """Checkpoints of any program: any object with a `state_dict` is saved and resumed bit for bit.
 
-A state holds tensors, numbers, strings, and lists, tuples and dicts of them: what torch.load
-accepts with weights_only. Anything else is refused; the message has its path.
+What is saved of them is in object_states.py, and how in checkpoints/.
 """
 
-import json
 import math
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -22,19 +21,13 @@ from muster.orderly_stop import stopping
 
 from ..checkpoints.exchange import sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
-from ..checkpoints.storage import Files, State
+from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
+from .object_states import ObjectStates, Stateful
 from .recorder import last_asked, write_record
 
 UNITS = {"step": "step", "steps": "step", "min": "min"}
-NUMBERS = (bool, int, float, str, type(None))
-
-
-class Stateful(Protocol):
-    """A model, an optimizer, a schedule, a GradScaler, `muster.steps`, or an object of yours."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+_default_folders = set[Path]()  # that this process has given out
 
 
 def checkpoints(
@@ -42,12 +35,14 @@ def checkpoints(
     *,
     every: str | None = None,
     keep_last: int = 2,
+    name: str | None = None,
     **objects: Stateful,
 ) -> "Checkpoints":
     """Save and resume `objects`; every rank calls this, and its methods, at the same places.
 
-    Objects must be the same on every rank, as with data parallelism: one rank of each file system
-    writes them. Random generators are saved for each rank.
+    One rank of each file system writes. What differs by rank is saved for each rank: random
+    generators, what compression has left out, parts of an object's state. To find these, each rank
+    reads its states once per checkpoint. On another number of ranks they are those of rank 0.
 
         >>> model = torch.nn.Linear(2, 1)
         >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
@@ -60,28 +55,40 @@ def checkpoints(
         folder: by default `MUSTER_CHECKPOINTS`, which stays the same when a run is restarted.
         every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
         keep_last: how many of the latest are kept.
-        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps.
+        name: of a folder in `folder`, for each of several trainings of one program.
+        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
+            what `muster.sync` returned, or the model in it.
 
     Raises:
-        UsageError: no folder is known, or an argument is invalid.
+        UsageError: no folder is known, an argument is invalid, or an earlier call has taken the
+            default folder.
     """
-    refuse(_problems(keep_last, objects), where="muster.checkpoints: ")
-    if not (place := folder or os.environ.get("MUSTER_CHECKPOINTS")):
+    refuse(_problems(keep_last, name, objects), where="muster.checkpoints: ")
+    if not (given := folder or os.environ.get("MUSTER_CHECKPOINTS")):
         raise UsageError(
             "muster.checkpoints: MUSTER_CHECKPOINTS is not set; give a folder, call muster.init() "
             "first, or start the program with one of Muster's launchers"
         )
     interval, ranks = _interval(every), current_ranks()
+    place = Path(given, name or "")
+    if not folder and place.absolute() in _default_folders:
+        raise UsageError(
+            f"muster.checkpoints: an earlier call of this program has its checkpoints in {place}; "
+            "give each training a name of its own: name='fold2'"
+        )
+    writes = sees_first(place, ranks, socket.gethostname())
     manager = CheckpointManager(
-        Path(place), ranks,
-        writes=sees_first(Path(place), ranks, socket.gethostname()), note=write_record,
-        interval=interval, keep_last=keep_last,
-    )  # fmt: skip
-    return Checkpoints(manager, ranks, objects)
+        place, ranks, writes=writes, note=write_record, interval=interval, keep_last=keep_last
+    )
+    if not folder:
+        _default_folders.add(place.absolute())
+    return Checkpoints(manager, ranks, objects, writes=writes)
 
 
-def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
+def _problems(keep_last: int, name: object, objects: Mapping[str, Stateful]) -> Iterator[str]:
     yield from whole_number("keep_last", keep_last, 1)
+    if name is not None and not (isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name)):
+        yield f"name is {name!r}; it must be the name of a folder: letters, digits, _, - and ."
     if not objects:
         yield "there is nothing to save; give objects by names: model=model"
     for name, one in objects.items():
@@ -91,12 +98,24 @@ def _problems(keep_last: int, objects: Mapping[str, Stateful]) -> Iterator[str]:
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
-    """See `checkpoints`. Also usable as a context manager, which waits for the last one."""
+    """See `checkpoints`.
+
+    As a context manager it waits for the last one, which must then be on the disk.
+
+    Raises:
+        MusterError: at the end of the context, with the host, the folder and the reason.
+    """
 
     def __init__(
-        self, manager: CheckpointManager, ranks: Ranks, objects: Mapping[str, Stateful]
+        self,
+        manager: CheckpointManager,
+        ranks: Ranks,
+        objects: Mapping[str, Stateful],
+        *,
+        writes: bool,
     ) -> None:
-        self._manager, self._ranks, self._state = manager, ranks, _State(objects)
+        self._manager, self._ranks = manager, ranks
+        self._state = ObjectStates(objects, ranks, writes=writes)
         self.folder = manager.folder
         self._answers = dict[int, Tensor]()  # replies to the requests after a step
         self.step = 0  # the last step given to `after_step`, or resumed from
@@ -110,6 +129,12 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         found = self._manager.find("auto", self._state.problems, lambda line: None)
         if found is None:
             return 0
+        by_rank, was = found[1].get("by_rank"), found[1]["world_size"]
+        if by_rank and was != self._ranks.world_size and self._ranks.rank == 0:
+            warn(
+                f"muster.checkpoints: {', '.join(by_rank)} differed by rank on {was} ranks; on "
+                f"{self._ranks.world_size} every rank goes on with the same state"
+            )
         self._manager.restore(self._state, *found)
         self.step = int(found[1]["step"])
         return self.step
@@ -151,66 +176,21 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def _count(self, step: int) -> None:
         refuse(whole_number("step", step, 0), where="muster.checkpoints: ")
+        if step < self.step:  # it would be pruned as the older one
+            raise UsageError(
+                f"muster.checkpoints: step is {step}, after step {self.step}; steps must not begin "
+                "again: count them over all epochs, and on from what resume() returns"
+            )
         self.step = int(step)
 
-    def __exit__(self, *error: object) -> None:
-        self._manager.close()
-
-
-class _State:
-    """`HasState` of the checkpoints, for objects with a `state_dict`."""
-
-    def __init__(self, objects: Mapping[str, Stateful]) -> None:
-        self._objects = objects
-
-    def own_state(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def saved(self, *, keeps: bool) -> tuple[Files, State]:
-        states = ((name, one.state_dict()) for name, one in self._objects.items() if keeps)
-        files = {name: _copied(state, (name,)) for name, state in states}
-        return files, {"objects": list(self._objects)}
-
-    def problems(self, state: State) -> list[str]:
-        saved, wanted = set(state.get("objects", ())), set(self._objects)
-        if saved == wanted:
-            return []
-        return [f"it holds {', '.join(sorted(saved))}; here are {', '.join(sorted(wanted))}"]
-
-    def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
-        for name, one in self._objects.items():
-            one.load_state_dict(files[name])
-
-
-def _copied(value: Any, path: tuple[str, ...]) -> Any:
-    """`value` with its tensors copied to the CPU.
-
-    Raises:
-        UsageError: a part is neither a dense tensor, a number, a string, a list, a tuple nor a
-            dict.
-    """
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
-            raise _refused(path, f"a tensor of {value.dtype} ({value.layout}, {value.device})")
-        return value.detach().resolve_conj().resolve_neg().to("cpu", copy=True)
-    if isinstance(value, NUMBERS):
-        return json.loads(json.dumps(value))  # numpy's numbers become Python's
-    if isinstance(value, list | tuple):
-        found = [_copied(one, (*path, str(at))) for at, one in enumerate(value)]
-        return found if isinstance(value, list) else tuple(found)
-    if isinstance(value, Mapping):
-        if other := [key for key in value if not isinstance(key, NUMBERS)]:
-            raise _refused(path, f"a key that is a {type(other[0]).__name__}")
-        return {_copied(key, path): _copied(one, (*path, str(key))) for key, one in value.items()}
-    raise _refused(path, f"a {type(value).__name__}")
-
-
-def _refused(path: tuple[str, ...], what: str) -> UsageError:
-    where = "".join([path[0], *(f"[{one}]" for one in path[1:])])
-    return UsageError(
-        f"muster.checkpoints: the state of {where} holds {what}; only dense tensors of plain "
-        "types, numbers, texts, lists, tuples and dicts are saved"
-    )
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if (problems := self._manager.problems()) and error is None:
+            raise NotWritten("\n".join(problems))
 
 
 def _interval(every: str | None) -> tuple[float, str] | None:

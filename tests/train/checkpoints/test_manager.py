@@ -1,18 +1,26 @@
 """When checkpoints are made, which are kept, and what a signal leaves."""
 
+import errno
+import json
 import os
 import signal
+import socket
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from muster.errors import MusterError, UsageError
+from muster.errors import NO_RETRY, UsageError
+from tests.commands import call
 from tests.train.retained import CONFIG, bits, run, steps
+from tests.train.workers import REPOSITORY, results_of
 from train.checkpoints import manager, storage
-from train.checkpoints.manager import CheckpointManager
-from train.checkpoints.writer import Writer
+from train.checkpoints.manager import CheckpointManager, StepRequests
+from train.checkpoints.writer import NotWritten, TrainedButNotSaved, Writer
 from train.distributed.stop_request import StoppedCleanly
+from train.tasks import synthetic
 
 
 @pytest.mark.parametrize(("every", "retained"), [("never", []), ("epoch", [16, 8])])
@@ -73,7 +81,8 @@ def test_whatever_keeps_one_from_being_written_is_said_in_one_line(tmp_path, cap
     writer.start(3, {"model": {"w": lambda: None}}, {}, (0, 0), stall_s=0.0)
     writer.wait()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: step 3: no checkpoint in {tmp_path}: ")
+    where = f"{tmp_path} on {socket.gethostname()}"
+    assert line.startswith(f"warning: step 3: no checkpoint in {where}: ")
     assert f"warning: {noted[0].error}" == line
 
 
@@ -113,8 +122,58 @@ def test_the_best_by_a_metric_is_kept(tmp_path):
     losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
     best = min(losses, key=losses.__getitem__)
     assert best in steps(tmp_path / "checkpoints")
+
+
+class Perplexed(synthetic.Synthetic):
+    """Its metric has these values, evaluation by evaluation."""
+
+    def __init__(self, *values):
+        super().__init__(CONFIG)
+        self._values = iter(values)
+
+    def metric(self, evaluation_set):
+        found = super().metric(evaluation_set)
+        compute = found.compute
+        found.compute = lambda: {**compute(), "mine": next(self._values)}
+        return found
+
+
+ANY = 0.0  # before the training, to find the metric's name
+
+
+def kept(tmp_path, keep_best, *values):
+    config = replace(CONFIG, epochs=len(values), keep_best=keep_best, keep_last=1)
+    run(replace(config, checkpoint_every="epoch"), tmp_path, task=Perplexed(ANY, *values))
+    return steps(tmp_path / "checkpoints")
+
+
+def test_lowest_value_is_the_best_where_it_is_asked_for(tmp_path):
+    assert kept(tmp_path, "mine:min", 9.0, 3.0, 5.0, 4.0) == [32, 16]
+
+
+def test_nan_is_never_the_best(tmp_path, capsys):
+    assert kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
+    said = capsys.readouterr().err
+    assert "--keep-best mine: it is nan after step 8, which is never the best" in said
+    assert "nothing is kept" not in said
+    assert kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
+    assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
+
+
+def test_best_by_a_metric_that_the_task_lacks_is_refused_before_the_first_step(tmp_path):
+    stepped = []
     with pytest.raises(UsageError, match="--keep-best f1: there is accuracy, eval_loss"):
-        run(replace(CONFIG, keep_best="f1"), tmp_path / "other")
+        run(replace(CONFIG, keep_best="f1"), tmp_path, stepped.append)
+    assert not stepped
+
+
+def test_best_by_another_metric_is_refused_at_the_resume(tmp_path):
+    run(replace(CONFIG, epochs=1, schedule_steps=16, keep_best="accuracy"), tmp_path / "cut")
+    again = replace(CONFIG, schedule_steps=16, resume=str(tmp_path / "cut"))
+    with pytest.raises(UsageError, match=r"is eval_loss:min, .* of step 8, is by accuracy:max"):
+        run(replace(again, keep_best="eval_loss"), tmp_path / "again")
+    run(again, tmp_path / "none")
+    run(replace(again, keep_best="accuracy"), tmp_path / "same")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
@@ -145,12 +204,130 @@ def test_a_stop_at_the_end_of_an_epoch_comes_after_its_evaluation(tmp_path):
     assert [(one.step, one.epoch) for one in again.history.evaluations] == [(8, 1), (16, 2)]
 
 
-def test_one_that_cannot_be_written_at_the_end_is_an_error(tmp_path):
+def test_one_that_cannot_be_written_at_a_stop_is_an_error(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
 
     def at_step(step):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(MusterError, match="step 2: no checkpoint could be written to"):
+    with pytest.raises(NotWritten) as error:
         run(replace(CONFIG, checkpoint_dir=blocked), tmp_path / "run", at_step)
+    where = f"{blocked} on {socket.gethostname()}"
+    assert str(error.value).startswith(f"step 2: no checkpoint in {where}: Not a directory")
+
+
+def full_at(monkeypatch, *steps):
+    """The disk is full when the checkpoints of these steps are written; without steps, always."""
+    write = storage._write
+
+    def fails(partial, files, state, runs):
+        if not steps or state["step"] in steps:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(partial, files, state, runs)
+
+    monkeypatch.setattr(storage, "_write", fails)
+
+
+def test_run_without_any_checkpoint_on_the_disk_is_an_error_at_its_end(tmp_path, monkeypatch):
+    full_at(monkeypatch)
+    trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
+    assert trainer.at.step == 16
+    with pytest.raises(TrainedButNotSaved) as error:
+        trainer.checkpoints.require()
+    folder = tmp_path / "checkpoints"
+    assert error.value.exit_code == NO_RETRY
+    assert str(error.value) == (
+        f"the training is over, but step 16: no checkpoint in {folder} on {socket.gethostname()}: "
+        "the disk is full; there is none yet"
+    )
+
+
+def test_later_checkpoint_makes_up_for_one_that_failed(tmp_path, monkeypatch, capsys):
+    full_at(monkeypatch, 8)
+    trainer, _ = run(replace(CONFIG, checkpoint_every="epoch"), tmp_path)
+    trainer.checkpoints.require()
+    assert steps(tmp_path / "checkpoints") == [16]
+    assert "step 8: no checkpoint" in capsys.readouterr().err
+
+
+def test_best_checkpoint_that_failed_is_an_error_and_the_best_before_it_stays(
+    tmp_path, monkeypatch
+):
+    full_at(monkeypatch, 32)
+    config = replace(CONFIG, epochs=4, keep_best="eval_loss", keep_last=1, lr=0.003)
+    trainer, _ = run(replace(config, checkpoint_every="8"), tmp_path)
+    losses = {one.step: one.metrics["eval_loss"] for one in trainer.history.evaluations}
+    assert min(losses, key=losses.__getitem__) == 32  # it is the last one, too
+    with pytest.raises(TrainedButNotSaved, match="step 32: no checkpoint in"):
+        trainer.checkpoints.require()
+    assert steps(tmp_path / "checkpoints") == [24]
+
+
+def ends_of_disks(ranks, folder):
+    """How a run ends whose ranks write to disks of their own, if those of some ranks are full."""
+    found = []
+    for full in ((), (1,), (0, 1)):
+        disk = Path(folder, f"{len(full)}-rank{ranks.rank}")
+        checkpoints = CheckpointManager(disk, ranks, writes=True, note=lambda record: None)
+        with pytest.MonkeyPatch.context() as patching:
+            if ranks.rank in full:
+                full_at(patching)
+            checkpoints.make(3, Nothing(), StepRequests(save=True))
+            try:
+                checkpoints.require()
+                found.append("")
+            except TrainedButNotSaved as error:
+                found.append(str(error))
+    return found
+
+
+class Nothing:
+    """A training without a state."""
+
+    def own_state(self):
+        return {}
+
+    def saved(self, *, keeps):
+        return {}, {}
+
+
+def test_every_rank_ends_with_the_error_if_every_disk_is_full(tmp_path):
+    for good, one_is_full, all_are_full in results_of(ends_of_disks, 2, tmp_path, str(tmp_path)):
+        assert (good, one_is_full) == ("", "")
+        lines = all_are_full.splitlines()
+        assert len(lines) == 2
+        for rank, line in enumerate(lines):
+            assert f"step 3: no checkpoint in {tmp_path / f'2-rank{rank}'} on " in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+def test_run_whose_disk_for_checkpoints_is_full_trains_to_its_end_and_fails(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    script = 'mount -t tmpfs -o size=16k none "$1" && shift && exec "$@"'
+    worker = [sys.executable, "-m", "train.worker", "--task", "synthetic", "--sync", "single"]
+    worker += ["--epochs", "1", "--checkpoint-every", "epoch", "--checkpoint-dir", str(small)]
+    worker += ["--logs-dir", str(tmp_path), "--run-id", "run"]
+    done = call("unshare", "--mount", "sh", "-c", script, "sh", str(small), *worker, cwd=REPOSITORY)
+    assert done.returncode == NO_RETRY, done.stderr
+    where = f"{small} on {socket.gethostname()}: the disk is full"
+    assert f"error: the training is over, but step 32: no checkpoint in {where}" in done.stderr
+    end = json.loads((tmp_path / "run" / "exits" / "rank_00000.json").read_text())
+    assert (end["code"], end["cause"]) == (NO_RETRY, "refused") and where in end["message"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 32
+
+
+def test_losses_of_later_steps_are_not_in_a_checkpoint(tmp_path, monkeypatch):
+    write, later = storage._write, threading.Event()
+
+    def slow(*given):
+        later.wait(300)
+        write(*given)
+
+    monkeypatch.setattr(storage, "_write", slow)
+    config = replace(CONFIG, checkpoint_every="1", keep_last=99, max_steps=4)
+    run(config, tmp_path, lambda step: later.set() if step == 3 else None)
+    oldest = storage.found(tmp_path / "checkpoints")[-1]
+    assert oldest.step == 1
+    assert len(storage.read(oldest)[1]["first_losses"]) == 1

@@ -189,6 +189,8 @@ def test_other_objects_are_refused(tmp_path):
     ("options", "problem"),
     [
         ({}, "there is nothing to save; give objects by names"),
+        ({"own": Own(), "name": "../x"}, "name is '../x'; it must be the name of a folder"),
+        ({"own": Own(), "name": Own()}, "name is {}; it must be the name of a folder"),
         ({"own": Own(), "keep_last": 0}, "keep_last is 0; it must be at least 1"),
         ({"model": [1]}, "model is a list, which has no state_dict and no load_state_dict"),
         ({"sync": Own()}, "an object cannot be called 'sync'"),
@@ -208,6 +210,65 @@ def test_the_number_of_a_step_is_a_whole_one(tmp_path):
     for call in (checkpoints.save, checkpoints.after_step):
         with pytest.raises(muster.UsageError, match=r"step is 1\.5; it must be a whole number"):
             call(1.5)
+
+
+def test_program_whose_last_checkpoint_is_not_on_the_disk_ends_with_an_error(tmp_path, capsys):
+    folder = tmp_path / "saved"
+    with (
+        pytest.raises(
+            muster.MusterError, match=r"step 1: no checkpoint in .*/saved on .*: Not a d"
+        ),
+        muster.checkpoints(folder, every="1 steps", own=Own()) as checkpoints,
+    ):
+        folder.rmdir()
+        folder.touch()
+        checkpoints.after_step(1)
+    with pytest.raises(KeyError), checkpoints:  # an error of the program's own goes first
+        raise KeyError
+    folder.unlink()
+    with checkpoints:
+        checkpoints.after_step(2)
+    assert "warning: step 1: no checkpoint in" in capsys.readouterr().err
+
+
+def test_number_that_begins_again_in_each_epoch_is_refused(tmp_path):
+    with muster.checkpoints(tmp_path, every="1 steps", own=Own()) as checkpoints:
+        checkpoints.after_step(1)
+        checkpoints.after_step(2)
+        for call in (checkpoints.after_step, checkpoints.save):
+            with pytest.raises(muster.UsageError, match="step is 1, after step 2; steps must not"):
+                call(1)
+        checkpoints.save(2)  # of the same step
+
+
+def test_number_that_begins_again_after_a_resume_is_refused(tmp_path):
+    muster.checkpoints(tmp_path, own=Own()).save(4)
+    checkpoints = muster.checkpoints(tmp_path, own=Own())
+    assert checkpoints.resume() == 4
+    with pytest.raises(muster.UsageError, match="on from what resume"):
+        checkpoints.after_step(1)
+
+
+def test_second_training_in_the_default_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUSTER_CHECKPOINTS", str(tmp_path))
+    with muster.checkpoints(own=Own({"a": 1})) as first:
+        first.save(1)
+    with pytest.raises(muster.UsageError, match=r"give each training a name .*: name='fold2'"):
+        muster.checkpoints(own=Own())
+
+
+def test_trainings_with_names_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUSTER_CHECKPOINTS", str(tmp_path))
+    for fold in (1, 2):
+        with muster.checkpoints(name=f"fold{fold}", own=Own({"a": fold})) as checkpoints:
+            assert checkpoints.resume() == 0
+            checkpoints.save(fold)
+            assert checkpoints.folder == tmp_path / f"fold{fold}"
+    with pytest.raises(muster.UsageError, match=r"has its checkpoints in .*fold2"):
+        muster.checkpoints(name="fold2", own=Own())
+    again = Own()
+    assert muster.checkpoints(tmp_path, name="fold1", own=again).resume() == 1
+    assert again == {"a": 1}
 
 
 def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):

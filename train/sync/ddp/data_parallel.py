@@ -26,6 +26,10 @@ from .hooks import BucketHook
 MODES = ("all_reduce", "ddp", "gather_scatter", "single")
 MOST_MB = 1e6  # of a bucket: larger than any model
 VIEWS = {"gradient_as_bucket_view": True}  # no copy between bucket and gradient
+# The DDP around each model, as long as both exist: checkpoints may be given either of them.
+_wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataParallel]]" = (
+    weakref.WeakKeyDictionary()
+)
 GONE = {  # removed options, and what replaces them
     "overlap": "gradients are always sent while others are computed",
     "levels": "all ranks are one ring",
@@ -94,7 +98,9 @@ def sync(
         way = Way.of(base.load_plugin("modes", mode).hook_class, options)
     ddp_options = way.buckets(device_of(model), group) | ddp_options
     if way.kind is None:
-        return DistributedDataParallel(model, **ddp_options)
+        plain = DistributedDataParallel(model, **ddp_options)
+        _wrappers[model] = weakref.ref(plain)
+        return plain
     return SyncedDataParallel(model, way, **ddp_options)
 
 
@@ -159,6 +165,7 @@ class Way(NamedTuple):
         ranks = Ranks(group.rank(), group.size(), group=group, ledger=ledger)
         hook = (self.kind or BucketHook)(model.module, ranks, self.options)
         hook.joins_of = weakref.ref(model)  # weak, since DDP holds the hook where nothing looks
+        _wrappers[model.module] = weakref.ref(model)
         if self.kind is not None:
             model.register_comm_hook(None, hook.average)
         return hook
@@ -182,6 +189,20 @@ class SyncedDataParallel(DistributedDataParallel):
         super().__setstate__(state)
         self.hook = self._way.register(self)
         self.hook.restore(remembered)
+
+
+def replicas_of(model: nn.Module) -> list[DistributedDataParallel]:
+    """Each DDP in `model`, and the one that `muster.sync` has put around it."""
+    found = [one for one in model.modules() if isinstance(one, DistributedDataParallel)]
+    around = _wrappers.get(model)
+    wrapper = None if around is None else around()
+    return found if wrapper is None else [*found, wrapper]
+
+
+def hook_of(model: DistributedDataParallel) -> BucketHook | None:
+    """Our hook, which `muster.sync` or `muster.sync_ddp` has registered, if there is one."""
+    owners = [getattr(function, "__self__", None) for function, _ in model._comm_hooks]
+    return next((one for one in owners if isinstance(one, BucketHook)), None)
 
 
 class Alone(nn.Module):

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..base import GradSync, SyncOptions
 from ..ranks import Collective, Ranks
-from .data_parallel import VIEWS, Way
+from .data_parallel import VIEWS, Way, hook_of
 from .hooks import BucketHook, marked
 
 NS, MS = 1e9, 1e3
@@ -65,21 +65,13 @@ class DdpSync(GradSync):
     def _cut_buckets(self, model: DistributedDataParallel) -> None:
         """Have DDP fix its buckets now, from the last parameter to the first.
 
-        DDP rebuilds them after its first backward pass, in the order of that pass. A resumed run
-        would then add numbers up in another order than the run it continues. So this runs a
-        backward pass without gradients. Hooks send nothing for it; DDP by itself sends zeros.
+        A resumed run, whose first backward pass is a later one, then has the same buckets.
         """
         if any(getattr(module, "sparse", False) for module in model.modules()):
             return  # DDP refuses a pass without the gradient of a sparse embedding
-        self._hook.sends = False
-        model.reducer.prepare_for_backward([])
-        for param in reversed(self._params):
-            _Reaching.apply(torch.zeros((), device=param.device), param).backward()
-        for param in self._params:
-            if self.way.kind is None:
-                self.ranks.note("all_reduce", param)
-            param.grad = None
-        self._hook.sends = True
+        cut_buckets(model, self._hook, self._params[::-1])
+        for param in self._params if self.way.kind is None else ():
+            self.ranks.note("all_reduce", param)
 
     def _came(self, param: nn.Parameter) -> None:
         """The backward pass has reached `param`, with or without a gradient."""
@@ -138,6 +130,53 @@ class DdpSync(GradSync):
 
     def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         self._hook.restore(state)
+
+
+def cut_buckets(
+    model: DistributedDataParallel, hook: BucketHook | None, params: Sequence[nn.Parameter]
+) -> None:
+    """Have DDP fix its buckets as if its first backward pass had reached `params` in this order.
+
+    DDP rebuilds them after that pass. With other buckets, numbers are added up in another order.
+    So this runs a backward pass without gradients, for which hooks send nothing, and DDP by itself
+    sends zeros. No parameter may have a gradient yet.
+    """
+    if hook is not None:
+        hook.sends = False
+    model.reducer.prepare_for_backward([])
+    for param in params:
+        _Reaching.apply(torch.zeros((), device=param.device), param).backward()
+    for param in params:
+        param.grad = None
+    if hook is not None:
+        hook.sends = True
+
+
+def bucket_order(model: DistributedDataParallel) -> list[int]:
+    """The places of the parameters, in the order in which DDP's rebuilt buckets hold them.
+
+    Empty if it has not rebuilt them, or never does. Collective after the first backward pass.
+    """
+    model.reducer._rebuild_buckets()  # as the next forward pass would
+    if model.logger is None:
+        return []
+    model.logger.set_runtime_stats_and_log()
+    places = model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    return [int(place) for place in str(places).replace(",", " ").split()]
+
+
+def restore_bucket_order(model: DistributedDataParallel, order: Sequence[int]) -> None:
+    """Give a new `model` the buckets that `bucket_order` has found in another process.
+
+    With `static_graph` it keeps its own: DDP rebuilds them only after a second pass that it counts.
+    """
+    params = [param for param in model.module.parameters() if param.requires_grad]
+    hook = hook_of(model)
+    is_foreign = hook is None and bool(model._comm_hooks)  # it may count its calls
+    is_new = all(param.grad is None for param in params) and not bucket_order(model)
+    can_be_cut = is_new and not is_foreign and not model.static_graph
+    if can_be_cut and sorted(order) == list(range(len(params))):
+        cut_buckets(model, hook, [params[place] for place in order])
 
 
 def buckets_of(model: nn.Module, logged: Mapping[str, Any]) -> list[Collective]:

@@ -1,0 +1,107 @@
+"""On several ranks each object comes back on each rank as it was there, or is refused."""
+
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import muster
+from tests.train.program.resumed_program import TRAININGS, Own
+from tests.train.workers import run_program
+
+RANKS = 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """What each rank of the program has printed."""
+    text = Path(__file__).with_name("resumed_program.py").read_text()
+    ended = run_program(folder, text, RANKS, SAVED=str(folder / "saved"), OMP_NUM_THREADS="1")
+    assert [code for code, *_ in ended] == [0] * RANKS, [err[-3000:] for *_, err in ended]
+    return [json.loads(out) for _, out, _ in ended]
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_resumed_training_has_the_bits_of_one_that_was_not_stopped(ended, name):
+    assert [one["goes on"][name] for one in ended] == [True] * RANKS
+
+
+def test_state_that_differs_by_rank_comes_back_on_its_rank(ended):
+    for found, saved in (one["own"] for one in ended):
+        assert found == saved
+
+
+def test_state_of_rank_0_on_another_number_of_ranks_is_announced(ended, folder, capsys):
+    own = Own()
+    assert muster.checkpoints(folder / "saved" / "by rank", own=own).resume() == 1
+    assert own.state == {"rank": 0}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "warning: muster.checkpoints: own differed by rank on 3 ranks; on 1 every rank goes on "
+        "with the same state"
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("object", "the state of own[a] holds a object"),
+        ("sharded", "the state of model[weight] holds a DTensor, of which each rank holds a part"),
+        ("its optimizer", "the state of optimizer[state][0][exp_avg] holds a DTensor"),
+    ],
+)
+def test_state_that_cannot_be_saved_is_refused_on_every_rank(ended, what, problem):
+    for kind, message in (one[what] for one in ended):
+        assert kind == "UsageError"
+        assert message.startswith(f"muster.checkpoints: {problem}")
+
+
+def test_state_that_one_rank_cannot_save_ends_the_others_with_its_message(ended):
+    kinds = [kind for kind, _ in (one["only on rank 1"] for one in ended)]
+    assert kinds == ["PeerFailed", "UsageError", "UsageError"]
+    assert "the state of own[a] holds a set" in ended[0]["only on rank 1"][1]
+
+
+def test_lazy_parameter_is_refused(tmp_path):
+    with pytest.raises(muster.UsageError, match=r"model\[weight\] holds a parameter without a sh"):
+        muster.checkpoints(tmp_path, model=nn.LazyLinear(2)).save(1)
+
+
+def test_tensor_of_another_class_is_refused(tmp_path):
+    masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    with pytest.raises(muster.UsageError, match=r"own\[a\] holds a MaskedTensor"):
+        muster.checkpoints(tmp_path, own=Own({"a": masked})).save(1)
+
+
+class Versioned(nn.Linear):
+    """Migrates states of its first version, as modules may."""
+
+    _version = 2
+    migrated = False
+
+    def _load_from_state_dict(self, state, prefix, metadata, *rest):
+        self.migrated = metadata.get("version", 1) < 2
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def test_versions_of_modules_are_saved(tmp_path):
+    muster.checkpoints(tmp_path, model=Versioned(2, 1)).save(1)
+    again = Versioned(2, 1)
+    assert muster.checkpoints(tmp_path, model=again).resume() == 1
+    assert not again.migrated
+
+
+def test_order_of_a_state_is_saved(tmp_path):
+    own = Own(OrderedDict(b=1, a=2))
+    muster.checkpoints(tmp_path, own=own).save(1)
+    again = Own()
+    muster.checkpoints(tmp_path, own=again).resume()
+    assert again.state == own.state
