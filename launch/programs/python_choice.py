@@ -86,7 +86,7 @@ def choose(workers: str, asked: Asked) -> PythonChoice:
         lacks = list(problems(found, workers, asked))
         if not lacks:
             return PythonChoice(found, why)
-        _say_once(f"note: not the program's Python: {lacks[0]}")
+        say_once(f"note: not the program's Python: {lacks[0]}")
     for name in OF_PATH:
         on_path = shutil.which(name, path=asked.env.get("PATH"))
         if on_path is None or not has(on_path, "torch", asked):
@@ -104,13 +104,14 @@ def announce(choice: PythonChoice, own: str, *, is_sent: bool) -> None:
     `own`: Muster's own on the nodes; it is used where a program is sent to disks of their own.
     """
     if is_sent:
-        _say_once(f"python: {own}, Muster's own on each node; --python names another")
+        say_once(f"python: {own}, Muster's own on each node; --python names another")
     elif choice.why:
-        _say_once(f"python: {choice.python or own}, {choice.why}; --python names another")
+        say_once(f"python: {choice.python or own}, {choice.why}; --python names another")
 
 
 @cache
-def _say_once(line: str) -> None:  # the runs of a sweep have one Python
+def say_once(line: str) -> None:
+    """Print a line, to which the runs of a sweep add nothing."""
     print(line, file=sys.stderr)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from configs import cli
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
-from launch.programs import python_choice
+from launch.programs import other_launchers, python_choice
 from launch.programs.project_snapshot import take
 from launch.programs.python_choice import Asked, PythonChoice, workers_environment
 from launch.spec import LaunchSpec, Program
@@ -66,8 +66,12 @@ class UserProgram:
         Any number of workers is accepted.
 
         Raises:
-            UsageError: the program does not exist, or its Python lacks the package that starts it.
+            UsageError: the program does not exist, its Python lacks the package that starts it, or
+                it starts workers itself.
         """
+        refuse(other_launchers.problems(self._words, self._wrap))
+        for line in other_launchers.notes(self._words, self._cwd):
+            python_choice.say_once(f"note: {line}")
         self._nodes_own = python
         python, workers = self._choice.python or python, self._launch.workers
         lacks = python_choice.problems(python, workers, self._asked)

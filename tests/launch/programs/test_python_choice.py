@@ -18,7 +18,7 @@ OWN = str(Path(sys.executable).parent)
 @pytest.fixture(autouse=True)
 def _forgets():
     """What was said, and found out about a Python, is of one test."""
-    python_choice._say_once.cache_clear()
+    python_choice.say_once.cache_clear()
     python_choice._succeeds.cache_clear()
 
 
