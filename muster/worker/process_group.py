@@ -14,7 +14,7 @@ OTHERS = ("mpi4py.MPI", "horovod", "ray", "jax", "hivemind", "distributed")
 # How a program starts processes of its own, which may make the group in its place; a data loader
 # forks (until Python 3.14).
 SPAWNS = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
-UNSET = (None, "undefined")
+UNSET, MISSING = (None, "undefined"), "missing"
 
 
 def was_made() -> bool | None:
@@ -24,13 +24,14 @@ def was_made() -> bool | None:
     """
     if "torch" not in sys.modules or any(name in sys.modules for name in (*OTHERS, *SPAWNS)):
         return None
-    if getattr(sys.modules.get("torch.distributed.rpc.api"), "_ALL_WORKER_NAMES", None):
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    if getattr(rpc, "_ALL_WORKER_NAMES", None):
         return None
     module = sys.modules.get("torch.distributed.distributed_c10d")
     if module is None:
         return False
-    try:
-        marks = (module._default_pg_init_method, module._backend)  # what a group leaves behind
-    except AttributeError:
+    method = getattr(module, "_default_pg_init_method", MISSING)
+    backend = getattr(module, "_backend", MISSING)
+    if MISSING in (method, backend):
         return None
-    return any(mark not in UNSET for mark in marks)
+    return method not in UNSET or backend not in UNSET  # a group leaves them behind
