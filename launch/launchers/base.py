@@ -12,7 +12,7 @@ from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
-from launch.programs.started_by import refuse_several
+from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of

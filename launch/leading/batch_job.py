@@ -21,7 +21,7 @@ from configs.settings.program import with_id
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
-from launch.programs.started_by import refuse_several
+from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s

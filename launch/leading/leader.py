@@ -13,7 +13,6 @@ from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
-from launch.runs.end_facts import each_ran_alone
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
@@ -102,7 +101,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         )
     if failure is None:
         run_record.end(spec.run_dir, 0, "")
-        if not spec.quiet and (alone := each_ran_alone(spec.run_dir)):
+        if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
     run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)

@@ -1,15 +1,19 @@
 """Other launchers as the program, such as `-- torchrun train.py`: refused, with our flags for it.
 
 Each of Muster's workers would start one, and so a whole run of its own: none meets the others, and
-all end well.
+all end well. So would a command of ours that another launcher has started several times: variables
+of mpirun may be left over in a shell, so mpirun itself is looked for; in a Slurm job only the
+variables of a step tell how often it has started a command.
 """
 
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from launch.programs.known_launchers import (
     ALL,
@@ -20,7 +24,8 @@ from launch.programs.known_launchers import (
     NODES,
     OtherLauncher,
 )
-from muster.errors import refuse, run
+from muster.errors import UsageError, refuse, run
+from muster.rank_variables import NAMES, SRUN
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -31,6 +36,12 @@ IN_FRONT = frozenset(
 )
 # In a shell's text: the other launcher is told its place in this run.
 OF_RUN = re.compile(r"\$\{?(RANK|GROUP_RANK|WORLD_SIZE|GROUP_WORLD_SIZE|MASTER_ADDR)\b")
+# mpirun on its own machine, and its daemons on others.
+OF_MPIRUN = frozenset(
+    "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy "
+    "hydra_bstrap_proxy".split()
+)
+TERMINAL = "SLURM_PTY_PORT"  # of `srun --pty`
 LONGEST = 100_000  # bytes of a script that are looked at
 
 
@@ -185,6 +196,45 @@ def _without_python(words: Sequence[str]) -> list[str]:
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
         at += 1
     return [*words] if words[at : at + 1] in ([], ["-c"]) else [*words[at:]]
+
+
+def refuse_several(env: Mapping[str, str]) -> None:
+    """Refuse to start a run in each task of a step, or in each rank of an mpirun.
+
+    Raises:
+        UsageError: this command is one of several, all of which are refused.
+    """
+    for launcher, variable in _several(env):
+        raise UsageError(
+            f"{launcher} has started this command {env[variable]} times ({variable}), and each "
+            f"would start the whole run; leave out {launcher}: Muster starts the workers of all "
+            f"nodes. For a run in each task: env -u {variable} ..."
+        )
+
+
+def _several(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What has started several, and the variable that has their number.
+
+    The program of a run decides itself what it starts. A shell with a terminal is the one of its
+    step that a user has: `srun --nodes=2 --pty bash`.
+    """
+    if "MUSTER_RUN_DIR" in env:
+        return
+    sizes = [size for _, size, *_ in NAMES.values() if env.get(size, "1") != "1"]
+    if sizes and any(name in OF_MPIRUN for name in _ancestors()):
+        yield "mpirun", sizes[0]
+    rank, size, _ = SRUN
+    is_shell = TERMINAL in env and env.get(rank) == "0"
+    if "SLURM_JOB_ID" in env and env.get(size, "1") != "1" and not is_shell:
+        yield "srun", size
+
+
+def _ancestors() -> Iterator[str]:
+    try:
+        for process in psutil.Process().parents():
+            yield process.name()
+    except psutil.Error:  # it has ended, or is hidden
+        return
 
 
 def main() -> int:

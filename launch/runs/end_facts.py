@@ -64,17 +64,6 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
 
 
-def each_ran_alone(run_dir: Path) -> str:
-    """A line if a run had several workers, and none of them has met the others; else "".
-
-    A worker that is not Python, or has no torch, says nothing of that.
-    """
-    exits = read_exits(run_dir).values()
-    if len(exits) < 2 or any(one.get("process_group") is not False for one in exits):
-        return ""
-    return f"{len(exits)} workers, and none made a process group: each ran alone"
-
-
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
     """`record`; a crash because of a lost rank becomes a consequence, for any program."""
     kind = str(record["message"]).partition(":")[0]

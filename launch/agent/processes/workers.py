@@ -213,6 +213,9 @@ def environment_of(
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)
+    # over ssh with no shell above it bash reads .bashrc, which may put another Python first
+    if env.get("SHLVL", "0") == "0":
+        env["SHLVL"] = "1"
     if "PATH" not in assignment.spec.secrets:
         env["PATH"] = _with_its_python(assignment, env.get("PATH", os.defpath))
     return env

@@ -23,7 +23,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.raw import Given
-from launch.programs.started_by import refuse_several
+from launch.programs.other_launchers import refuse_several
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost

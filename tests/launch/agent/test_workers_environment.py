@@ -39,3 +39,13 @@ def test_a_path_that_has_it_or_that_the_user_gives_stays_as_it_is(tmp_path, pyth
     for other in (None, "python3"):  # Muster's own; the node's, by its name
         assert path_of(tmp_path, other) == as_it_is
     assert path_of(tmp_path, python, PATH="/mine") == "/mine"
+
+
+@pytest.mark.parametrize(("level", "found"), [("0", "1"), (None, "1"), ("3", "3")])
+def test_a_shell_of_the_program_is_no_login_over_ssh(tmp_path, monkeypatch, level, found):
+    """Else bash reads .bashrc, which may put another Python first."""
+    monkeypatch.delenv("SHLVL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("SHLVL", level)
+    given = assignment(tmp_path)
+    assert environment_of(given, None, "127.0.0.1", str(tmp_path))["SHLVL"] == found

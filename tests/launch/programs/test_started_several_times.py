@@ -8,7 +8,7 @@ import pytest
 from launch.launchers.base import launcher_of
 from launch.leading import batch_job
 from launch.programs.command_line import CommandLine
-from launch.programs.started_by import refuse_several
+from launch.programs.other_launchers import refuse_several
 from launch.ssh.login_node import __main__ as login_node
 from muster.errors import UsageError
 from tests.commands import call
