@@ -223,4 +223,10 @@ def _environment() -> dict[str, str]:
         env["VIRTUAL_ENV"] = sys.prefix
     elif Path(sys.prefix, "conda-meta").is_dir():
         env["CONDA_PREFIX"] = sys.prefix
+    else:  # of a module, or the system's: what is first on PATH counts
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            env.pop(name, None)
+        folder = str(Path(sys.executable).parent)
+        if Path(shutil.which("python3") or "").parent != Path(folder):
+            env["PATH"] = os.pathsep.join([folder, env.get("PATH", os.defpath)])
     return env

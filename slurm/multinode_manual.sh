@@ -42,6 +42,7 @@ export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 100
 # Each task reads its rank from its own environment: here, in the batch shell, all would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" muster/run_module.py train.worker "$@"
+"$python" muster/run_module.py launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
 [[ ${1-} != *.py ]] || set -- "$python" "$@"
 # The variables by which torchrun tells a program its rank.

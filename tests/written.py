@@ -19,6 +19,7 @@ def write(folder: Path, files: Mapping[str, Any]) -> Path:
 
 def executable(path: Path, text: str) -> Path:
     """Write a program that can be called."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
     return path

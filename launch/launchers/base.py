@@ -1,5 +1,6 @@
 """The contract of `--launcher`: how a run is started, and who is asked about it afterwards."""
 
+import os
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
@@ -11,6 +12,7 @@ from configs import cli, plugins
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
+from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
@@ -120,8 +122,10 @@ def launcher_of(line: CommandLine) -> Launcher:
     """The launcher of a run.
 
     Raises:
-        UsageError: settings were given that have no effect with this launcher.
+        UsageError: settings were given that have no effect with this launcher, or this command was
+            started several times.
     """
+    refuse_several(os.environ)
     on = line.launch.on
     refuse(
         f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"

@@ -21,6 +21,7 @@ from configs.settings.program import with_id
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
+from launch.programs.other_launchers import refuse_several
 from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s
@@ -33,6 +34,7 @@ from muster.errors import MusterError, refuse, run
 
 def main() -> int:
     die_with_parent()  # without Slurm's supervisor nobody could end this process
+    refuse_several(os.environ)  # srun slurm/multinode.sh
     current = CurrentJob.from_env(os.environ)
     notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(current)

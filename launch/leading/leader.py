@@ -101,6 +101,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         )
     if failure is None:
         run_record.end(spec.run_dir, 0, "")
+        if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
+            print(alone, file=sys.stderr)
         return 0
     run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed

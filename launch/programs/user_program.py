@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any
 from configs import cli
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
+from launch.programs import other_launchers, python_choice
 from launch.programs.project_snapshot import take
+from launch.programs.python_choice import Asked, PythonChoice, workers_environment
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
@@ -41,7 +43,15 @@ class UserProgram:
         self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
-        self._python = config.python or own_python(cwd, launch.workers, os.environ)
+        self._secrets = config.variables(os.environ)
+        self._asked = workers_environment(
+            cwd, self._secrets, os.environ, is_over_ssh=launch.hosts is not None
+        )
+        self._choice = PythonChoice(config.python)
+        if config.python is None:
+            self._choice = python_choice.choose(launch.workers, self._asked)
+        self._asked = self._asked.with_first(self._choice.python)
+        self._nodes_own = ""
         self._wrap = tuple(shlex.split(config.wrap or ""))
         logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
         self.run = replace(
@@ -56,14 +66,21 @@ class UserProgram:
         Any number of workers is accepted.
 
         Raises:
-            UsageError: the program does not exist, or its Python lacks the package that starts it.
+            UsageError: the program does not exist, its Python lacks the package that starts it, or
+                it starts workers itself.
         """
-        python = self._python or python
+        refuse(other_launchers.problems(self._words, self._wrap))
+        for line in other_launchers.notes(self._words, self._cwd):
+            python_choice.say_once(f"note: {line}")
+        self._nodes_own = python
+        python, workers = self._choice.python or python, self._launch.workers
+        lacks = python_choice.problems(python, workers, self._asked)
         refuse(
             [
-                *_problems(self._words, self._cwd, python),
-                *python_problems(python, self._launch.workers),
-                *starter_of(self._launch.workers).problems(
+                *_problems(self._words, self._asked, python),
+                # what a prologue adds, such as modules, is there on the nodes alone
+                *(lacks if self._config.prologue is None else ()),
+                *starter_of(workers).problems(
                     replace(of_words(self._words, self._cwd), wrap=self._wrap)
                 ),
             ]
@@ -89,20 +106,28 @@ class UserProgram:
             root = sent_to(run.run_id) if is_sent else root
             cwd = root / cwd.resolve().relative_to(project.resolve())
         words = self._words
+        if make and not run.quiet:
+            self._announce_python(is_sent=is_sent)
         if words[0] == "--function":
             words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
             of_words(words, cwd),
-            python=self._config.python if is_sent else self._python,
+            python=self._config.python if is_sent else self._choice.python,
             wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
             LaunchSpec.of(program, run, self._launch),
-            secrets=self._config.variables(os.environ),
+            secrets=self._secrets,
             prologue=prologue.read_text(encoding="utf-8") if prologue else "",
         )
+
+    def _announce_python(self, *, is_sent: bool) -> None:
+        """Say which Python is used, if it is not the active one, and the program is in Python."""
+        own = is_sent or self._choice.python is None  # no command of a shell script finds it
+        if self._config.python is None and not (own and not _is_python(self._words)):
+            python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
 
     def settings(self, *launch: Any) -> str:
         """Those of the run and its launch; the program is in launch.json."""
@@ -122,28 +147,14 @@ def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) ->
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
-def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
-    """The Python of the active environment, or of one in the project; None: Muster's own.
-
-    A Python without the package that starts the workers, as conda's base often is, is skipped with
-    a note.
-    """
-    active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
-    for folder in filter(None, active):
-        found = str(Path(folder, "bin", "python"))
-        if not Path(found).exists():
-            continue
-        lacks = list(python_problems(found, workers))
-        if not lacks:
-            return found
-        print(f"note: not the program's Python: {lacks[0]}", file=sys.stderr)
-    return None
+def _is_python(words: Sequence[str]) -> bool:
+    """Whether the program is started by Python itself, not as a command."""
+    return words[0] in ("-m", "--function") or words[0].endswith(".py")
 
 
 def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
-    is_python = words[0] in ("-m", "--function") or words[0].endswith(".py")
-    return Program(tuple(words) if is_python else ("--exec", *words), cwd=str(cwd))
+    return Program(tuple(words) if _is_python(words) else ("--exec", *words), cwd=str(cwd))
 
 
 def name_of(words: Sequence[str]) -> str:
@@ -155,14 +166,18 @@ def name_of(words: Sequence[str]) -> str:
     return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
 
 
-def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
+def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
     """Reasons why the program cannot start, as far as they are visible here."""
+    cwd = asked.cwd
     is_here = Path(python).exists()  # else the nodes have another Python, checked there
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
-    elif words[0] == "-m" and is_here and not _has(python, words[1].partition(".")[0], cwd):
-        yield f"-m {words[1]}: no such module in {cwd} or in the packages of {python}"
-    elif words[0] == "--function" and is_here and not _has(python, "cloudpickle"):
+    elif words[0] == "-m" and is_here:
+        if not python_choice.has_here(python, words[1].partition(".")[0], asked):
+            yield f"-m {words[1]}: no such module in {cwd} or in the packages of {python}"
+    elif (
+        words[0] == "--function" and is_here and not python_choice.has(python, "cloudpickle", asked)
+    ):
         yield (
             f"{python} has no cloudpickle, by which a function is sent; install it there, or name "
             "another Python with python="
@@ -171,26 +186,8 @@ def _problems(words: Sequence[str], cwd: Path, python: str) -> Iterator[str]:
         yield from _script_problems(cwd / words[0], words[0], python if is_here else None)
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
-        if shutil.which(found) is None:
+        if shutil.which(found, path=asked.env.get("PATH")) is None:
             yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
-
-
-def python_problems(python: str, workers: str) -> Iterator[str]:
-    """A line if `python` lacks what starts the workers; the nodes' own is asked there."""
-    needed = starter_of(workers).needs
-    if needed is not None and Path(python).exists() and not _has(python, needed):
-        yield (
-            f"{python} has no {needed}, which --workers {workers} needs; name another with "
-            "--python, or use --workers manual"
-        )
-
-
-@cache
-def _has(python: str, package: str, cwd: Path | None = None) -> bool:
-    """Whether that Python finds a package, also in the folder `cwd`; nothing is imported."""
-    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-    asked = [python, "-Ic" if cwd is None else "-c", code]
-    return not subprocess.run(asked, cwd=cwd, capture_output=True, check=False).returncode
 
 
 @cache  # a sweep has one script

@@ -108,6 +108,19 @@ def all_done(run_dir: Path, world_size: int | None) -> bool:
     return [one.get("cause") for one in ends].count("done") == world_size
 
 
+def each_ran_alone(run_dir: Path) -> str:
+    """A line if a run had several workers, and none of them has met the others; else "".
+
+    A worker that is not Python, or has no torch, says nothing of that.
+    """
+    met = [
+        (read_json(path) or {}).get("process_group") for path in run_files.RANK_END.find(run_dir)
+    ]
+    if len(met) < 2 or any(one is not False for one in met):
+        return ""
+    return f"{len(met)} workers, and none made a process group: each ran alone"
+
+
 def signs(run_dir: Path) -> tuple[int, ...]:
     """Values that change when agents start or end, or a job ends: then ask again about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent

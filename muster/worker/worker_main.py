@@ -238,8 +238,17 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
         "traceback": lines,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "missing": [],
+        "process_group": group_was_made() if code == 0 else None,
     }
     write_json(path, record)
+
+
+def group_was_made() -> bool | None:
+    """Whether this process has made a process group of torch; None if that is not known."""
+    try:
+        return load_beside("process_group").was_made()  # type: ignore[no-any-return]
+    except Exception:  # noqa: BLE001 (whatever the program has left behind: the record is written)
+        return None
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

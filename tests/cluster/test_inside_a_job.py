@@ -132,3 +132,23 @@ def test_it_is_cancelled_or_ends_with_who_leads_it(cluster, held, tmp_path):
     killed.process.kill()
     killed.ends()
     killed.end()
+
+
+TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+
+
+def test_a_command_that_srun_starts_several_times_is_refused_by_every_task(cluster, tmp_path):
+    """But not in the shell of a step's terminal, of however many tasks the step is."""
+    run = submit(*SHORT, "--logs-dir", str(tmp_path), "--nodes", "2")
+    shell = f'[ "$SLURM_PROCID" != 0 ] || exec {run} --dry-run'
+    step = ["srun", "--nodes=2", "--ntasks=2", "--pty", "bash", "-c", shell]
+    code, out, err = in_shell(
+        cluster,
+        f"srun --nodes=2 --ntasks=2 {run}",
+        "[ $? = 2 ] || exit 91",
+        f"{shlex.join([sys.executable, '-c', TERMINAL, *step])} </dev/null || exit 92",
+    )
+    assert code == 0, (code, out, err)
+    line = "error: srun has started this command 2 times (SLURM_STEP_NUM_TASKS), and each would "
+    assert err.count(line) == 2
+    assert "on 2 of its 4 nodes: node0, node1" in out and not any(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """A user's program, with no word of Muster in it: where its files come from."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
 from tests.launch.submit import wait_until
+from tests.written import executable
 
 WHERE = """#!/bin/sh
 echo "$RANK $WORLD_SIZE attempt $MUSTER_ATTEMPT $PWD $(cat text)"
@@ -71,3 +73,12 @@ def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):
     out, _ = ways.succeed(apart, ways.ssh(apart, 2, *flags), where)
     sent = r"/muster/logs/\.snapshot-sent as submitted"
     assert re.search(rf"node1\.1\| 1 2 attempt 0 \S+{sent}", out), out
+
+
+def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
+    text = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    python = executable(where / ".venv" / "bin" / "python", text)
+    argv = ways.ssh(cluster, 2, *MANUAL, "--", "bash", "-c", "command -v python")
+    out, err = ways.succeed(cluster, argv, where)
+    assert out.count(f"| {python}\n") == 2, out
+    assert f"python: {python}, of the project; --python names another\n" in err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.launching import _flags, write_call
+from muster.launching import _environment, _flags, write_call
 from tests.commands import call
 
 
@@ -100,3 +100,15 @@ def test_a_call_says_what_its_worker_must_know(tmp_path, monkeypatch):
     about = json.loads((tmp_path / "call" / "call.json").read_text())
     assert about["name"] == "work" and about["path"][:2] == [".", ".."]
     assert not any("site-packages" in one for one in about["path"])
+
+
+def test_a_python_that_is_no_environment_runs_its_function(tmp_path, monkeypatch):
+    """As `module load` gives it: neither another one on PATH, nor an environment left active."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python3"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    monkeypatch.setenv("VIRTUAL_ENV", "/of/another")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    env = _environment()
+    assert env["PATH"] == f"{tmp_path / 'bin'}:/usr/bin" and "VIRTUAL_ENV" not in env

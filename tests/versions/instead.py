@@ -14,12 +14,17 @@ NEWER = {
     f"{FSDP}.set_custom_reduce_scatter": SHARDED,
     f"{FSDP}.set_reduce_scatter_unused_params": SHARDED,
 }
+NO_LINE = "nothing: then no run is said to have workers that ran alone"
 PRIVATE = {
     "torch._C._distributed_c10d._dump_fr_trace_json": NO_DETAILS,
     "torch._C": "nothing: it is torch itself",
     "torch._C._current_graph_task_id": "nothing: torch's checkpointing itself uses it",
     "torch.distributed.distributed_c10d._world": NO_DETAILS,
     "torch.distributed.distributed_c10d._world.pg_names": "nothing: new_group itself uses it",
+    "torch.distributed.distributed_c10d._backend": NO_LINE,
+    "torch.distributed.distributed_c10d._default_pg_init_method": NO_LINE,
+    "torch.distributed.rpc.api._ALL_WORKER_NAMES": NO_LINE,
+    "torch.distributed.Reducer._rebuild_buckets": "nothing: DDP's forward pass itself calls it",
     # deprecated from 2.14 on
     "torch.distributed.distributed_c10d._set_pg_timeout": "set_timeout",
     f"{DDP}._get_ddp_logging_data": "nothing: bytes of torch's own buckets",

@@ -38,6 +38,8 @@ HOLDERS = {
     **dict.fromkeys(("_buffers", "_parameters", "_apply"), "torch.nn.Module"),
     **dict.fromkeys(("_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate"), DDP),
     "_values": "torch.Tensor",
+    "_rebuild_buckets": "torch.distributed.Reducer",
+    **dict.fromkeys(("_comm_hooks", "_metadata"), ""),  # of a DDP, of a state_dict
     "_cdata": "torch.UntypedStorage",
     # of each DDP, not of its class; since torch 1.10
     **dict.fromkeys(("_divide_by_initial_world_size", "_join_config"), ""),

@@ -161,6 +161,14 @@ def condition(view: RankView) -> str:
         return f"it has ended: {view.ended}"
     if view.status in ("dead", "zombie"):
         return "its process has ended"
+    if not view.computing:
+        return _own_condition(view)
+    several = "processes" if view.computing[1:] else "process"
+    compute = "compute" if view.computing[1:] else "computes"
+    return f"{_own_condition(view)}; its child {several} {_names(view.computing)} {compute}"
+
+
+def _own_condition(view: RankView) -> str:
     place = f"in {view.place}" if view.place else ""
     if view.is_held:
         return f"it {view.words}{f', {place}' if place else ''}"

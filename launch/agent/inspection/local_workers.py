@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_state import catches, state_of
+from launch.agent.processes.process_state import catches, helpers_of, state_of
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import read_json
 
@@ -102,6 +102,9 @@ def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
     if not report["answers"] and not state.is_held:
         report["threads"] = _dumped(folder, report["rank"], pid)
         report["is_command"] = not report["threads"]
+    helpers = map(state_of, helpers_of(pid, is_program=not report.get("is_command")))
+    computing = [one.pid for one in helpers if one is not None and one.status == "running"]
+    report["process"]["computing"] = computing
 
 
 def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ How progress is seen: every few seconds each worker, with all its child processe
 is active if it has begun a collective, read or written anything, touched new memory while
 computing, or run through different code. On a busy machine the last takes several looks. An endless
 loop does none of these, nor does a rank that waits in a collective, however much it computes
-meanwhile. A rank that evaluates, saves, compiles or loads counts as active for all others that wait
-for it.
+meanwhile. What its program has started, such as a pool that prepares data, makes progress whenever
+it computes: nothing tells its loops apart. A rank that evaluates, saves, compiles or loads counts
+as active for all others that wait for it.
 
 Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked`, `_sampled`,
 `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
@@ -32,13 +33,14 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection import local_workers
-from launch.agent.processes.process_state import state_of, tree_of
+from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
 from launch.nodes.channel import Channel
 from launch.spec import Assignment
 
 LOOK_S = 0.2
 CLOSELY_S = 3.0  # for a worker that examines itself many times
 BUSY = 0.05  # share of a core: with less a worker waits
+HELPERS_BUSY = 0.5  # of all that it has started: with less they watch, or write a log
 FAULTS_PER_S = 10.0  # page faults of newly used memory
 PLACES = 5  # positions of the main thread if nothing else changes: a small loop has 1 to 4
 
@@ -128,12 +130,14 @@ class _Seen:
     cpu_s: float
     page_faults: int
     number: int  # of collectives that it has begun
+    helpers: dict[int, float]  # what its program has started: seconds that each wanted to compute
     active_at: float = field(default_factory=time.monotonic)
     places: set[int] = field(default_factory=set)  # of its main thread since then
 
     @classmethod
-    def of(cls, pid: int, number: int) -> "_Seen":
+    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Seen":
         states = [one for one in map(state_of, tree_of(pid)) if one is not None]
+        helpers = helpers_of(pid, is_program=is_program)
         return cls(
             time.monotonic(),
             frozenset(one.pid for one in states),
@@ -141,6 +145,7 @@ class _Seen:
             sum(one.cpu_s for one in states),
             sum(one.page_faults for one in states),
             number,
+            {one.pid: wanted_s(one.pid) or one.cpu_s for one in states if one.pid in helpers},
         )
 
 
@@ -188,7 +193,8 @@ class Activity:
             begun = progress.get(rank, {})
             old = self._seen.get(rank)
             known = old.number if old is not None else -1  # without an answer it begins nothing
-            new = _Seen.of(pid, begun.get("begun", known))
+            is_program = bool(begun.get("answers", True))
+            new = _Seen.of(pid, begun.get("begun", known), is_program=is_program)
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
@@ -208,6 +214,9 @@ def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
     if new.pids != old.pids or new.io_bytes > old.io_bytes:
         return True
     elapsed = max(new.at - old.at, 1e-3)
+    more_s = sum(seconds - old.helpers.get(pid, seconds) for pid, seconds in new.helpers.items())
+    if more_s / elapsed > HELPERS_BUSY:
+        return True
     faults_per_s = (new.page_faults - old.page_faults) / elapsed
     is_busy = (new.cpu_s - old.cpu_s) / elapsed > BUSY
     return is_busy and (faults_per_s > FAULTS_PER_S or places >= PLACES)

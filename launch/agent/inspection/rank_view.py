@@ -78,6 +78,7 @@ class RankView:
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
+    computing: tuple[int, ...] = ()  # the processes that it has started and that compute
 
     @property
     def waiting(self) -> Collective | None:
@@ -132,6 +133,7 @@ def view_of(
         lost_peer=bool(end.get("lost_peer")),
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
+        computing=tuple(process.get("computing", ())),
     )
 
 

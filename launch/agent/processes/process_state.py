@@ -64,11 +64,37 @@ def tree_of(pid: int) -> list[int]:
     """
     found = [pid]
     for one in found:
-        try:
-            tasks = list((PROC / str(one) / "task").iterdir())
-        except OSError:
-            continue
-        for task in tasks:
+        found += _children_of(one)
+    return found
+
+
+def helpers_of(pid: int, *, is_program: bool) -> list[int]:
+    """The processes that a worker's program has started, such as a pool that prepares data.
+
+    `is_program`: `pid` is the program itself, else the command that runs it, perhaps in a shell.
+    """
+    below = _children_of(pid)
+    while not is_program and len(below) == 1:
+        pid, below = below[0], _children_of(below[0])
+    return tree_of(pid)[1:]
+
+
+def wanted_s(pid: int) -> float:
+    """Seconds for which a process has computed, or waited for a core, on a machine with too few.
+
+    0: it has ended, or the kernel does not count them.
+    """
+    found = 0.0
+    with suppress(OSError):
+        for task in (PROC / str(pid) / "task").iterdir():
+            found += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
+    return found
+
+
+def _children_of(pid: int) -> list[int]:
+    found = []
+    with suppress(OSError):
+        for task in (PROC / str(pid) / "task").iterdir():
             found += [int(child) for child in _read(task / "children").split()]
     return found
 

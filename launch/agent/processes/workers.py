@@ -213,4 +213,24 @@ def environment_of(
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)
+    # over ssh with no shell above it bash reads .bashrc, which may put another Python first
+    if env.get("SHLVL", "0") == "0":
+        env["SHLVL"] = "1"
+    if "PATH" not in assignment.spec.secrets:
+        env["PATH"] = _with_its_python(assignment, env.get("PATH", os.defpath))
     return env
+
+
+def _with_its_python(assignment: Assignment, path: str) -> str:
+    """`path` with the program's Python first, as after activating its environment.
+
+    So a `python` in a shell script, or as the program itself, is that one. `path` may find it
+    already: then the order of its folders stays as it is.
+    """
+    program = assignment.spec.program
+    if program.python is None or "/" not in program.python:
+        return path
+    python = Path(assignment.cwd, program.cwd or "", program.python)
+    if shutil.which(python.name, path=path) == str(python):
+        return path
+    return f"{python.parent}{os.pathsep}{path}"

@@ -23,6 +23,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.raw import Given
+from launch.programs.other_launchers import refuse_several
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost
@@ -69,6 +70,8 @@ def main() -> int:
             )
     if "login" not in of_login:  # a cluster without a login node
         become(*COMMANDS[word], *rest)
+    if word in STARTING:
+        refuse_several(os.environ)
     given = {one.name for one in cluster} | _typed(words)
     is_own = (program or "cells" in given) and OWN_PYTHON & given
     installation = install(

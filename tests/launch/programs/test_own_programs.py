@@ -186,3 +186,34 @@ def test_output_may_be_closed(project):
     code = subprocess.run(closed, cwd=project, check=False, timeout=300).returncode
     assert code == 0, (project / "stderr").read_text()
     assert (project / "logs" / "a" / "workers" / "rank_00000.out").read_text() == "hello\n"
+
+
+# As in `Trainer`s and `PartialState`s that do not see that they are several.
+ALONE = """
+import sys, torch, torch.distributed as dist
+if sys.argv[1] == "meets":
+    dist.init_process_group("gloo")
+    dist.destroy_process_group()
+elif sys.argv[1] == "fails":
+    sys.exit(3)
+print(torch.ones(2).sum())
+"""
+EACH_ALONE = "2 workers, and none made a process group: each ran alone\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "how", "line"),
+    [
+        (["--nproc-per-node", "2"], "alone", EACH_ALONE),
+        (["--nodes", "2", "--workers", "preload"], "alone", EACH_ALONE),
+        (["--nproc-per-node", "2"], "meets", ""),
+        ([], "alone", ""),
+        (["--nproc-per-node", "2"], "fails", ""),
+    ],
+)
+def test_workers_that_have_not_met_are_said_to_have_run_alone(project, flags, how, line):
+    (project / "alone.py").write_text(ALONE)
+    python = python_for("preload") if "preload" in flags else None
+    code, _, err = submit(*LOCAL, *flags, "--", "alone.py", how, cwd=project, python=python)
+    assert code == (3 if how == "fails" else 0), err
+    assert err.endswith(line) and ("each ran alone" in err) == bool(line)

@@ -84,15 +84,20 @@ def test_the_programs_own_python_judges_its_syntax(tmp_path):
         check(tmp_path, *flags, "--python", python, *words)
 
 
-def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
-    for name, code in (("conda", 1), ("venv", 0)):  # only the latter has torch
-        (tmp_path / name / "bin").mkdir(parents=True)
-        executable(tmp_path / name / "bin" / "python", f"#!/bin/sh\nexit {code}\n")
-    conda = {"CONDA_PREFIX": str(tmp_path / "conda")}
-    both = {**conda, "VIRTUAL_ENV": str(tmp_path / "venv")}
-    own = user_program.own_python
-    assert own(tmp_path, "torchrun", both) == str(tmp_path / "venv" / "bin" / "python")
-    assert own(tmp_path, "torchrun", conda) is None
-    assert "conda/bin/python has no torch" in capsys.readouterr().err
-    assert own(tmp_path, "manual", conda) == str(tmp_path / "conda" / "bin" / "python")
-    assert own(tmp_path, "torchrun", {}) is None
+def test_a_program_beside_the_chosen_python_is_found(tmp_path):
+    """As after activating its environment: `-- mytool`, of a package that is installed there."""
+    executable(tmp_path / "env" / "bin" / "python", "#!/bin/sh\n")
+    executable(tmp_path / "env" / "bin" / "mytool", "#!/bin/sh\n")
+    flags = ["--launcher", "local", "--workers", "manual"]
+    assert refusal(tmp_path, *flags, "--", "mytool").startswith("mytool: no such program")
+    check(tmp_path, *flags, "--python", str(tmp_path / "env" / "bin" / "python"), "--", "mytool")
+
+
+def test_what_a_prologue_adds_is_not_missed_before_it_has_run(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "prologue.sh").write_text("module load pytorch\n")
+    has_nothing = executable(tmp_path / "python", '#!/bin/sh\ncat >/dev/null\n[ "$3" != torch ]\n')
+    words = ["--launcher", "local", "--python", str(has_nothing)]
+    assert "has no torch" in refusal(tmp_path, *words, "--", "train.py")
+    prologue = ["--prologue", str(tmp_path / "prologue.sh")]
+    check(tmp_path, *words, *prologue, "--", "train.py")

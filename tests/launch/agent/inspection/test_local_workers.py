@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
+from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
+from launch.agent.inspection.rank_view import view_of
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
 from launch.nodes.channel import Channel
@@ -20,8 +22,8 @@ from tests.commands import begin
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
-PROGRAM = """
-import sys, time
+PROGRAM = r"""
+import multiprocessing, os, subprocess, sys, time
 def load_data():
     time.sleep(10_000)
 def spin():
@@ -32,6 +34,22 @@ def writes():
     while True:
         print("x", flush=True)
         time.sleep(0.1)
+
+def helps(parent):
+    while os.getppid() == parent:
+        pass
+
+def prepares():
+    fork = multiprocessing.get_context("fork")
+    pool = [fork.Process(target=helps, args=(os.getpid(),)) for _ in range(2)]
+    for one in pool:
+        one.start()
+    pool[0].join()
+
+def prepares_alone():
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
+    subprocess.Popen([sys.executable, "-c", code]).wait()
+
 print("begun", flush=True)
 globals()[sys.argv[1]]()
 """
@@ -55,6 +73,30 @@ def start(tmp_path, monkeypatch):
             return process
 
         yield start
+
+
+@pytest.fixture
+def start_command(start, tmp_path):
+    """Starts a worker whose program is a command that does what it is told, in a shell."""
+    env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
+    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    with ExitStack() as stack:
+
+        def start(how):
+            line = f"{sys.executable} {tmp_path}/program.py {how}; true"
+            process = begin(sys.executable, main, "--exec", "sh", "-c", line, env=env)
+            stack.enter_context(process)
+            stack.callback(end_tree, process.pid)
+            assert process.stdout.readline() == "begun\n"
+            return process
+
+        yield start
+
+
+def end_tree(pid: int) -> None:
+    for one in tree_of(pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def ask(tmp_path, **request):
@@ -88,23 +130,47 @@ def test_no_process_that_is_not_below_this_one_is_signalled(start, tmp_path):
         assert not report["answers"] and report["process"]["words"] == "has ended"
 
 
-def test_what_gets_nowhere_is_told_from_what_does(start, tmp_path):
-    for how, moves in (("load_data", False), ("spin", False), ("writes", True)):
-        process, activity = start(how), Activity()
+def stands_still(process, tmp_path, *, moves: bool) -> bool:
+    """Whether it is seen to do nothing; or, if it moves, to do something after a while."""
+    activity, began = Activity(), time.monotonic()
 
-        def look(process=process, activity=activity) -> float:
-            progress = {0: ask(tmp_path, ask="progress", closely=True)}
-            activity.look({0: process.pid}, progress)
-            time.sleep(0.4)
-            return activity.still_s
+    def look() -> float:
+        progress = {0: ask(tmp_path, ask="progress", closely=True)}
+        activity.look({0: process.pid}, progress)
+        time.sleep(0.4)
+        return activity.still_s
 
-        began = time.monotonic()
-        if moves:  # it still does after a while
-            assert wait_until(lambda look=look, began=began: look() < time.monotonic() - began - 2)
-        else:
-            assert wait_until(lambda look=look: look() > 1.5), how
-        process.kill()
-        process.wait()
+    if moves:
+        return not wait_until(lambda: look() < time.monotonic() - began - 2)
+    return wait_until(lambda: look() > 1.5)
+
+
+@pytest.mark.parametrize("how", ["load_data", "spin"])
+def test_what_gets_nowhere_is_seen_to_stand_still(start, tmp_path, how):
+    assert stands_still(start(how), tmp_path, moves=False)
+
+
+@pytest.mark.parametrize("how", ["writes", "prepares", "prepares_alone"])
+def test_what_writes_or_has_started_others_that_compute_goes_on(start, tmp_path, how):
+    assert not stands_still(start(how), tmp_path, moves=True)
+
+
+@pytest.mark.parametrize(("how", "moves"), [("spin", False), ("prepares", True)])
+def test_a_command_is_not_taken_for_what_its_program_has_started(
+    start_command, tmp_path, how, moves
+):
+    assert stands_still(start_command(how), tmp_path, moves=moves) != moves
+
+
+def test_others_that_compute_are_named(start, tmp_path):
+    process = start("prepares")
+    assert wait_until(lambda: len(ask(tmp_path)["process"]["computing"]) == 2)
+    assert set(ask(tmp_path)["process"]["computing"]) <= {*tree_of(process.pid)} - {process.pid}
+    view = view_of(ask(tmp_path), "node0")
+    first, second = tree_of(process.pid)[1:]
+    assert condition(view).endswith(f"and sleeps; its child processes {first}, {second} compute"), (
+        condition(view)
+    )
 
 
 def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):

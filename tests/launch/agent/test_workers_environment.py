@@ -1,0 +1,51 @@
+"""What a node's workers inherit: the program's Python is the first that its commands find."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.agent.processes.workers import environment_of
+from launch.spec import Program
+from tests.launch.pretended import assignment
+from tests.written import executable
+
+
+def path_of(tmp_path: Path, python: str | None, cwd: str | None = None, **secrets: str) -> str:
+    given = assignment(tmp_path)
+    program = replace(Program(("--exec", "./run.sh")), python=python, cwd=cwd)
+    spec = replace(given.spec, program=program, secrets=secrets)
+    return environment_of(replace(given, spec=spec), None, "127.0.0.1", str(tmp_path))["PATH"]
+
+
+@pytest.fixture
+def python(tmp_path) -> str:
+    return str(executable(tmp_path / "env" / "bin" / "python", "#!/bin/sh\n"))
+
+
+def test_commands_of_the_program_find_its_python_first(tmp_path, python, monkeypatch):
+    """`-- python x.py` and shell scripts: over ssh nothing has activated its environment."""
+    monkeypatch.setenv("PATH", "/usr/bin")
+    folder = str(Path(python).parent)
+    assert path_of(tmp_path, python) == f"{folder}{os.pathsep}/usr/bin"
+    assert path_of(tmp_path, "env/bin/python", str(tmp_path)) == f"{folder}{os.pathsep}/usr/bin"
+
+
+def test_a_path_that_has_it_or_that_the_user_gives_stays_as_it_is(tmp_path, python, monkeypatch):
+    as_it_is = f"/usr/lib{os.pathsep}{Path(python).parent}"
+    monkeypatch.setenv("PATH", as_it_is)
+    assert path_of(tmp_path, python) == as_it_is
+    for other in (None, "python3"):  # Muster's own; the node's, by its name
+        assert path_of(tmp_path, other) == as_it_is
+    assert path_of(tmp_path, python, PATH="/mine") == "/mine"
+
+
+@pytest.mark.parametrize(("level", "found"), [("0", "1"), (None, "1"), ("3", "3")])
+def test_a_shell_of_the_program_is_no_login_over_ssh(tmp_path, monkeypatch, level, found):
+    """Else bash reads .bashrc, which may put another Python first."""
+    monkeypatch.delenv("SHLVL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("SHLVL", level)
+    given = assignment(tmp_path)
+    assert environment_of(given, None, "127.0.0.1", str(tmp_path))["SHLVL"] == found

@@ -1,0 +1,141 @@
+"""The Python of a program is the one that its user has, if that can start the workers."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.programs import python_choice
+from launch.programs.command_line import CommandLine
+from launch.programs.python_choice import PythonChoice, choose, problems, workers_environment
+from launch.programs.user_program import UserProgram
+from tests.written import executable, write
+
+OWN = str(Path(sys.executable).parent)
+
+
+@pytest.fixture(autouse=True)
+def _forgets():
+    """What was said, and found out about a Python, is of one test."""
+    python_choice.say_once.cache_clear()
+    python_choice._succeeds.cache_clear()
+
+
+@pytest.fixture
+def site(tmp_path) -> Path:
+    """A folder of packages, as a module puts on PYTHONPATH; this torch cannot be imported."""
+    return write(tmp_path / "site", {"torch/__init__.py": "import nowhere"}) / "."
+
+
+def bare(folder: Path, name: str = "python") -> str:
+    """A real Python without packages."""
+    base = Path(sys.base_prefix, "bin", "python3")
+    return str(executable(folder / "bin" / name, f'#!/bin/sh\nexec {base} -S "$@"\n'))
+
+
+def lacking(folder: Path) -> str:
+    return str(executable(folder / "bin" / "python", "#!/bin/sh\nexit 1\n"))
+
+
+def having(folder: Path, name: str = "python") -> str:
+    return str(executable(folder / "bin" / name, "#!/bin/sh\nexit 0\n"))
+
+
+def found(tmp_path: Path, workers: str = "torchrun", **env: object) -> PythonChoice:
+    env = {"PATH": "/none", **{name: str(value) for name, value in env.items()}}
+    return choose(workers, workers_environment(tmp_path, {}, env, is_over_ssh=False))
+
+
+def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
+    conda, venv = lacking(tmp_path / "conda"), having(tmp_path / "venv")
+    both = {"CONDA_PREFIX": tmp_path / "conda", "VIRTUAL_ENV": tmp_path / "venv"}
+    assert found(tmp_path, **both) == PythonChoice(venv)
+    assert capsys.readouterr().err == ""
+    conda_alone = {"CONDA_PREFIX": tmp_path / "conda"}
+    for _ in range(2):  # as for the runs of a sweep
+        assert found(tmp_path, **conda_alone) == PythonChoice(None, "Muster's own")
+    assert capsys.readouterr().err.count("conda/bin/python has no torch") == 1
+    assert found(tmp_path, "manual", **conda_alone) == PythonChoice(conda)
+
+
+def test_what_module_load_puts_on_path_comes_before_musters_own(tmp_path):
+    python = having(tmp_path / "pytorch", "python3")
+    path = f"{Path(lacking(tmp_path / 'system')).parent}:{Path(python).parent}"
+    for workers in ("torchrun", "manual"):
+        assert found(tmp_path, workers, PATH=path) == PythonChoice(python, "found on PATH")
+    project = having(tmp_path / ".venv")
+    assert found(tmp_path, PATH=path) == PythonChoice(project, "of the project")
+
+
+def test_one_on_path_without_torch_is_no_choice_of_anybodys(tmp_path, capsys):
+    path = Path(lacking(tmp_path / "system")).parent
+    for workers in ("torchrun", "manual"):
+        assert found(tmp_path, workers, PATH=path) == PythonChoice(None, "Muster's own")
+    assert found(tmp_path, PATH=OWN) == PythonChoice(None)  # it is the active one
+    assert capsys.readouterr().err == ""
+
+
+def test_packages_of_pythonpath_are_found_as_workers_find_them(tmp_path, site):
+    python = bare(tmp_path / "module")
+    cases = [
+        ({"PYTHONPATH": str(site)}, {}, []),
+        ({}, {"PYTHONPATH": str(site)}, []),  # --env PYTHONPATH=...
+        ({}, {"PYTHONPATH": "site"}, []),  # from the folder that workers start in
+        ({}, {}, [f"{python} has no torch, which --workers torchrun needs; name another with "]),
+    ]
+    for env, given, lines in cases:
+        asked = workers_environment(tmp_path, given, env, is_over_ssh=False)
+        shown = list(problems(python, "torchrun", asked))
+        assert len(shown) == len(lines)
+        assert all(map(str.startswith, shown, lines)), shown
+
+
+def test_a_folder_that_only_this_command_is_in_gives_no_packages(tmp_path, site, monkeypatch):
+    monkeypatch.chdir(site)
+    asked = workers_environment(site, {}, {}, is_over_ssh=False)
+    assert list(problems(bare(tmp_path / "module"), "torchrun", asked))
+
+
+def test_pythonpath_of_this_shell_does_not_reach_nodes_over_ssh(tmp_path, site, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    python = bare(tmp_path / "module")
+    asked = workers_environment(tmp_path, {}, os.environ, is_over_ssh=True)
+    (line,) = problems(python, "torchrun", asked)
+    assert line == (
+        f"{python} finds torch through PYTHONPATH, which does not reach nodes over ssh; pass it "
+        "on: --env PYTHONPATH"
+    )
+    passed_on = {"PYTHONPATH": str(site)}
+    asked = workers_environment(tmp_path, passed_on, os.environ, is_over_ssh=True)
+    assert list(problems(python, "torchrun", asked)) == []
+
+
+SAID = [
+    (["train.py"], False, "python: /own/python, Muster's own; --python names another\n"),
+    (
+        ["train.py"],
+        True,
+        "python: /own/python, Muster's own on each node; --python names another\n",
+    ),
+    (["./run.sh"], False, ""),  # for which it does nothing
+    (["--python", "/my/python", "train.py"], True, ""),
+    (["--quiet", "train.py"], False, ""),
+]
+
+
+@pytest.mark.parametrize(("words", "is_sent", "line"), SAID)
+def test_a_python_that_is_not_the_active_one_is_named(
+    tmp_path, monkeypatch, capsys, words, is_sent, line
+):
+    write(tmp_path, {"train.py": "", "none/x": ""})
+    executable(tmp_path / "run.sh", "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    *flags, word = words
+    argv = ["--run-id", "a", "--launcher", "local", *flags, "--", word]
+    for _ in range(2):  # once, for all runs of a sweep
+        program = CommandLine.of(argv).program(tmp_path)
+        assert isinstance(program, UserProgram)
+        program.check("/own/python")
+        program.spec(make=True, snapshot=False, is_sent=is_sent)
+    assert capsys.readouterr().err == line

@@ -1,0 +1,48 @@
+"""A worker knows whether it has met the others by torch, and says nothing where that is open."""
+
+import sys
+import types
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from muster.worker import process_group
+from muster.worker.process_group import OTHERS, SPAWNS, was_made
+
+
+@pytest.fixture(autouse=True)
+def _as_at_the_start(monkeypatch):
+    """No group of another test, and none of the ways by which this process may have met others."""
+    for name in ("_default_pg_init_method", "_backend"):
+        monkeypatch.setattr(distributed_c10d, name, None)
+    for name in (*OTHERS, *SPAWNS):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize("how", [{}, {"backend": "gloo"}, {"store": None, "backend": "gloo"}])
+def test_a_group_is_known_even_after_its_end(how):
+    assert was_made() is False
+    if "store" in how:
+        how["store"] = dist.HashStore()
+    else:
+        how["init_method"] = "tcp://127.0.0.1:0"
+    dist.init_process_group(rank=0, world_size=1, **how)
+    assert was_made() is True
+    dist.destroy_process_group()
+    assert was_made() is True
+
+
+@pytest.mark.parametrize("module", [*OTHERS, *SPAWNS])
+def test_a_program_that_may_meet_otherwise_says_nothing(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
+    assert was_made() is None
+
+
+def test_without_torch_or_with_one_that_is_not_known_nothing_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, distributed_c10d.__name__, types.ModuleType("another"))
+    assert was_made() is None
+    monkeypatch.delitem(sys.modules, distributed_c10d.__name__)
+    assert was_made() is False  # torch alone
+    monkeypatch.setattr(process_group.sys, "modules", {})
+    assert was_made() is None
