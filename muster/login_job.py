@@ -24,10 +24,13 @@ SLICE_S = 60.0  # of waiting: the process there ends so long after this one has 
 
 
 class LoginJob(Job):
-    """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder."""
+    """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder.
 
-    def __init__(self, remote_dir: str, known: Mapping[str, Any]) -> None:
-        super().__init__(project_of(Path.cwd()) / "logs" / Path(remote_dir).name)
+    Only the second is what the login node says.
+    """
+
+    def __init__(self, run: str, remote_dir: str, known: Mapping[str, Any]) -> None:
+        super().__init__(project_of(Path.cwd()) / "logs" / run)
         self.remote_dir = remote_dir
         self._login = [
             f"--{name.replace('_', '-')}={known[name]}" for name in LOGIN if known[name] is not None
