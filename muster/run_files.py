@@ -201,14 +201,9 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def project_of(cwd: Path) -> Path:
     """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
-    import subprocess  # imported here: workers only name files, and start nothing
+    from muster import git  # imported here: workers only name files, and start nothing
 
-    asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
-    try:
-        done = subprocess.run(asked, capture_output=True, check=False)
-    except OSError:
-        return cwd
-    return cwd if done.returncode else Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
+    return git.project_of(cwd)
 
 
 def state_folder(env: Mapping[str, str]) -> Path:

@@ -19,6 +19,7 @@ from configs.settings.launch import SshConfig
 from launch.nodes.survey import LOAD, Transport, last_line
 from launch.spec import NodeSpec
 from launch.ssh import connect
+from muster.tool_environment import environment_for
 
 AT_ONCE = 16
 FAILED = 255  # ssh's own exit code if it cannot connect
@@ -124,6 +125,7 @@ def rsync(
     argv = ["rsync", "--archive", "--compress", "--protect-args", "--chmod=go-w"]
     done = subprocess.run(
         [*argv, "-e", shlex.join(client), *options, "--", source, target],
+        env=environment_for("rsync"),
         input=stdin,
         capture_output=True,
         timeout=timeout_s,
