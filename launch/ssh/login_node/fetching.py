@@ -7,6 +7,7 @@ that runs with another user's rights.
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -27,7 +28,7 @@ OF_RESULTS = (
 SHOWN = 5  # names in a note
 NEWEST = (
     'cd "$1/checkpoints" 2>/dev/null || exit 0; '
-    'ls -d step_* 2>/dev/null | grep -v "[.]" | tail -n 1'
+    'printf "%s\\n" step_* | grep -x "step_[0-9]*" | tail -n 1'
 )
 # Beside what rsync does for a folder that is sent; new files get modes of this machine's umask.
 PLAIN = "--no-links --no-perms --no-devices --no-specials --chmod=Du+rwx,Fu+rw,Fa-x,a-st".split()
@@ -48,6 +49,7 @@ def fetch(given: argparse.Namespace, installation: Installation) -> int:
         connection.rsync([*PLAIN, but, *parts, "--exclude=*"], f":{source}/", f"{target}/")
         return 0
     newest = connection.run(["sh", "-c", NEWEST, "sh", source]).strip()
+    newest = newest if re.fullmatch(r"step_\d+", newest) else ""
     chosen = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
     chosen.append(f"--exclude=/{run_files.SNAPSHOT.top}")
     copied = connection.rsync([*PLAIN, *chosen], f":{source}/", f"{target}/")

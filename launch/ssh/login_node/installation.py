@@ -80,7 +80,11 @@ def install(
     names = _files()
     version, lock = _version(names), ".lock" if whole else ".lock-launch"
     asked = connection.run(["bash", "-lc", ASK, "bash", folder or "", version, lock]).splitlines()
-    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)]
+    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)] or [""]
+    if not base.startswith("/"):
+        raise MusterError(
+            f"{connection.login}: its login shell does not answer; try there: bash -lc true"
+        )
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")

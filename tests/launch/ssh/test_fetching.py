@@ -65,6 +65,13 @@ def test_only_plain_files_come_and_those_left_there_are_named(fetch, there, capf
     assert said == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
 
 
+def test_of_checkpoints_the_last_whole_one_comes(fetch, there):
+    steps = ("step_00000001", "step_00000002", "step_00000003.node0.9.partial", "step_x")
+    write(there, {f"checkpoints/{step}/state.json": "{}" for step in steps})
+    here = fetch("run", there) / "checkpoints"
+    assert [path.name for path in here.iterdir()] == ["step_00000002"]
+
+
 def test_results_stay_private(fetch, there):
     result = write(there, {"results/rank_00000.pkl": "x"}) / "results" / "rank_00000.pkl"
     result.chmod(0o600)
