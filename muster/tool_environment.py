@@ -11,10 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-OF_SLURM = (
-    *("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_"),
-    *("SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN", "SLURM_JSON", "SLURM_YAML"),
-)
+OF_SLURM = ("SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
 # The beginnings of the variables that are a tool's settings.
 SETTINGS = {
     **dict.fromkeys(("squeue", "sinfo", "scontrol", "scancel"), OF_SLURM),

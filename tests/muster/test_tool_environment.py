@@ -20,7 +20,6 @@ THEIRS = {
     "SINFO_FORMAT": "%N",
     "SCONTROL_ALL": "1",
     "SCANCEL_INTERACTIVE": "1",
-    "SLURM_TIME_FORMAT": "relative",
     "GIT_DIR": "/elsewhere",
     "RSYNC_OLD_ARGS": "1",
     "RSYNC_ICONV": "utf8,latin1",
@@ -60,9 +59,7 @@ def test_a_tool_that_is_asked_sees_none_of_the_user_s_settings_for_it(call, seen
     with suppress(MusterError, IndexError):  # it has no answer
         CALLS[call](tmp_path)
     env = seen(tool)
-    own = {"git": ("GIT_DIR",), "rsync": ("RSYNC_",)}.get(
-        tool, ("SQUEUE", "SINFO", "SC", "SLURM_T")
-    )
+    own = {"git": ("GIT_DIR",), "rsync": ("RSYNC_",)}.get(tool, ("SQUEUE", "SINFO", "SC"))
     assert [name for name in THEIRS if name.startswith(own) and name in env] == []
     assert {name: env.get(name) for name in OF_USER} == OF_USER
 
