@@ -119,11 +119,15 @@ def take(
 ) -> None:
     """The launcher's side: write what the node with this assignment, and this host, has sent.
 
+    A node that has not said its host has begun nothing: its host's files are of an earlier run.
+
     Raises:
         MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
     path, file = run_dir / name, _kind_of(name)
+    if file is not None and host is None and "{host}" in file.pattern:
+        return
     own = None if file is None else _of_node(file, run_dir, assignment, host)
     if file is None or (assignment.index != 0 if own is None else path not in own):
         raise MusterError(

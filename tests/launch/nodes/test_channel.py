@@ -138,6 +138,13 @@ def test_a_node_writes_no_file_of_another(name, tmp_path):
         assert (tmp_path / own).exists()
 
 
+def test_a_node_that_has_not_said_its_host_writes_no_file_of_a_host(tmp_path):
+    """It was refused at once, and sends what an earlier run has left there."""
+    message = {"file": "environment/node0.json", "at": 0, "data": "", "last": True}
+    log_sync.take(tmp_path, message, assignment(tmp_path, 0), None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_any_name_below_a_folder_comes_home(tmp_path):
     there, here = tmp_path / "there", tmp_path / "here"
     names = ["model/x.partial/y", "model/a\nb", "model/caf\udce9", "tensorboard/events\n1"]
