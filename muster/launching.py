@@ -24,7 +24,7 @@ from typing import Any
 from muster import arguments
 from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
-from muster.remote_job import MUSTER, Job, job, job_in, run_command
+from muster.remote_job import MUSTER, Job, job, job_of, run_command
 from muster.run_files import SWEEPS, project_of
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, write_json
@@ -140,7 +140,7 @@ def map_items(
         for cell in cells:
             write_json(logins() / str(cell["id"]), {**known, "name": cell["id"]})
     runs = Path(json.loads(printed.splitlines()[-1])["folder"], "runs")
-    return [job_in(runs / str(cell["id"])) for cell in cells]
+    return [job_of(str(cell["id"]), str(runs / str(cell["id"]))) for cell in cells]
 
 
 def write_call(

@@ -15,19 +15,24 @@ from typing import Any
 
 from muster import arguments, errors
 from muster.command import LOGIN
-from muster.errors import refuse
+from muster.errors import MusterError, refuse
 from muster.remote_job import MUSTER, Job, Status, run_command
 from muster.run_files import project_of
+from muster.writing import record_in
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
+ANSWER = ("code", "word", "is_over", "detail", "notes")
 SLICE_S = 60.0  # of waiting: the process there ends so long after this one has gone
 
 
 class LoginJob(Job):
-    """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder."""
+    """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder.
 
-    def __init__(self, remote_dir: str, known: Mapping[str, Any]) -> None:
-        super().__init__(project_of(Path.cwd()) / "logs" / Path(remote_dir).name)
+    Only the second is what the login node says.
+    """
+
+    def __init__(self, run: str, remote_dir: str, known: Mapping[str, Any]) -> None:
+        super().__init__(project_of(Path.cwd()) / "logs" / run)
         self.remote_dir = remote_dir
         self._login = [
             f"--{name.replace('_', '-')}={known[name]}" for name in LOGIN if known[name] is not None
@@ -65,7 +70,10 @@ class LoginJob(Job):
 
     def _answer(self, verb: str, *words: str) -> dict[str, Any]:
         printed = run_command(*ASK, *self._login, verb, self.remote_dir, *words)
-        answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        last = (printed.splitlines() or [""])[-1]
+        answer = record_in(last.encode(), *ANSWER)
+        if answer is None:
+            raise MusterError(f"{self.run_id}: the login node's answer is odd: {last[:200]!r}")
         return answer
 
     def _words(self, verb: str) -> list[str]:

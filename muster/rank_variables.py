@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Mapping
 
 from muster.errors import UsageError
+from muster.tool_environment import environment_for
 
 DEFAULT_PORT = 29500  # torch's default
 FIRST_PORT, PORTS = 20000, 10000  # of jobs; below the ports that systems assign
@@ -171,6 +172,7 @@ def _first_host(nodes: str) -> str:
         done = subprocess.run(
             ["scontrol", "show", "hostnames", nodes],
             capture_output=True, text=True, timeout=30, check=True,
+            env=environment_for("scontrol"),
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(

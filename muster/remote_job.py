@@ -75,15 +75,25 @@ def job(run: str) -> Job:
     if not isinstance(run, str) or not run or run.startswith("-"):
         raise UsageError(f"muster.job: run is {reprlib.repr(run)}; give the id of a run")
     printed = run_command(MUSTER, "jobs", "status", run, "--json")
-    return job_in(json.loads(printed.splitlines()[-1])["run_dir"])
+    return job_of(run, json.loads(printed.splitlines()[-1])["run_dir"])
 
 
-def job_in(run_dir: str | os.PathLike[str]) -> Job:
-    """The run in this folder; on a login node if a run of that name was started there."""
+def job_of(run: str, run_dir: str) -> Job:
+    """The run in this folder; on a login node if it is known here as one that was started there.
+
+    Raises:
+        MusterError: what the login node says is no folder.
+    """
     from muster.login_job import LoginJob
 
-    known = read_json(logins() / Path(run_dir).name, *LOGIN)
-    return Job(run_dir) if known is None else LoginJob(str(run_dir), known)
+    known = None if "/" in run else read_json(logins() / run, *LOGIN)
+    if known is None:
+        return Job(run_dir)
+    if not isinstance(run_dir, str) or not run_dir.startswith("/"):  # it will be an argument there
+        raise MusterError(
+            f"{known['login']}: {run} is said to be in {run_dir!r}, which is no folder"
+        )
+    return LoginJob(run, run_dir, known)
 
 
 class Job:

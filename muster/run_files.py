@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from muster.writing import open_plain
+
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
 WIDTHS = {"rank": "05d", "node": "05d"}
 BELOW = "/**"  # a folder with its whole content
 # Suffixes: a file being written, and one that reserves space (muster/writing.py).
-UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|$)")
-RESERVED = re.compile(r"\.reserved$")
+UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
+RESERVED = re.compile(r"\.reserved\Z")
 TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
 
 
@@ -43,7 +45,7 @@ class RunFile:
 
     def match(self, name: str) -> dict[str, str] | None:
         """The fields in `name`, a path below the run folder; None if `name` is another file."""
-        found = re.fullmatch(self._expression, name)
+        found = re.fullmatch(self._expression, name, re.DOTALL)  # a name may have a line end
         return found.groupdict() if found else None
 
     def find(self, run_dir: Path) -> list[Path]:
@@ -144,7 +146,7 @@ def known(name: str) -> RunFile | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether `name` is being written, or only reserves space."""
+    """Whether the file `name`, without its folder, is being written, or only reserves space."""
     return bool(UNFINISHED.search(name) or RESERVED.search(name))
 
 
@@ -201,14 +203,9 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def project_of(cwd: Path) -> Path:
     """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
-    import subprocess  # imported here: workers only name files, and start nothing
+    from muster import git  # imported here: workers only name files, and start nothing
 
-    asked = ["git", "-C", str(cwd), "rev-parse", "--show-toplevel"]
-    try:
-        done = subprocess.run(asked, capture_output=True, check=False)
-    except OSError:
-        return cwd
-    return cwd if done.returncode else Path(os.fsdecode(done.stdout.removesuffix(b"\n")))
+    return git.project_of(cwd)
 
 
 def state_folder(env: Mapping[str, str]) -> Path:
@@ -236,7 +233,7 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
 def last_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in the last `TAIL_BYTES`; none if there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
             return json_objects(file.read())
     except OSError:  # put aside as we look

@@ -1,11 +1,13 @@
 """Write small files whole or not at all; a full disk gives one line of error."""
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from muster.errors import MusterError, explained, is_full
 
@@ -57,10 +59,35 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     mounted. A reader of many files must not fail because of one.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_plain(path) as file:
+            return record_in(file.read(), *needed)
+    except OSError:
+        return None
+
+
+def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
+    """The value of `write_json` in a file's content; None as for `read_json`."""
+    try:
+        record = json.loads(data.decode())
+    except ValueError:
         return None
     return record if isinstance(record, dict) and record.keys() >= set(needed) else None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file to read it; a FIFO would have to be waited for, and is not opened.
+
+    Raises:
+        OSError: it cannot be opened, or is no plain file.
+    """
+    other = OSError(errno.EINVAL, "it is not a plain file", str(path))
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise other
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since
+        os.close(descriptor)
+        raise other
+    return os.fdopen(descriptor, "rb")
 
 
 def reserve(path: Path) -> None:

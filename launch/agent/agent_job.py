@@ -245,7 +245,8 @@ class AgentJob:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
             self._fed = time.monotonic()
-            log_sync.take(self._run_dir, message, agent.assignment.index)
+            host = None if agent.here is None else agent.here.get("host")
+            log_sync.take(self._run_dir, message, agent.assignment, host)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:

@@ -8,6 +8,7 @@ whole, and a reader sees it only when it is complete.
 
 import base64
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -19,7 +20,7 @@ from launch.spec import Assignment
 from muster import run_files
 from muster.errors import MusterError, UsageError
 from muster.run_files import RunFile
-from muster.writing import writing
+from muster.writing import open_plain, writing
 
 EVERY_S = 0.2
 CHUNK_BYTES = 262_144
@@ -32,10 +33,11 @@ class LogSync:
     """The node's side: finds new data and sends it."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self._run_dir, self._node = assignment.spec.run_dir, assignment.index
-        self._ranks, self._host = assignment.ranks, socket.gethostname()
+        self._run_dir, self._assignment = assignment.spec.run_dir, assignment
+        self._host = socket.gethostname()
         self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
         self._looked = 0.0
+        self._left_out: set[Path] = set()  # of which a line was printed
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
@@ -60,18 +62,20 @@ class LogSync:
                     return True
             except FileNotFoundError:  # removed or renamed in the meantime
                 continue
+            except OSError as error:  # a program has put something else in its place
+                self._leave_out(path, error)
         return False
+
+    def _leave_out(self, path: Path, error: OSError) -> None:
+        if path not in self._left_out:
+            self._left_out.add(path)
+            print(f"note: {path} is not sent: {error.strerror}", file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[RunFile, Path]]:
         for file in SENT:
-            if "{rank}" in file.pattern:
-                paths = [file.path(self._run_dir, rank=rank) for rank in self._ranks]
-            elif "{node}" in file.pattern:
-                paths = [file.path(self._run_dir, node=self._node)]
-            elif "{host}" in file.pattern:
-                paths = [file.path(self._run_dir, host=self._host)]
-            else:
-                paths = file.find(self._run_dir) if self._node == 0 else []
+            paths = _of_node(file, self._run_dir, self._assignment, self._host)
+            if paths is None:
+                paths = file.find(self._run_dir) if self._assignment.index == 0 else []
             yield from ((file, path) for path in paths)
 
     def _send_file(self, file: RunFile, path: Path, channel: Channel) -> bool:
@@ -83,7 +87,7 @@ class LogSync:
             at = 0
         elif at >= facts.st_size:
             return False
-        with path.open("rb") as opened:
+        with open_plain(path) as opened:
             opened.seek(at)
             while channel.waiting_bytes <= WAITING_BYTES:
                 new = opened.read(CHUNK_BYTES)
@@ -97,20 +101,40 @@ class LogSync:
         return True
 
 
-def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
-    """The launcher's side: write what `node` has sent.
+def _of_node(
+    file: RunFile, run_dir: Path, assignment: Assignment, host: str | None
+) -> list[Path] | None:
+    """The paths of such a file that this node writes; None: node 0 writes it, once for the run."""
+    if "{rank}" in file.pattern:
+        return [file.path(run_dir, rank=rank) for rank in assignment.ranks]
+    if "{node}" in file.pattern:
+        return [file.path(run_dir, node=assignment.index)]
+    if "{host}" in file.pattern:
+        return [] if host is None else [file.path(run_dir, host=host)]
+    return None
+
+
+def take(
+    run_dir: Path, message: Mapping[str, Any], assignment: Assignment, host: str | None
+) -> None:
+    """The launcher's side: write what the node with this assignment, and this host, has sent.
+
+    A node that has not said its host has begun nothing: its host's files are of an earlier run.
 
     Raises:
         MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
-    file = run_files.known(str(name))
-    inside = not name.is_absolute() and ".." not in name.parts
-    if file not in SENT or not inside or run_files.is_unfinished(str(name)):
-        raise MusterError(f"a node sent a file that is not its own to write: {str(name)!r}")
-    path = run_dir / name
+    path, file = run_dir / name, _kind_of(name)
+    if file is not None and host is None and "{host}" in file.pattern:
+        return
+    own = None if file is None else _of_node(file, run_dir, assignment, host)
+    if file is None or (assignment.index != 0 if own is None else path not in own):
+        raise MusterError(
+            f"{assignment.name} sent a file that is not its own to write: {str(name)!r}"
+        )
     grows = file.home == "grows"
-    into = path if grows else path.with_name(f"{path.name}.{node}.partial")
+    into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         into.touch(0o600 if file.private else 0o666)  # minus the umask
@@ -120,6 +144,14 @@ def take(run_dir: Path, message: Mapping[str, Any], node: int) -> None:
             stream.truncate()
         if not grows and message.get("last"):
             into.replace(path)
+
+
+def _kind_of(name: PurePosixPath) -> RunFile | None:
+    """The file that `name` is, if a node may send it."""
+    is_inside = not name.is_absolute() and ".." not in name.parts and "\0" not in str(name)
+    if not is_inside or run_files.is_unfinished(name.name):
+        return None
+    return next((one for one in SENT if one.match(str(name)) is not None), None)
 
 
 def make_room(assignment: Assignment) -> None:

@@ -17,6 +17,7 @@ from launch.runs.run_state import LeaderWatcher
 from launch.spec import Facts, LaunchSpec, NodeCommand
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+from muster.tool_environment import environment_for
 
 LOOK_S = 2.0
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
@@ -160,7 +161,11 @@ def _is_login_node() -> bool:
         return False
     try:
         asked = subprocess.run(
-            ["sinfo", "--noheader"], capture_output=True, check=False, timeout=LOOK_S
+            ["sinfo", "--noheader"],
+            env=environment_for("sinfo"),
+            capture_output=True,
+            check=False,
+            timeout=LOOK_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return True

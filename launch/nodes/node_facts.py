@@ -107,6 +107,7 @@ def claim(asked):  # type: ignore[no-untyped-def]
     """
     node = asked["node"]
     folder = asked["folders"][node]
+    os.umask(os.umask(0o077) | 0o022)  # nobody else is to write code that runs
     try:
         os.makedirs(folder, exist_ok=True)
         foreign = _foreign(folder)

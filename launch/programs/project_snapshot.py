@@ -8,15 +8,15 @@ links, since a program may write to them.
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from muster import run_files
+from muster import git, run_files
 from muster.errors import UsageError
+from muster.git import GitFailed
 from muster.writing import read_json, write_json, writing
 
 # The limit for files that git does not track: more is data, which belongs elsewhere.
@@ -26,6 +26,7 @@ MOST_NAMED = 10
 LEFT_OUT = frozenset((".git", "__pycache__", ".venv", "venv", "node_modules", ".pytest_cache"))
 # A diff that `git apply` accepts, whatever the user's git settings are.
 PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
+PLAIN_DIFF.append("--submodule=short")
 
 
 def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
@@ -34,8 +35,8 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
     Returns a line about what was copied.
 
     Raises:
-        UsageError: runs are stored in the project's own folder; too much of the project is not
-            tracked by git; or a file cannot be read.
+        UsageError: runs are stored in the project's own folder; git does not say what belongs to
+            the project; too much of it is not tracked by git; or a file cannot be read.
         CannotWrite: the disk is full.
     """
     root, logs = run_files.SNAPSHOT.path(run_dir), _logs_of(run_dir)
@@ -46,11 +47,14 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
         )
     if project.is_relative_to(logs):  # a folder around the project is not part of it
         logs = run_dir
-    repositories = list(_repositories(project))
-    sources = [path for one in repositories for path in _files(one, logs)]
-    if patterns:
-        ignored = ("--others", "--ignored", "--exclude-standard", "--", *patterns)
-        sources += [path for one in repositories for path in _listed(one, *ignored)]
+    try:
+        repositories = list(_repositories(project))
+        sources = [path for one in repositories for path in _files(one, logs)]
+        if patterns:
+            ignored = ("--others", "--ignored", "--exclude-standard", "--", *patterns)
+            sources += [path for one in repositories for path in _listed(one, *ignored)]
+    except GitFailed as error:
+        raise UsageError(f"{error}, or give --no-snapshot") from error
     copied, links = {}, []
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -66,19 +70,31 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
                 _link_ignored(path, root / path.relative_to(project), logs)
         for source, target in links:  # last, since they may lead to any of the others
             _copy_link(source, target, project, root)
-        diff = _git(project, "diff", "HEAD", "--binary", *PLAIN_DIFF)
+        commit, diff, trouble = _changes(project)
         run_files.SNAPSHOT_DIFF.path(run_dir).write_bytes(diff)
-    commit = _git(project, "rev-parse", "HEAD").decode().strip()
     record = {"project": str(project), "commit": commit, "files": list(copied)}
     write_json(run_files.SNAPSHOT_RECORD.path(run_dir), record)
-    return f"snapshot: {len(copied)} files, {decimal(sum(copied.values()))}"
+    return f"snapshot: {len(copied)} files, {decimal(sum(copied.values()))}{trouble}"
+
+
+def _changes(project: Path) -> tuple[str, bytes, str]:
+    """The project's commit, what differs from it, and why that is not known, if git fails."""
+    if git.top_of(project) is None:
+        return "", b"", ""
+    commit = ""
+    try:
+        commit = git.ask(project, "rev-parse", "--quiet", "--verify", "HEAD").decode().strip()
+        return commit, git.ask(project, "diff", "HEAD", "--binary", *PLAIN_DIFF), ""
+    except GitFailed as error:
+        has_no_commit = error.code == 1 and not commit
+        return commit, b"", "" if has_no_commit else f"; no snapshot.diff: {error}"
 
 
 def files_of(project: Path) -> list[Path]:
     """The files that git tracks or would track, also of the repositories inside; each once.
 
     Raises:
-        UsageError: too much of it is not tracked by git.
+        UsageError: git does not say what belongs to it, or too much of it is not tracked.
     """
     logs = project / "logs"
     return list(dict.fromkeys(path for one in _repositories(project) for path in _files(one, logs)))
@@ -121,7 +137,7 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
     others = _listed(folder, "--others", "--exclude-standard")
     advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
     known: Iterable[Path] = others
-    if not tracked and not others:
+    if git.top_of(folder) is None:
         known, advice = _walked(folder, logs), f"run `git init` there, and {advice}"
     yield from filter(_is_copied, tracked)
     total, largest = 0, (0, folder)
@@ -191,15 +207,14 @@ def _link_ignored(source: Path, target: Path, logs: Path) -> None:
 
 
 def _listed(folder: Path, *kinds: str) -> list[Path]:
-    """The files that git lists, each once: a file with a conflict is in its index three times."""
-    names = _git(folder, "ls-files", "-z", *kinds).split(b"\0")
+    """The files that git lists, each once: a file with a conflict is in its index three times.
+
+    None for a folder that is in no repository.
+
+    Raises:
+        GitFailed: git does not answer.
+    """
+    if git.top_of(folder) is None:
+        return []
+    names = git.ask(folder, "ls-files", "-z", *kinds).split(b"\0")
     return [folder / os.fsdecode(name) for name in dict.fromkeys(names) if name]
-
-
-def _git(folder: Path, *words: str) -> bytes:
-    """git's output; empty if it does not know the folder, or is not installed."""
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=False)
-    except OSError:
-        return b""
-    return b"" if done.returncode else done.stdout

@@ -32,7 +32,7 @@ class Crash:
 
 def crash_of(errors: Path) -> Crash | None:
     """How a worker died, from its stderr; None if faulthandler has printed nothing in it."""
-    text = errors.read_text(encoding="utf-8", errors="replace") if errors.exists() else ""
+    text = errors.read_text(encoding="utf-8", errors="replace") if errors.is_file() else ""
     if FATAL not in text:
         return None
     dump = text[text.index(FATAL) :].rstrip()
@@ -54,7 +54,8 @@ def exit_codes_of(log: str) -> dict[int, int]:
 
 def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     """The end of the first log with any text; torchrun's words only if there are no others."""
-    texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs}
+    plain = [log for log in logs if log.is_file()]
+    texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in plain}
     for words in (_before_report, str.splitlines):
         for log, text in texts.items():
             if lines := words(text.strip()):

@@ -23,6 +23,7 @@ from muster import json_output
 from muster.errors import silence
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
 from muster.worker.lost_peer import CONSEQUENCE
+from muster.writing import open_plain
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
@@ -213,7 +214,7 @@ def _unread_bytes(file: _File) -> int:
 
 def _read(file: _File) -> bytes:
     try:
-        with file.path.open("rb") as opened:
+        with open_plain(file.path) as opened:
             opened.seek(file.offset)
             new = opened.read(READ_BYTES)
     except OSError:

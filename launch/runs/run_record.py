@@ -6,6 +6,7 @@ lead to all runs of this user, of any project, for `launch/jobs.py`.
 
 import hashlib
 import os
+import pwd
 import shlex
 import socket
 import sys
@@ -19,9 +20,19 @@ from typing import Any
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
-from muster.errors import MusterError, explained, name_of
-from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
+from muster.errors import MusterError, UsageError, explained, name_of
+from muster.writing import (
+    CannotWrite,
+    open_plain,
+    read_json,
+    record_in,
+    reserve,
+    write_json,
+    write_last,
+    write_text,
+)
 
+OF_JOB = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
 NOT_YET = ""  # the job id of a run that is about to get one
 LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -99,7 +110,32 @@ def read_end(run_dir: Path) -> dict[str, Any] | None:
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """The leader of the run."""
-    return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
+    return read_json(run_files.JOB.path(run_dir), *OF_JOB)
+
+
+def own_job(run_dir: Path) -> dict[str, Any] | None:
+    """The leader of the run, for who acts on it: the record names what will be ended, or led.
+
+    Raises:
+        UsageError: another user has written it.
+    """
+    path = run_files.JOB.path(run_dir)
+    with suppress(OSError), open_plain(path) as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner != os.geteuid():
+            raise UsageError(
+                f"{path} is a file of {_user(owner)}, and names the process or job to act on; only "
+                f"{_user(owner)} can do that"
+            )
+        return record_in(file.read(), *OF_JOB)
+    return None
+
+
+def _user(number: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:  # of another machine, or of a container
+        return f"user {number}"
 
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:

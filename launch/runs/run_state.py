@@ -115,10 +115,11 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     """End the run and wait until it has ended; one that is over is not changed.
 
     Raises:
+        UsageError: another user's file says which process or job leads it.
         MusterError: it is led from another machine or cluster, or does not end.
     """
     watchers = Watchers()
-    state, job = of(run_dir, watchers), run_record.read_job(run_dir)
+    state, job = of(run_dir, watchers), run_record.own_job(run_dir)
     if state.over or job is None:
         say(f"{run_dir.name} is over already: {state.word}")
         return

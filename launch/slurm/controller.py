@@ -14,6 +14,7 @@ from datetime import datetime
 
 from launch.nodes.survey import last_line
 from muster.errors import MusterError
+from muster.tool_environment import environment_for
 
 TIMEOUT_S = 30.0
 SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that was asked to do something
@@ -63,7 +64,9 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    """Run one of Slurm's commands as if from outside any job.
+    """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
+
+    Those for sbatch stay, which are settings of jobs.
 
     Raises:
         Silent: its controller does not answer in time.
@@ -76,7 +79,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
             text=True,
             errors="replace",
             timeout=TIMEOUT_S,
-            env=scrubbed(env),
+            env=environment_for(argv[0], scrubbed(env)),
             check=False,
         )
     except FileNotFoundError:

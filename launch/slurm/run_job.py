@@ -159,11 +159,15 @@ def _say(text: str) -> None:
 def run_of_job(logs_root: Path, current: CurrentJob) -> Path | None:
     """The folder of the run that this job began before Slurm restarted it.
 
-    A cluster may number its jobs from 1 again: the latest run with the number counts.
+    Others may keep their runs in the same folder; theirs do not count, whatever they say. A cluster
+    may number its jobs from 1 again: the latest run with the number counts.
     """
     found, wanted = {}, ["slurm", current.name, current.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
-        job = run_record.read_job(path.parent) or {}
+        try:
+            job = run_record.own_job(path.parent) or {}
+        except UsageError:
+            continue
         if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:
             found[float(job["started_unix_s"])] = path.parent
     return found[max(found)] if found else None

@@ -60,7 +60,7 @@ class SlurmRunWatcher(LeaderWatcher):
             if self.state(run_dir, job, run_record.read_end(run_dir)).over:
                 return
             time.sleep(0.2)
-            job = run_record.read_job(run_dir) or job
+            job = run_record.own_job(run_dir) or job
 
         if run_job.step_of(run_dir) is not None:  # its job must not end with the run
             self._leaders.stop(run_dir, job, say)

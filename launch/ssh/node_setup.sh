@@ -3,6 +3,7 @@
 #   node_setup.sh FOLDER TORCH_INDEX [PACKAGE ...]       TORCH_INDEX may be empty
 # With packages: these alone, and not all that setup.cfg names.
 set -euo pipefail
+umask go-w # nobody else is to write code that runs
 
 cd -- "$1"
 torch_index=$2

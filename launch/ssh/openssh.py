@@ -19,6 +19,7 @@ from configs.settings.launch import SshConfig
 from launch.nodes.survey import LOAD, Transport, last_line
 from launch.spec import NodeSpec
 from launch.ssh import connect
+from muster.tool_environment import environment_for
 
 AT_ONCE = 16
 FAILED = 255  # ssh's own exit code if it cannot connect
@@ -115,21 +116,23 @@ def rsync(
     *,
     stdin: bytes = b"",
     timeout_s: float | None = None,
-) -> tuple[int, str]:
-    """Copy through ssh; rsync's exit code, and what it says of errors.
+) -> "subprocess.CompletedProcess[str]":
+    """Copy through ssh, to folders and files into which nobody else may write.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than `timeout_s`.
     """
-    argv = ["rsync", "--archive", "--compress", "--protect-args", "-e", shlex.join(client)]
+    argv = ["rsync", "--archive", "--compress", "--protect-args", "--chmod=go-w"]
     done = subprocess.run(
-        [*argv, *options, "--", source, target],
+        [*argv, "-e", shlex.join(client), *options, "--", source, target],
+        env=environment_for("rsync"),
         input=stdin,
         capture_output=True,
         timeout=timeout_s,
         check=False,
     )
-    return done.returncode, done.stderr.decode(errors="replace")
+    texts = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
 
 
 def explain(node: NodeSpec, error_text: str) -> str:

@@ -148,14 +148,13 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
     client = openssh.client(node.spec, config)
     for options, source, target in ways:
         try:
-            code, error_text = openssh.rsync(
-                client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S
-            )
+            done = openssh.rsync(client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
+        error_text = done.stderr
         if "rsync: not found" in error_text or "rsync: command not found" in error_text:
             return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
-        if code:
+        if done.returncode:
             first = error_text.strip().partition("\n")[0]
             return f"{node.name}: sending the code failed: {first or 'no message'}"
     return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import stat
 import sys
 import types
 from pathlib import Path
@@ -34,7 +35,7 @@ def python_version() -> str:
 
 def call(folder: Path, run_dir: Path, rank: int) -> None:
     """Call the function in `folder`; write its result into the run folder."""
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    about = json.loads(read_private(folder / ABOUT).decode())  # it names folders to import from
     if about["python"] != python_version():
         sys.exit(
             f"error: {about['name']} was pickled by Python {about['python']}, and this is Python "
@@ -87,9 +88,11 @@ def read_private(path: Path) -> bytes:
         PermissionError: another user may have written it.
         OSError: it cannot be read, or is a link.
     """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(f"{path} is not a plain file")
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
             raise PermissionError(
                 f"{path} is not unpickled, since others may have written it: its owner is user "

@@ -3,12 +3,15 @@
 import itertools
 import os
 import re
+import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from launch.runs import run_record, run_state
 from tests.commands import call
@@ -92,6 +95,23 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
         assert code == 2 and message in err, err
     assert jobs(tmp_path / "none", "list")[0] == 0
     assert re.search(r"^ +fetch +copy its files here", jobs(tmp_path, "--help")[1], re.MULTILINE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_what_another_user_s_file_names_is_not_ended(tmp_path):
+    """It may name any process, or job, of whoever cancels the run."""
+    with subprocess.Popen(["sleep", "1000"]) as victim:
+        named = {"pid": victim.pid, **run_record.process_start(victim.pid)}
+        run = run_folder(tmp_path, "theirs", leader(**named))
+        os.chown(run / "job.json", 12_345, 12_345)
+        code, _, err = jobs(tmp_path, "cancel", "theirs")
+        still_runs = victim.poll() is None
+        assert jobs(tmp_path, "status", "theirs")[1].startswith("theirs: running")
+        os.chown(run / "job.json", 0, 0)
+        run_state.cancel(run, print)
+        assert victim.wait() == -signal.SIGTERM
+    assert code == 2 and still_runs
+    assert f"{run}/job.json is a file of user 12345, and names the process or job to act" in err
 
 
 def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +9,9 @@ from typing import Any
 
 import psutil
 import torch
+
+from muster import git
+from muster.git import GitFailed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
@@ -44,12 +46,10 @@ def link() -> dict[str, Any]:
 
 
 def _git(*args: str) -> str | None:
-    command = ["git", "-C", str(REPOSITORY), *args]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
+        return git.ask(REPOSITORY, *args, timeout_s=10).decode(errors="replace").strip()
+    except GitFailed:
         return None  # no git here, or a copy of the code without its history
-    return done.stdout.strip()
 
 
 def _version(package: str) -> str | None:

@@ -23,6 +23,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.raw import Given
+from configs.settings.program import name_problems
 from launch.programs.other_launchers import refuse_several
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
@@ -41,7 +42,7 @@ from muster.command import (
     reveal,
     variable,
 )
-from muster.errors import UsageError
+from muster.errors import UsageError, refuse
 from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
@@ -63,6 +64,7 @@ def main() -> int:
     fetched = None
     if word == "jobs" and words[:1] == ["fetch"]:
         fetched = fetching.fetch_parser().parse_args(words[1:])
+        refuse(name_problems("jobs fetch ", fetched.run))
         if "login" not in of_login:
             raise UsageError(
                 f"{fetched.run} was not started from here on a login node; name the node it is on: "
@@ -72,6 +74,7 @@ def main() -> int:
         become(*COMMANDS[word], *rest)
     if word in STARTING:
         refuse_several(os.environ)
+    name, words = _named(word, words, program) if word in STARTING else ("", words)
     given = {one.name for one in cluster} | _typed(words)
     is_own = (program or "cells" in given) and OWN_PYTHON & given
     installation = install(
@@ -86,7 +89,7 @@ def main() -> int:
         words = [*words, "--on", options.on]
         env = _sent(options.on, cluster, Path.cwd())
     if word in STARTING:
-        return _start(word, words, program, env, installation, of_login)
+        return _start(name, word, words, program, env, installation, of_login)
     if word == QUESTION:
         command = RemoteCommand(installation, installation.new_session(word))
         command.start(installation.command("muster/run_module.py", ANSWERS, *words), {}, "/")
@@ -164,6 +167,7 @@ def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
 
 
 def _start(
+    name: str,
     word: str,
     words: list[str],
     program: list[str],
@@ -175,7 +179,6 @@ def _start(
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = send_project(installation, root)
-    name, words = _named(word, words, program)
     if word == "run" and not {"detach", "no-wait"} & _typed(words):
         words.append("--wait")
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
@@ -207,17 +210,24 @@ def _with_calls(
             file = Path(word.removeprefix("--cells="))
             source, words[at] = file.parent, f"--cells={place}/{file.name}"
     if source is not None:
-        installation.connection.run(["mkdir", "-p", "-m", "700", "--", place])
+        make = 'umask 077 && mkdir -p -- "$1" && chmod go-w -- "${1%/*}"'
+        installation.connection.run(["sh", "-c", make, "sh", place])
         installation.connection.rsync([], f"{source}/", f":{place}/")
     return words, program
 
 
 def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
-    """The command's local name; a run's name is chosen here, so that both sides use it."""
+    """The command's local name; a run's name is chosen here, so that both sides use it.
+
+    Raises:
+        UsageError: it cannot be that of a run, or of a folder.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--run-id" if word == "run" else "--name", dest="name")
+    flag = "--run-id" if word == "run" else "--name"
+    parser.add_argument(flag, dest="name")
     given, _ = parser.parse_known_args(words)
     if given.name is not None:
+        refuse(name_problems(f"{flag} ", given.name))
         return given.name, words
     if word != "run":
         return f"{word}-{token_hex(4)}", words

@@ -88,8 +88,8 @@ class Connection:
             raise self._failed(last.removeprefix("error: "))
         return done.stdout.decode(errors="replace")
 
-    def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> None:
-        """Copy with rsync; a path on the login node begins with `:`.
+    def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> str:
+        """Copy with rsync, and return what it prints; a path on the login node begins with `:`.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
@@ -99,12 +99,13 @@ class Connection:
         places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
         own = ["--no-owner", "--no-group", "--partial"]
         try:
-            code, text = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
+            done = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
         except FileNotFoundError:
             raise MusterError("this machine has no rsync, which --login needs") from None
-        if not code:
-            return
-        if code == openssh.FAILED or "connection unexpectedly closed" in text:
+        if not done.returncode:
+            return done.stdout
+        text = done.stderr
+        if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
         raise self._failed(f"rsync failed: {lines[0]}")

@@ -1,11 +1,19 @@
-"""Copy a run from a login node: its whole folder, or only the results of its function."""
+"""Copy a run from a login node: its whole folder, or only the results of its function.
+
+What comes back may be somebody else's work: it gets the name by which the run is known here, never
+one that the login node says. Only plain files and folders are taken: no links, no devices, nothing
+that runs with another user's rights.
+"""
 
 import argparse
 import json
+import re
+import sys
 from pathlib import Path
 
 from launch.ssh.login_node.installation import Installation
 from muster import run_files
+from muster.errors import MusterError, UsageError
 from muster.worker.function_call import CALL
 
 # Copied by `fetch --results`: how the run ended, and what its function returned.
@@ -17,40 +25,71 @@ OF_RESULTS = (
     run_files.RESULT,
 )
 # Checkpoints are folders that sort by step; unfinished ones have another suffix.
+SHOWN = 5  # names in a note
 NEWEST = (
     'cd "$1/checkpoints" 2>/dev/null || exit 0; '
-    'ls -d step_* 2>/dev/null | grep -v "[.]" | tail -n 1'
+    'printf "%s\\n" step_* | grep -x "step_[0-9]*" | tail -n 1'
 )
+# Beside what rsync does for a folder that is sent; new files get modes of this machine's umask.
+PLAIN = "--no-links --no-perms --no-devices --no-specials --chmod=Du+rwx,Fu+rw,Fa-x,a-st".split()
+SKIPPED = "skipping non-regular file "  # rsync's line for each; it has escaped the name
 
 
 def fetch(given: argparse.Namespace, installation: Installation) -> int:
     """Copy a run's folder here: records, logs and the last checkpoint."""
     connection = installation.connection
-    status = json.loads(
-        connection.run(installation.command("launch/jobs.py", "status", given.run, "--json"))
-    )
-    source, target = status["run_dir"], given.to / Path(status["run_dir"]).name
+    asked = installation.command("launch/jobs.py", "status", given.run, "--json")
+    source = _folder_of(given.run, connection.run(asked), connection.login)
+    target = given.to / given.run
     target.mkdir(parents=True, exist_ok=True)
     if given.results:
         tops = sorted({one.top for one in OF_RESULTS})
         parts = [f"--include=/{top}{below}" for top in tops for below in ("", "/**")]
         but = f"--exclude=/{run_files.FUNCTION.top}/{CALL}"  # it may be large, and is known here
-        connection.rsync([but, *parts, "--exclude=*"], f":{source}/", f"{target}/")
+        connection.rsync([*PLAIN, but, *parts, "--exclude=*"], f":{source}/", f"{target}/")
         return 0
     newest = connection.run(["sh", "-c", NEWEST, "sh", source]).strip()
+    newest = newest if re.fullmatch(r"step_\d+", newest) else ""
     chosen = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
-    connection.rsync(
-        [*chosen, f"--exclude=/{run_files.SNAPSHOT.path(Path()).name}"], f":{source}/", f"{target}/"
-    )
+    chosen.append(f"--exclude=/{run_files.SNAPSHOT.top}")
+    copied = connection.rsync([*PLAIN, *chosen], f":{source}/", f"{target}/")
+    skipped = [line for line in copied.splitlines() if line.startswith(SKIPPED)]
+    if skipped:
+        names = ", ".join(line.removeprefix(SKIPPED) for line in skipped[:SHOWN])
+        more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+        print(f"note: not copied, since they are no plain files: {names}{more}", file=sys.stderr)
     print(f"{target}: records and logs{f', checkpoint {newest}' if newest else ''}")
     return 0
+
+
+def _folder_of(run: str, answer: str, login: str) -> str:
+    """The folder of `run` there, by its exact name.
+
+    Raises:
+        UsageError: the run there has another name.
+        MusterError: the answer is not understood.
+    """
+    try:
+        folder = Path(json.loads(answer)["run_dir"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise MusterError(
+            f"{login}: its answer about {run} is not understood: {answer[:200]!r}"
+        ) from None
+    if folder.name != run:
+        raise UsageError(
+            f"{run!r} is not the whole name of a run of {login}, which knows {folder.name!r}; give "
+            "the whole name: it is also the folder's name here"
+        )
+    if not folder.is_absolute():
+        raise MusterError(f"{login}: its answer about {run} is not understood: {answer[:200]!r}")
+    return str(folder)
 
 
 def fetch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="muster jobs fetch", description="Copy a run's folder from its login node."
     )
-    parser.add_argument("run", help="the run's name, or its folder there")
+    parser.add_argument("run", help="the run's whole name")
     parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
     parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # only these
     return parser

@@ -34,9 +34,11 @@ test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
 
+# Makes a folder below Muster's own one; nobody else may write into what is made.
+MAKE = 'umask go-w && mkdir -p -- "$1" && chmod go-w -- "$1" "${1%/*}"'
 SENT = ".muster-sent-files"  # in the copy: the names of the files sent last
 # Removes files of the first list that the second one lacks; names end with a NUL.
-REMOVE = """cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
+REMOVE = """umask go-w; cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
 
@@ -78,13 +80,17 @@ def install(
     names = _files()
     version, lock = _version(names), ".lock" if whole else ".lock-launch"
     asked = connection.run(["bash", "-lc", ASK, "bash", folder or "", version, lock]).splitlines()
-    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)]
+    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)] or [""]
+    if not base.startswith("/"):
+        raise MusterError(
+            f"{connection.login}: its login shell does not answer; try there: bash -lc true"
+        )
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
         # another laptop may send the same files
         _send_files(connection, map(os.fsencode, names), REPOSITORY, checkout)
-        connection.run(["touch", "--", f"{checkout}/.sent"])
+        connection.run(["sh", "-c", 'umask go-w && : > "$1"', "sh", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
         say(f"making Muster's environment on {connection.login}, once for this version: {size}")
@@ -143,6 +149,6 @@ def send_project(installation: Installation, project: Path) -> str:
 def _send_files(connection: Connection, names: Iterable[bytes], source: Path, folder: str) -> bytes:
     """Send these files of a folder here into one there; return their list, as rsync reads it."""
     listed = b"".join(name + b"\0" for name in names)
-    connection.run(["mkdir", "-p", "--", folder])
+    connection.run(["sh", "-c", MAKE, "sh", folder])
     connection.rsync(["--from0", "--files-from=-"], f"{source}/", f":{folder}/", listed)
     return listed

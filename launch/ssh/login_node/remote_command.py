@@ -1,6 +1,7 @@
 """A command on a login node, followed from here even if connections are lost."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -104,6 +105,8 @@ class RemoteCommand:
                 f"{login} ended the command, perhaps by a restart; a job that was submitted goes "
                 f"on: muster jobs list --login {login}"
             )
+        if not re.fullmatch(r"\d{1,3}", code):
+            raise MusterError(f"{login}: {code[:80]!r} is no exit code")
         return int(code)
 
     def _ask(self, verb: str, stdin: str = "") -> str:

@@ -10,12 +10,21 @@
 # lock is held: it cannot be another process's.
 set -eu
 
+sessions=${2%/*} session=${2##*/}
+if [[ ${sessions##*/} != sessions || $session == . || $session == .. ]]; then
+    echo "error: $2 is not a folder of sessions/" >&2
+    exit 2
+fi
 if [[ $1 == start ]]; then
     umask 077
     # what ended a month ago goes, with what was sent for it
-    find "${2%/*}" -mindepth 2 -maxdepth 2 -name code -mtime +30 -print0 2>/dev/null |
-        while IFS= read -rd '' code; do rm -rf -- "${code%/code}" "${code%/code}.call"; done
+    find "$sessions" -mindepth 2 -maxdepth 2 -name code -type f -mtime +30 -print0 2>/dev/null |
+        while IFS= read -rd '' code; do
+            old=${code%/code}
+            if [[ -f $old/lock && -f $old/out && -f $old/err ]]; then rm -rf -- "$old" "$old.call"; fi
+        done
     mkdir -p -- "$2"
+    chmod go-w -- "$sessions"
     cd -- "$2"
     script=$(cat) # it has values that no command line and no disk may show
     set -m        # else what is started below would not hear SIGINT

@@ -19,10 +19,19 @@ from muster.errors import MusterError
 from tests.written import write
 
 
-def source_of(run_dir: Path, node: int) -> LogSync:
+def assignment(run_dir: Path, node: int) -> SimpleNamespace:
     """Of a node that has the rank of its number."""
     spec = SimpleNamespace(run_dir=run_dir)
-    return LogSync(SimpleNamespace(spec=spec, index=node, ranks=(node,)))
+    return SimpleNamespace(spec=spec, index=node, ranks=(node,), name=f"node{node}")
+
+
+def source_of(run_dir: Path, node: int) -> LogSync:
+    return LogSync(assignment(run_dir, node))
+
+
+def take(run_dir: Path, message, node: int = 0, host: str | None = None) -> None:
+    """What this node has sent arrives; it is on this host, or the given one."""
+    log_sync.take(run_dir, message, assignment(run_dir, node), host or socket.gethostname())
 
 
 @contextmanager
@@ -94,12 +103,12 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     own = {"summary.json": {"steps": 100_000}, "config.yaml": "the node's own"}
     write(there, {output: "step 1\n", **own})
     for message in sent_by(source):
-        log_sync.take(here, message, 0)
+        take(here, message)
     with (there / output).open("ab") as more:
         more.write(b"step 2\n")
     write(there, {"summary.json": {}})
     for message in sent_by(source):
-        log_sync.take(here, message, 0)
+        take(here, message)
     assert (here / output).read_bytes() == b"step 1\nstep 2\n"
     assert (here / "summary.json").read_text() == "{}"
     assert not (here / "config.yaml").exists()
@@ -108,11 +117,56 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["../x", "/etc/passwd", "config.yaml", "launch.json", "workers/../../x", "other/x", "x"]
-    + ["model/../../x", "checkpoints/step_00000001/state.json", "summary.json.0.partial"],
+    + ["model/../../x", "checkpoints/step_00000001/state.json", "summary.json.0.partial"]
+    + ["model.partial/x", "model/x\0", ""],
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
-    with pytest.raises(MusterError, match="not its own to write"):
-        log_sync.take(tmp_path, {"file": name, "at": 0, "data": ""}, 0)
+    with pytest.raises(MusterError, match="node0 sent a file that is not its own to write"):
+        take(tmp_path, {"file": name, "at": 0, "data": ""})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["exits/rank_00000.json", "results/rank_00000.pkl", "exits/rank_1.json", "summary.json"]
+    + ["agents/node_00000.json", "environment/other.json", "model/x", "metrics/rank_00002.jsonl"],
+)
+def test_a_node_writes_no_file_of_another(name, tmp_path):
+    with pytest.raises(MusterError, match="node1 sent a file that is not its own to write"):
+        take(tmp_path, {"file": name, "at": 0, "data": "", "last": True}, node=1, host="mine")
+    for own in ("exits/rank_00001.json", "agents/node_00001.json", "environment/mine.json"):
+        take(tmp_path, {"file": own, "at": 0, "data": "", "last": True}, node=1, host="mine")
+        assert (tmp_path / own).exists()
+
+
+def test_a_node_that_has_not_said_its_host_writes_no_file_of_a_host(tmp_path):
+    """It was refused at once, and sends what an earlier run has left there."""
+    message = {"file": "environment/node0.json", "at": 0, "data": "", "last": True}
+    log_sync.take(tmp_path, message, assignment(tmp_path, 0), None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_name_below_a_folder_comes_home(tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    names = ["model/x.partial/y", "model/a\nb", "model/caf\udce9", "tensorboard/events\n1"]
+    write(there, dict.fromkeys(names, "weights"))
+    for message in sent_by(source_of(there, 0)):
+        take(here, message)
+    assert [(here / name).read_text() for name in names] == ["weights"] * len(names)
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_plain_file_is_named_and_holds_nothing_up(tmp_path, capsys):
+    there = write(tmp_path / "there", {"workers/rank_00000.err": "x", "exits/x": ""})
+    for name in ("workers/rank_00000.out", "exits/rank_00000.json"):
+        os.mkfifo(there / name)
+    source = source_of(there, 0)
+    sent = [message["file"] for _ in range(2) for message in sent_by(source)]
+    assert sent == ["workers/rank_00000.err"]
+    said = capsys.readouterr().err.splitlines()
+    assert sorted(said) == [
+        f"note: {there}/exits/rank_00000.json is not sent: it is not a plain file",
+        f"note: {there}/workers/rank_00000.out is not sent: it is not a plain file",
+    ]
 
 
 def everything(run_dir, ranks):
@@ -151,7 +205,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     assert len(parts) > 1 and [one["last"] for one in parts] == [False] * (len(parts) - 1) + [True]
     for message in messages:
         assert message is not parts[-1] or not (here / model).exists()
-        log_sync.take(here, message, 0)
+        take(here, message)
     arrived = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
     assert all((here / path).read_bytes() == (there / path).read_bytes() for path in arrived)
     assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
@@ -175,14 +229,14 @@ def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeyp
         (there / "new").replace(there / name)
         while source._send(sender) or sender.waiting_bytes:
             for message in receiver.receive():
-                log_sync.take(here, message, 0)
+                take(here, message)
             sender.flush()
         for message in receiver.receive():
-            log_sync.take(here, message, 0)
+            take(here, message)
     assert (here / name).read_bytes() == b"b" * 300_000
 
 
 def test_a_full_disk_at_home_is_one_line(tmp_path):
     (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
     with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
-        log_sync.take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True}, 0)
+        take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True})

@@ -195,6 +195,60 @@ def test_any_name_of_a_file_is_one(tmp_path_factory, names):
     assert project_snapshot.new_files(root.parent) == [f"made in {root}: made \ufffd/model.pt"]
 
 
+def test_a_project_of_which_git_says_nothing_is_not_copied(project, monkeypatch, tmp_path):
+    """Else what it ignores would be copied, too: data, and files with secrets."""
+    index = project / ".git" / "index"
+    whole = index.read_bytes()
+    index.write_bytes(b"x" * 100)
+    with pytest.raises(UsageError, match=r"git does not answer .* index .*, or give --no-snapshot"):
+        snapshot(project)
+    with pytest.raises(UsageError, match="git does not answer"):  # nor sent to a login node
+        project_snapshot.files_of(project)
+    index.write_bytes(whole)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=r"there is no git here.*; install git, or give --no"):
+        snapshot(project)
+
+
+def test_a_clone_inside_of_which_git_says_nothing_is_not_copied(project):
+    git(project, "init", "-q", "clone")
+    write(project / "clone", {"layer.py": "", ".gitignore": ".env", ".env": "TOKEN=1"})
+    (project / "clone" / ".git" / "index").write_bytes(b"x" * 100)
+    with pytest.raises(UsageError, match=r"git does not answer about .*/clone: "):
+        snapshot(project)
+
+
+def test_a_project_that_git_ignores_whole_has_no_files(tmp_path):
+    project = write(tmp_path / "project", {".gitignore": "*", ".env": "TOKEN=1", "train.py": ""})
+    git(project, "init", "-q")
+    assert copied(snapshot(project)) == [".env", ".gitignore", "train.py"]
+    assert all(path.is_symlink() for path in (project / "logs/run/snapshot").iterdir())
+    assert project_snapshot.files_of(project) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_project_of_another_user_is_copied_like_one_s_own(project, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for path in (project, *project.rglob("*")):
+        os.chown(path, 12_345, 12_345, follow_symlinks=False)
+    root = snapshot(project)
+    assert (root / "train.py").read_text() == "changed"
+    assert (root / "data").is_symlink() and (root / "last.ckpt").is_symlink()
+    assert len(json.loads((root.parent / "snapshot.json").read_text())["commit"]) == 40
+    assert b"+changed" in (root.parent / "snapshot.diff").read_bytes()
+
+
+def test_a_diff_that_git_cannot_make_is_said(project):
+    git(project, "config", "filter.lfs.clean", "false")
+    git(project, "config", "filter.lfs.required", "true")
+    write(project, {".gitattributes": "*.py filter=lfs\n"})
+    said = project_snapshot.take(project, project / "logs" / "run")
+    assert "; no snapshot.diff: git does not answer about" in said and "lfs" in said
+    empty = write(project.parent / "new", {"a.py": ""})
+    git(empty, "init", "-q")
+    assert project_snapshot.take(empty, empty / "logs" / "run") == "snapshot: 1 files, 0 bytes"
+
+
 def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
     sweep, other = "logs/sweeps/mine", "logs/other"
     names = (f"{sweep}/sweep.json", f"{sweep}/runs/a/summary.json", f"{other}/summary.json")

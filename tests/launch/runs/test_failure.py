@@ -6,6 +6,7 @@ import time
 import pytest
 
 from launch.runs.failure import explain
+from launch.runs.last_output import crash_of, of_logs
 from tests.written import write
 from train.distributed.exit_guard import PeerFailed
 
@@ -37,6 +38,20 @@ def ended(tmp_path):
 def test_all_done_is_no_failure(ended):
     ended(0, "done", 1.0, code=0)
     assert explain(ended(1, "done", 2.0, code=0), 2) is None
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_in_the_place_of_a_record_or_of_output_counts_as_none(ended, tmp_path):
+    """Whoever opened it would wait for its writer for good."""
+    ended(1, "crash", 1.0, "boom", "Traceback: boom\n")
+    (tmp_path / "workers" / "rank_00000.err").unlink()
+    (tmp_path / "agents").mkdir()
+    for name in ("exits/rank_00000.json", "workers/rank_00000.err", "agents/node_00000.log"):
+        os.mkfifo(tmp_path / name)
+    failure = explain(tmp_path, 2)
+    assert failure.code == 1 and failure.text == "Traceback: boom"
+    assert crash_of(tmp_path / "workers" / "rank_00000.err") is None
+    assert of_logs([tmp_path / "agents" / "node_00000.log"]) is None
 
 
 @pytest.mark.parametrize("text", ["", '{"rank": 0, ', "null"])

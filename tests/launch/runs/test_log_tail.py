@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from launch.runs import log_tail
-from launch.runs.log_tail import Follower
+from launch.runs.log_tail import Follower, RequestFile
 from muster.worker.lost_peer import CONSEQUENCE
 
 LINES = "".join(f"{number:099}\n" for number in range(10_000))
@@ -143,3 +143,18 @@ def test_all_is_shown_where_somebody_has_set_the_terminal_not_to_wait(
 def test_a_folder_that_is_not_there_yet(tmp_path):
     Follower(tmp_path).poll(last=True)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(60)
+def test_a_fifo_in_the_place_of_output_or_of_requests_holds_nothing_up(
+    tmp_path, workers, capfdbinary
+):
+    requests = RequestFile(tmp_path)
+    for name in ("requests/requests.jsonl", "workers/rank_00000.out"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+    workers(1, "one\n")
+    follower = Follower(tmp_path, prefixes=True)
+    follower.poll(last=True)
+    assert requests.new() == [] and capfdbinary.readouterr().out == b"node?.1| one\n"

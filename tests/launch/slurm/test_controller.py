@@ -31,6 +31,7 @@ def test_what_a_user_sets_for_sbatch_rules_but_for_what_flags_say():
     assert controller.scrubbed({**own, "SBATCH_OUTPUT": "o", "SBATCH_WAIT": "1"}) == own
     env = {**own, "SBATCH_TIMELIMIT": "5", "SBATCH_MEM_PER_NODE": "1G", "TIME": "now"}
     env |= {"SLURM_JOB_ID": "1", "SBATCH_MEM_BIND": "x", "PMIX_RANK": "0"}
+    env |= {"SLURM_TIME_FORMAT": "relative"}  # squeue's
     del own["SBATCH_PARTITION"]
     assert controller.scrubbed(env, ["time", "mem", "partition"]) == {**own, "TIME": "now"}
 

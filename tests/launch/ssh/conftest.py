@@ -4,13 +4,15 @@ import pytest
 
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import transfer
+from launch.ssh.login_node.connection import Connection
+from launch.ssh.login_node.installation import Installation
 from tests.written import executable, write
 
 # Takes ssh's place: a host is a home below HOMES.
 SSH = """#!/bin/bash
 while [[ $1 == -* ]]; do
     case $1 in
-        -G) exit 0 ;;
+        -G | -O) exit 0 ;;
         -o | -F | -l | -p) shift 2 ;;
         *) shift ;;
     esac
@@ -50,3 +52,16 @@ def hosts(tmp_path, monkeypatch, checkout):
         ]
 
     return make
+
+
+@pytest.fixture
+def installation(hosts, tmp_path, monkeypatch):
+    """Muster on a login node, whose home is `homes/node0`; nothing is sent to it yet."""
+    hosts("node0")
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "homes" / "node0" / ".muster"
+    checkout, python = folder / "versions" / "1", folder.parent / "python"
+    return Installation(Connection("node0"), str(folder), str(checkout), str(python))

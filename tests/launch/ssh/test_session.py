@@ -11,6 +11,7 @@ import pytest
 
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import write
 
 SCRIPT = str(REPOSITORY / "launch" / "ssh" / "login_node" / "session.sh")
 BEGUN = "import os, sys, time; print(os.environ['A'], os.getcwd(), flush=True); "
@@ -73,3 +74,21 @@ def test_what_ended_long_ago_is_removed(start):
         os.utime(path, (old, old))
     start("pass")
     assert sorted(path.name for path in first.parent.iterdir()) == ["s1", "s2"]
+
+
+def test_only_sessions_are_removed(start, tmp_path):
+    first = start("pass")
+    assert wait_until((first / "code").exists)
+    own = write(first.parent, {"mine/code": "", "mine/thesis": ""})
+    write(tmp_path, {"project/code": "", "project/lock": "", "project/out": "", "project/err": ""})
+    old = time.time() - 31 * 86_400
+    for path in (own / "mine" / "code", tmp_path / "project" / "code"):
+        os.utime(path, (old, old))
+    start("pass")
+    for odd in (f"{first}/../../x", f"{first.parent}/..", f"{tmp_path}/x"):
+        refused = session("start", odd)
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"error: {odd} is not a folder of sessions/\n",
+        )
+    assert (own / "mine" / "thesis").exists() and (tmp_path / "project" / "code").exists()

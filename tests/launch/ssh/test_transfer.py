@@ -47,6 +47,18 @@ def test_a_new_folder_gets_the_code_and_later_loses_what_is_gone_here(hosts, che
     assert files(nodes[0].repository) == SENT[:-2]
 
 
+def test_nobody_else_may_write_the_code_on_a_node(hosts, checkout, monkeypatch):
+    (node,) = hosts("a")
+    before = os.umask(0o002)
+    try:
+        (write(checkout, {"launch/more/new.py": ""}) / "launch" / "more").chmod(0o775)
+        transfer.send_checkout([node], SshConfig())
+    finally:
+        os.umask(before)
+    root = Path(node.repository)
+    assert [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o022] == []
+
+
 def test_files_of_somebody_else_are_not_touched(hosts):
     """They were deleted, below train/, configs/ and launch/, and overwritten elsewhere."""
     nodes = hosts("a", "b")

@@ -21,15 +21,23 @@ def call(folder: Path) -> tuple[int, dict]:
     return done.returncode, shims.ended(folder / "run", 1)
 
 
+@pytest.mark.timeout(120)
 def test_what_others_could_have_written_is_not_unpickled(tmp_path):
     write_call(tmp_path / "call", "exit", sys.exit, (3,), {})
     (tmp_path / "call" / "call.pkl").chmod(0o620)
+    code, record = call(tmp_path)
+    assert code == 1 and "since others may have written it" in record["message"]
+    (tmp_path / "call" / "call.pkl").chmod(0o600)
+    (tmp_path / "call" / "call.json").chmod(0o620)  # which says where modules are imported from
     code, record = call(tmp_path)
     assert code == 1 and "since others may have written it" in record["message"]
     write_private(tmp_path / "mine", b"x")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
         read_private(tmp_path / "link")
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(OSError, match="is not a plain file"):
+        read_private(tmp_path / "fifo")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have a file of another user")

@@ -1,0 +1,150 @@
+"""Ask git about a user's project; it reads, and writes nothing.
+
+What git does not say is never guessed: files that it ignores, such as data and secrets, would be
+copied. So either it answers, or this raises its own words.
+
+git refuses a repository of another user, since the configuration in it may name programs to run. A
+group's project is such a repository, and so is a folder that a container has mounted. It is asked
+once more, with that one folder trusted for that one call, and with everything off by which such a
+configuration could run a program. Where anybody may write, git's refusal stands.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.errors import UsageError
+from muster.tool_environment import environment_for
+
+# Nothing is written, not even the index; and its words do not depend on the user's language.
+ALWAYS = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+# In a repository of another user nothing is fetched that it lacks, and nothing of it is run.
+NO_FETCHING = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+NO_PROGRAMS = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "diff.ignoreSubmodules=dirty",
+)
+DRIVERS = r"^(filter|diff)\..*\.(clean|smudge|process|required|command|textconv)$"
+OWN_SCOPES = ("local", "worktree")  # of a repository's configuration; others are the user's
+
+
+class GitFailed(UsageError):
+    """git gives no answer; the message has its own line, and what to do."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code  # git's exit code; 0: it is not installed
+
+
+def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
+    """The output of `git WORDS` in `folder`.
+
+    Raises:
+        GitFailed: it gives none, or not in time.
+    """
+    done = _run(folder, words, timeout_s=timeout_s)
+    top = top_of(folder) if done.returncode else None
+    if top is not None and _is_of_another(top) and not _anybody_may_write(top):
+        trusted = _run(folder, words, _trusting(folder, top), timeout_s)
+        done = done if trusted.returncode else trusted
+    if done.returncode:
+        # `git diff` outside of a repository compares files, and explains how
+        simple = _run(folder, ("rev-parse", "--git-dir"), timeout_s=timeout_s)
+        why = _explained(folder, simple if simple.returncode else done)
+        raise GitFailed(why, done.returncode)
+    return done.stdout
+
+
+def top_of(folder: Path) -> Path | None:
+    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
+    real = folder.resolve()
+    for one in (real, *real.parents):
+        if not one.exists():
+            continue
+        if one.stat().st_dev != real.stat().st_dev:
+            return None
+        place = one / ".git"
+        if os.path.lexists(place) and not _is_empty(place):
+            return one
+    return None
+
+
+def project_of(cwd: Path) -> Path:
+    """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
+    top = top_of(cwd)
+    if top is None:
+        return cwd
+    try:
+        said = Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    except GitFailed:  # damaged, or not installed: its place is known all the same
+        return cwd if _anybody_may_write(top) else top
+    return said
+
+
+def _run(
+    folder: Path,
+    words: Sequence[str],
+    trusting: Sequence[str] = (),
+    timeout_s: float | None = None,
+) -> "subprocess.CompletedProcess[bytes]":
+    argv = ["git", "-C", str(folder), *trusting, *words]
+    env = environment_for("git") | ALWAYS | (NO_FETCHING if trusting else {})
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=env,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"git does not answer about {folder} in {timeout_s:g} s") from error
+    except OSError as error:
+        raise GitFailed(
+            f"{folder} is part of a git repository, but there is no git here, which would say "
+            "which files to leave out; install git"
+        ) from error
+
+
+def _trusting(folder: Path, top: Path) -> list[str]:
+    """Options for one call in a repository of another user; none of its programs is run."""
+    options = [f"--work-tree={top}", "-c", f"safe.directory={top}"]
+    options += [word for setting in NO_PROGRAMS for word in ("-c", setting)]
+    asked = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", DRIVERS)
+    words = [os.fsdecode(word) for word in _run(folder, asked, options).stdout.split(b"\0")]
+    drivers = {
+        name for scope, name in zip(words[::2], words[1::2], strict=False) if scope in OWN_SCOPES
+    }
+    if any("=" in name for name in drivers):  # these cannot be turned off
+        return []
+    return [*options, *(word for name in sorted(drivers) for word in ("-c", f"{name}="))]
+
+
+def _is_of_another(top: Path) -> bool:
+    return any(one.lstat().st_uid != os.geteuid() for one in (top, top / ".git"))
+
+
+def _anybody_may_write(top: Path) -> bool:
+    """Whether any user may have made or changed the repository in `top`."""
+    places = [one for one in (top, top / ".git") if one.exists()]
+    return any(one.stat().st_mode & 0o002 for one in places)
+
+
+def _is_empty(place: Path) -> bool:
+    """Whether it is a folder without content, as a container may put in the place of `.git`."""
+    try:
+        return place.is_dir() and not any(place.iterdir())
+    except OSError:
+        return False
+
+
+def _explained(folder: Path, done: "subprocess.CompletedProcess[bytes]") -> str:
+    lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    fatal = [line.removeprefix("fatal: ") for line in lines if line.startswith("fatal: ")]
+    line = (fatal or lines[-1:] or [f"exit code {done.returncode}"])[0]
+    trust = next((line.strip() for line in lines if "--add safe.directory" in line), None)
+    do = "repair the repository" if trust is None else f"if you trust its owner: {trust}"
+    return f"git does not answer about {folder}: {line}; {do}"

@@ -1,0 +1,96 @@
+"""What a login node sends back: nothing of it names, links to or runs anything here."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from launch.ssh.login_node import fetching
+from muster import remote_job
+from muster.errors import MusterError, UsageError
+from muster.login_job import LoginJob
+from muster.writing import write_json
+from tests.written import executable, write
+
+
+@pytest.fixture
+def fetch(installation, tmp_path, monkeypatch):
+    """Fetches a run into `project/logs`; the login node says that it is in this folder."""
+    monkeypatch.chdir(write(tmp_path / "project", {".git/hooks/README": ""}))
+
+    def of(run: str, answer: object) -> Path:
+        says = json.dumps({"run_dir": str(answer)} if isinstance(answer, Path) else answer)
+        executable(Path(installation.python), f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
+        assert fetching.fetch(fetching.fetch_parser().parse_args([run]), installation) == 0
+        return Path("logs", run)
+
+    return of
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A run's folder on the login node."""
+    folder = tmp_path / "homes" / "node0" / "logs" / "run"
+    return write(folder, {"exit.json": "{}", "hooks/pre-commit": "evil", "snapshot/x": "", "a": ""})
+
+
+def test_a_login_node_does_not_name_the_folder_here(fetch, there):
+    evil = there / ".."
+    (there.parent / "hooks").mkdir()
+    for answer in (evil, there.parent / "other", there.with_name("other") / "run" / ".."):
+        with pytest.raises(UsageError, match=r"'run' is not the whole name .*'(\.\.|other)'; give"):
+            fetch("run", answer)
+    assert sorted(map(str, Path().rglob("*"))) == [".git", ".git/hooks", ".git/hooks/README"]
+
+
+@pytest.mark.parametrize("answer", [[], {}, {"run_dir": 1}, {"run_dir": "run"}, "run", None])
+def test_an_odd_answer_is_one_line(fetch, answer):
+    with pytest.raises(MusterError, match=r"node0: its answer about run is not understood: "):
+        fetch("run", answer)
+
+
+def test_only_plain_files_come_and_those_left_there_are_named(fetch, there, capfd):
+    (there / "out").symlink_to("/etc")
+    (there / "in").symlink_to("exit.json")
+    os.mkfifo(there / "pipe")
+    (there / "hooks" / "pre-commit").chmod(0o6755)
+    here = fetch("run", there)
+    found = {str(path.relative_to(here)) for path in here.rglob("*")}
+    assert found == {"exit.json", "a", "hooks", "hooks/pre-commit"}
+    mode = stat.S_IMODE((here / "hooks" / "pre-commit").stat().st_mode)
+    assert not mode & 0o7133
+    said = capfd.readouterr().err
+    assert said == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
+
+
+def test_of_checkpoints_the_last_whole_one_comes(fetch, there):
+    steps = ("step_00000001", "step_00000002", "step_00000003.node0.9.partial", "step_x")
+    write(there, {f"checkpoints/{step}/state.json": "{}" for step in steps})
+    here = fetch("run", there) / "checkpoints"
+    assert [path.name for path in here.iterdir()] == ["step_00000002"]
+
+
+def test_results_stay_private(fetch, there):
+    result = write(there, {"results/rank_00000.pkl": "x"}) / "results" / "rank_00000.pkl"
+    result.chmod(0o600)
+    here = fetch("run", there)
+    assert stat.S_IMODE((here / "results" / "rank_00000.pkl").stat().st_mode) == 0o600
+
+
+def test_a_run_known_here_as_the_login_node_s_is_never_one_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    known = dict.fromkeys(("login_config", "login_dir", "login_python"))
+    write_json(tmp_path / "muster" / "logins" / "run", {**known, "login": "me@node0"})
+    said: list[object] = []
+    monkeypatch.setattr(remote_job, "run_command", lambda *_: json.dumps({"run_dir": said[-1]}))
+    for place in ("/x/run", "/x/..", "/x/other"):
+        said.append(place)
+        job = remote_job.job("run")
+        assert isinstance(job, LoginJob) and job.run_dir == tmp_path / "logs" / "run"
+    for odd in ("--login-config=logs/run/x", "run", None):
+        said.append(odd)
+        with pytest.raises(MusterError, match=r"me@node0: run is said to be in .* no folder"):
+            remote_job.job("run")

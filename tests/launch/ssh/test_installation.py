@@ -1,0 +1,62 @@
+"""What is sent to a login node: to which places, and who may write there."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.ssh.login_node import installation as installed
+from tests.commands import call
+from tests.launch.submit import REPOSITORY
+from tests.written import executable, write
+
+
+@pytest.fixture
+def umask():
+    """That of a laptop and of a login node where each user has a group: 002."""
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+def writable(folder: Path) -> list[str]:
+    """What others than its owner may write, at or below a folder."""
+    every = [folder, *folder.rglob("*")]
+    return [str(path) for path in every if not path.is_symlink() and path.stat().st_mode & 0o022]
+
+
+def test_nobody_else_may_write_what_was_sent(installation, umask, tmp_path, checkout, monkeypatch):
+    project = write(tmp_path / "project", {"src/train.py": "", "run.sh": "", "old.py": ""})
+    (project / "run.sh").chmod(0o775)
+    assert {*map(str, (project / "src", project / "run.sh"))} <= {*writable(project)}
+    folder = Path(installed.send_project(installation, project))
+    (folder / "old.py").chmod(0o666)  # as an earlier version of Muster sent it
+    (project / "new.py").write_text("")
+    assert Path(installed.send_project(installation, project)) == folder
+    assert (folder / "run.sh").stat().st_mode & 0o777 == 0o755
+    monkeypatch.setattr(installed, "REPOSITORY", checkout)
+    connection = installation.connection
+    installed.install(connection, installation.folder, "python3", whole=False, say=print)
+    assert {path.name for path in Path(installation.folder).iterdir()} == {"projects", "versions"}
+    assert writable(Path(installation.folder)) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--run-id", "../../x"],
+        ["run", "--run-id=a/../../x"],
+        ["sweep", "--name", ".."],
+        ["study", "--name=/x"],
+        ["jobs", "fetch", "../x"],
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(words, tmp_path):
+    executable(tmp_path / "ssh", f"#!/bin/sh\ntouch {tmp_path}/called\nexit 255\n")
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    muster = [sys.executable, REPOSITORY / "muster" / "command.py"]
+    done = call(*muster, *words, "--login", "node0", "--", "t.py", cwd=tmp_path, env=env)
+    assert done.returncode == 2 and "use letters, digits, '.'" in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["ssh"]
