@@ -112,13 +112,14 @@ class AgentJob:
         spec: LaunchSpec,
         facts: Facts,
         plan: Sequence[NodeCommand],
-        start: Callable[[], Sequence[AgentProcess]],
+        start: Callable[[Heartbeat], Sequence[AgentProcess]],
         *,
         prefixes: bool,
         is_local: bool = False,  # the agents are on this machine, as children of this process
         patience_s: float = 0.0,  # for the processes that started the agents to end after them
         inside: SchedulersJob | None = None,
         ends_unix_s: float | None = None,  # when a scheduler ends the job
+        heartbeat: Heartbeat | None = None,  # if agents have been started before
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster = inside.job_id, inside.cluster
@@ -130,7 +131,7 @@ class AgentJob:
         self.signals: list[int] = []
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
-        self._heartbeat = Heartbeat()
+        self._heartbeat = heartbeat or Heartbeat()
         self._fed = 0.0  # when a node last sent a part of its files
         self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(run_dir, prefixes=prefixes)
@@ -145,7 +146,7 @@ class AgentJob:
         with writing(self._proof):
             self._proof.parent.mkdir(exist_ok=True)
             self._proof.touch()
-        started = zip(assignments, start(), strict=True)
+        started = zip(assignments, start(self._heartbeat), strict=True)
         self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)

@@ -183,6 +183,8 @@ class Heartbeat:
 
     def add(self, channel: Channel) -> None:
         """Also use this channel from now on."""
+        if channel in self._wires:
+            return
         self._wires = [*self._wires, channel]  # a new list: the thread may read the old one
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -227,10 +229,13 @@ class AgentProcess:
     token: str | None = None  # proves messages to be from this process, if a network is between
 
 
-def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProcess]:
+def start_each(
+    argvs: Iterable[Sequence[str]], run_dir: Path, heartbeat: Heartbeat
+) -> list[AgentProcess]:
     """Start agents, in the order of their nodes, with pipes to and from them.
 
-    They start in this checkout; their stderr goes into the run folder.
+    They start in this checkout; their stderr goes into the run folder. `heartbeat` reaches each
+    from its start on: the disk may make the next ones wait.
     """
     started = []
     for index, argv in enumerate(argvs):
@@ -240,5 +245,6 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the launcher
             process, channel = talk_to(argv, errors, cwd=REPOSITORY, start_new_session=True)
+        heartbeat.add(channel)
         started.append(AgentProcess(channel, process))
     return started
