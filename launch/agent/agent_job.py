@@ -42,6 +42,7 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
@@ -171,9 +172,9 @@ class AgentJob:
                 name = signal.Signals(self.signals[0]).name
                 self._stop_all(128 + self.signals[0], name)
             elif self.trouble is not None:
-                self._tick_until(time.monotonic() + ECHO_S)
+                self._tick_until(running_s() + ECHO_S)
                 self._stop_all(1, self.trouble)
-            self._tick_until(time.monotonic() + STOP_S)
+            self._tick_until(running_s() + STOP_S)
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
@@ -233,7 +234,7 @@ class AgentJob:
         """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
-            if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
+            if running_s() > min(patient + REST_S, max(patient, self._fed + 2.0)):
                 return
             self._tick()
             if self._interrupted_twice():
@@ -245,7 +246,7 @@ class AgentJob:
             for other in self._agents[1:]:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
-            self._fed = time.monotonic()
+            self._fed = running_s()
             log_sync.take(self._run_dir, message, agent.assignment.index)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
@@ -258,7 +259,7 @@ class AgentJob:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
+            self._patient_until = running_s() + float(message["stopping"]) + STOP_S
         elif "waiting" in message:
             about = {"text": message["waiting"], "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)

@@ -26,6 +26,7 @@ from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
 from launch.nodes.channel import AgentProcess, Heartbeat
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
@@ -218,7 +219,7 @@ def _gather(
     Raises:
         MusterError: one did not start, or has not connected within the time to wait.
     """
-    began, is_announced = time.monotonic(), False
+    began, is_announced = running_s(), False
     came: dict[int, tuple[Link, Who]] = {}
     while True:
         for link, who in door.admitted():
@@ -231,7 +232,7 @@ def _gather(
             return [came[index] for index in range(len(hosts))]
         if why := failure():
             raise MusterError(why)
-        waited_s = time.monotonic() - began
+        waited_s = running_s() - began
         if waited_s > spec.join_s:
             raise MusterError(
                 f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "

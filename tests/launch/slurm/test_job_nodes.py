@@ -179,8 +179,8 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
 
 def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
     now_s = [100.0]
-    clock = SimpleNamespace(time=lambda: now_s[0], monotonic=lambda: now_s[0])
-    monkeypatch.setattr("launch.slurm.run_job.time", clock)
+    monkeypatch.setattr("launch.slurm.run_job.time", SimpleNamespace(time=lambda: now_s[0]))
+    monkeypatch.setattr("launch.slurm.run_job.running_s", lambda: now_s[0])
     notice, late = Notice(160.0), Notice(10_000.0)
     now_s[0] = 129.0
     assert not notice.has_come()
