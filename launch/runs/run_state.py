@@ -143,7 +143,9 @@ def ended(end: Record) -> State:
     if end["code"] == STOPPED:
         return State("stopped", True, str(end["message"]))
     words = str(end.get("message", "")).strip().rpartition("\n")[2]
-    word = "stopped" if end["code"] in STOPPED_BY_SIGNAL else "failed"
+    # a program may end with such a code by itself, which is a failure
+    by_signal = end["code"] in STOPPED_BY_SIGNAL and end.get("cause", "signal") == "signal"
+    word = "stopped" if by_signal else "failed"
     return State(word, True, f"exit code {end['code']}: {words}")
 
 
