@@ -43,7 +43,7 @@ from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
-from muster.errors import STOPPED, MusterError
+from muster.errors import STOPPED, MusterError, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
@@ -128,6 +128,10 @@ class Agent:
             return ended
         except MusterError as error:
             return Ended(error.exit_code, "refused", str(error))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return Ended(MusterError.exit_code, "refused", explained(error))
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment

@@ -68,7 +68,8 @@ def write_end(path: Path, record: Mapping[str, Any]) -> None:
     try:
         write_last(path, record)
     except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
-        print(f"error: {error}", file=sys.stderr)
+        with suppress(OSError):  # stderr may be a file on the same disk
+            print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 @contextmanager
