@@ -35,6 +35,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
         "command": shlex.join(["python", *hide(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
+        "stop_grace_s": spec.stop_grace_s,
         "nodes": [asdict(command) for command in plan],
     }
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
@@ -101,6 +102,12 @@ def read_end(run_dir: Path) -> dict[str, Any] | None:
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """The leader of the run."""
     return read_json(run_files.JOB.path(run_dir), "launcher", "job_id", "host", "pid")
+
+
+def stop_grace_s(run_dir: Path) -> float:
+    """The time that the run's workers have to stop cleanly."""
+    planned = read_json(run_files.LAUNCH.path(run_dir)) or {}
+    return float(planned.get("stop_grace_s", LaunchSpec.stop_grace_s))
 
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:
