@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from muster.errors import MusterError, explained, is_full
 
 RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
+ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
 
 
 class CannotWrite(MusterError):
@@ -109,6 +110,19 @@ def write_last(path: Path, value: Any) -> None:
     with suppress(OSError):
         _reserved(path).unlink()
     write_json(path, value)
+
+
+def full_disk(path: Path) -> str:
+    """One line if there is no room for `path` on its disk; else ""."""
+    probe = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        probe.write_bytes(os.urandom(ROOM_BYTES))
+    except OSError as error:
+        return explained(error, path) if is_full(error) else ""
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    return ""
 
 
 def _reserved(path: Path) -> Path:

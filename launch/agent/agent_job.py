@@ -42,6 +42,7 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
@@ -112,13 +113,14 @@ class AgentJob:
         spec: LaunchSpec,
         facts: Facts,
         plan: Sequence[NodeCommand],
-        start: Callable[[], Sequence[AgentProcess]],
+        start: Callable[[Heartbeat], Sequence[AgentProcess]],
         *,
         prefixes: bool,
         is_local: bool = False,  # the agents are on this machine, as children of this process
         patience_s: float = 0.0,  # for the processes that started the agents to end after them
         inside: SchedulersJob | None = None,
         ends_unix_s: float | None = None,  # when a scheduler ends the job
+        heartbeat: Heartbeat | None = None,  # if agents have been started before
     ) -> None:
         inside = inside or SchedulersJob(str(os.getpid()))
         self.job_id, self.cluster = inside.job_id, inside.cluster
@@ -130,7 +132,7 @@ class AgentJob:
         self.signals: list[int] = []
         self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
         self._is_local = is_local
-        self._heartbeat = Heartbeat()
+        self._heartbeat = heartbeat or Heartbeat()
         self._fed = 0.0  # when a node last sent a part of its files
         self._patient_until = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(run_dir, prefixes=prefixes)
@@ -145,7 +147,7 @@ class AgentJob:
         with writing(self._proof):
             self._proof.parent.mkdir(exist_ok=True)
             self._proof.touch()
-        started = zip(assignments, start(), strict=True)
+        started = zip(assignments, start(self._heartbeat), strict=True)
         self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
@@ -170,9 +172,9 @@ class AgentJob:
                 name = signal.Signals(self.signals[0]).name
                 self._stop_all(128 + self.signals[0], name)
             elif self.trouble is not None:
-                self._tick_until(time.monotonic() + ECHO_S)
+                self._tick_until(running_s() + ECHO_S)
                 self._stop_all(1, self.trouble)
-            self._tick_until(time.monotonic() + STOP_S)
+            self._tick_until(running_s() + STOP_S)
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
@@ -232,7 +234,7 @@ class AgentJob:
         """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
-            if time.monotonic() > min(patient + REST_S, max(patient, self._fed + 2.0)):
+            if running_s() > min(patient + REST_S, max(patient, self._fed + 2.0)):
                 return
             self._tick()
             if self._interrupted_twice():
@@ -244,7 +246,7 @@ class AgentJob:
             for other in self._agents[1:]:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
-            self._fed = time.monotonic()
+            self._fed = running_s()
             host = None if agent.here is None else agent.here.get("host")
             log_sync.take(self._run_dir, message, agent.assignment, host)
         elif "inspected" in message:
@@ -258,7 +260,7 @@ class AgentJob:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_until = time.monotonic() + float(message["stopping"]) + STOP_S
+            self._patient_until = running_s() + float(message["stopping"]) + STOP_S
         elif "waiting" in message:
             about = {"text": message["waiting"], "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)

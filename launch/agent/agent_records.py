@@ -14,7 +14,7 @@ from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, RANK_END, RunFile
-from muster.writing import read_json, reserve, write_json, writing
+from muster.writing import full_disk, read_json, reserve, write_json, writing
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -102,8 +102,11 @@ def write_exit(
     """Record how this node's part ended, with each worker's own record of its end.
 
     `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
-    workers that were alive until this agent ended them, with their states.
+    workers that were alive until this agent ended them, with their states. `full`: one line, where
+    the run folder's disk is full.
     """
+    path = _path(AGENT_END, assignment)
+    full = full_disk(path) if ended.cause != "done" else ""
     for rank in assignment.ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
@@ -118,10 +121,11 @@ def write_exit(
         "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
         "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
-        "workers": _records_of(assignment),
+        "full": full,
+        "workers": {} if full else _records_of(assignment),  # which may be long
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
     }
-    write_end(_path(AGENT_END, assignment), record)
+    write_end(path, record)
     return record
 
 

@@ -11,13 +11,13 @@ allows.
 """
 
 import signal
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import psutil
 
 from launch.agent.processes import process_state, process_tree
+from launch.nodes.running_time import running_s
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
@@ -42,7 +42,7 @@ class Stoppable:
     @property
     def has_time(self) -> bool:
         """Whether they were asked, and may take longer still."""
-        return self._until is not None and time.monotonic() < self._until
+        return self._until is not None and running_s() < self._until
 
     def ask(self, why: str) -> None:
         """Ask the workers that can stop cleanly, if there are any by now; once.
@@ -67,7 +67,7 @@ class Stoppable:
         return True
 
     def _ask(self, pids: Collection[int], **more: bool) -> None:
-        self._until = time.monotonic() + self._grace_s
+        self._until = running_s() + self._grace_s
         process_tree.ask(pids)
         self._say(stopping=self._grace_s, **more)
 

@@ -40,9 +40,10 @@ from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
-from muster.errors import STOPPED, MusterError
+from muster.errors import STOPPED, MusterError, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
@@ -77,6 +78,9 @@ class Agent:
 
     def __init__(self, assignment: Assignment, launcher: Channel) -> None:
         self._assignment, self._launcher = assignment, launcher
+        # by a clock that stops with a job: Slurm gives it the time later in which it is suspended
+        left_s = assignment.left_s()
+        self._ends_s = None if left_s is None else running_s() + left_s
         self._signals: list[int] = []
         self._notices: list[int] = []  # announcements of the time limit
         self._oom_kills, self._hurry = oom_kills(), False  # counted before the workers start
@@ -124,6 +128,10 @@ class Agent:
             return ended
         except MusterError as error:
             return Ended(error.exit_code, "refused", str(error))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return Ended(MusterError.exit_code, "refused", explained(error))
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
@@ -193,7 +201,8 @@ class Agent:
     def _heed_notice(self) -> None:
         """The job's time is nearly over: ask workers that can stop cleanly; others later."""
         self._workers.ask(NOTICE)  # if none is ready yet, the next tick asks again
-        if self._workers.is_last_moment(self._assignment.left_s()):
+        left_s = None if self._ends_s is None else self._ends_s - running_s()
+        if self._workers.is_last_moment(left_s):
             message = f"{self._assignment.name}: the time of its job is nearly up"
             self._ask_to_stop(Ended(128 + signal.SIGTERM, "signal", message, NOTICE))
 
@@ -234,8 +243,8 @@ class Agent:
             lost = self._peers.lost if self._peers is not None else None
             self._say(failed=ended.message, lost=index if ended.cause == "signal" else lost)
         if ended.cause in ("command", "peer"):
-            deadline = time.monotonic() + ECHO_S
-            while self._has_workers() and time.monotonic() < deadline and not self._signals:
+            deadline = running_s() + ECHO_S
+            while self._has_workers() and running_s() < deadline and not self._signals:
                 time.sleep(TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
@@ -250,8 +259,8 @@ class Agent:
                 self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
             launcher.drain(DRAIN_S)
-        deadline = time.monotonic() + LEAVE_S
-        while not self._has_leave() and not launcher.ended and time.monotonic() < deadline:
+        deadline = running_s() + LEAVE_S
+        while not self._has_leave() and not launcher.ended and running_s() < deadline:
             time.sleep(TICK_S)
             self._keep_in_touch()
         if self._peers is not None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
@@ -63,7 +64,7 @@ class Local(Launcher):
             spec,
             facts,
             plan,
-            lambda: start_each([argv] * len(facts.nodes), spec.run_dir),
+            partial(start_each, [argv] * len(facts.nodes), spec.run_dir),
             prefixes=False,
             is_local=True,
         )

@@ -175,10 +175,10 @@ class Slurm(Launcher):
         command = f'{UNHEARD}\nruns=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"\n'
         script = folder / "array.sh"
         write_text(script, batch_script.text(given, command))
-        asked = controller.ask(["sbatch", "--parsable", str(script)], self._env)
+        asked = controller.ask(["sbatch", str(script)], self._env)
         if asked.returncode:
             raise MusterError(f"Slurm does not take the array: {last_line(asked.stderr)}")
-        return asked.stdout.strip().partition(";")[0], controller.name(self._env)
+        return controller.submitted(asked.stdout), controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
         return {

@@ -88,7 +88,7 @@ class Ssh(Launcher):
         for index, node in enumerate(facts.nodes):
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
             argvs.append(openssh.command(node.spec, self._ssh, words, index))
-        return AgentJob(spec, facts, plan, lambda: start_each(argvs, spec.run_dir), prefixes=True)
+        return AgentJob(spec, facts, plan, partial(start_each, argvs, spec.run_dir), prefixes=True)
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:
         """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.

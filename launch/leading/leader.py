@@ -58,26 +58,30 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """
     with run_record.ending(spec):
         try:
-            return _lead(launcher, spec, facts)
+            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+            if job.is_led_here:
+                return _lead(launcher, job, spec, facts)
         except Stopped as stopped:
             return _stopped(spec, 128 + stopped.number)
+    # From here on the run goes on without this process, whose errors are not its end.
+    run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
+    if job.detached:
+        run_record.print_next_commands(spec, f"job {job.job_id}")
+        return 0
+    return conclude(job, facts.world_size, spec)
 
 
-def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
-    job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
     while True:
         run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
-        if job.detached:
-            run_record.print_next_commands(spec, f"job {job.job_id}")
-            return 0
         cluster = job.cluster or launcher.name
-        nodes = facts.nodes if job.is_led_here and cluster != "local" else ()
+        nodes = facts.nodes if cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
             print(f"note: {line}", file=sys.stderr)
         code = conclude(job, facts.world_size, spec)
         if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not code or not job.is_led_here or not restart.is_due(spec, code):
+        if not code or not restart.is_due(spec, code):
             return code
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
@@ -87,24 +91,27 @@ def _lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
-    """Wait for the end of an attempt, and return its exit code; a cause is printed last."""
+    """Wait for the end of an attempt, and return its exit code; a cause is printed last.
+
+    The end is recorded, unless another process has led the run and has recorded it.
+    """
     code = job.wait()
+    recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
             print(line, file=sys.stderr)
-    if code in BY_SIGNAL:
+    if code in BY_SIGNAL and recorded is None:
         return _stopped(spec, code)
     failure = None
     if code or not run_record.all_done(spec.run_dir, world_size):
-        failure = in_own_words(
-            explain(spec.run_dir, world_size, code, job.trouble), run_record.read_end(spec.run_dir)
-        )
+        failure = in_own_words(explain(spec.run_dir, world_size, code, job.trouble), recorded)
+    if recorded is None:
+        end = failure or Failure(0, "")
+        run_record.end(spec.run_dir, end.code, end.text, end.rank, end.cause)
     if failure is None:
-        run_record.end(spec.run_dir, 0, "")
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
     if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)

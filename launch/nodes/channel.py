@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from configs.plugins import REPOSITORY
+from launch.nodes.running_time import running_s
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
@@ -47,7 +48,7 @@ class Channel:
         self.noise: list[str] = []  # lines that are no messages: of a remote shell, say
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of our messages was received
-        self.heard = time.monotonic()  # when anything was last received
+        self._looked = self._heard = running_s()  # last; and when anything was received last
         self._offset_s = -math.inf
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
@@ -59,8 +60,11 @@ class Channel:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything was received."""
-        return time.monotonic() - self.heard
+        """Seconds since anything was received, as of the last look.
+
+        What came after that is not known yet: a disk may have held this process up since then.
+        """
+        return self._looked - self._heard
 
     @property
     def clock_offset_s(self) -> float:
@@ -99,6 +103,7 @@ class Channel:
     def receive(self) -> list[dict[str, Any]]:
         """The messages received; afterwards `ended` says whether there will be more."""
         self.flush()
+        self._looked = running_s()
         left = RECEIVE_BYTES
         while not self.ended and left > 0:
             try:
@@ -112,7 +117,7 @@ class Channel:
             if not new:
                 self.ended = True
                 break
-            self.heard = time.monotonic()
+            self._heard = self._looked
             left -= len(new)
             self._in += new
             if self.allowance_bytes is not None:
@@ -183,6 +188,8 @@ class Heartbeat:
 
     def add(self, channel: Channel) -> None:
         """Also use this channel from now on."""
+        if channel in self._wires:
+            return
         self._wires = [*self._wires, channel]  # a new list: the thread may read the old one
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -198,6 +205,7 @@ class Heartbeat:
         # Signals belong to the main thread; this thread must not receive them.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
+            running_s()  # which goes by these looks
             for channel in self._wires:
                 channel.beat()
             if self._over.wait(BEAT_S):
@@ -227,10 +235,13 @@ class AgentProcess:
     token: str | None = None  # proves messages to be from this process, if a network is between
 
 
-def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProcess]:
+def start_each(
+    argvs: Iterable[Sequence[str]], run_dir: Path, heartbeat: Heartbeat
+) -> list[AgentProcess]:
     """Start agents, in the order of their nodes, with pipes to and from them.
 
-    They start in this checkout; their stderr goes into the run folder.
+    They start in this checkout; their stderr goes into the run folder. `heartbeat` reaches each
+    from its start on: the disk may make the next ones wait.
     """
     started = []
     for index, argv in enumerate(argvs):
@@ -240,5 +251,6 @@ def start_each(argvs: Iterable[Sequence[str]], run_dir: Path) -> list[AgentProce
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the launcher
             process, channel = talk_to(argv, errors, cwd=REPOSITORY, start_new_session=True)
+        heartbeat.add(channel)
         started.append(AgentProcess(channel, process))
     return started

@@ -47,6 +47,7 @@ class Facts:
         self.begun = {
             rank: path for rank, path in errors.items() if rank not in self.ended and path.exists()
         }
+        self.full = list(dict.fromkeys(one["full"] for one in self.agents if one.get("full")))
         self.lost = [one["message"] for one in self.agents if one["cause"] == "peer"]
         signals = [one for one in self.agents if one["cause"] == "signal"]
         self.by_signal = bool(signals) and len(signals) == len(self.agents)

@@ -24,18 +24,20 @@ from typing import Any
 
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
-from muster.errors import NO_RETRY, STOPPED
-from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS
+from muster.errors import NO_RETRY, STOPPED, is_full
+from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT
 from muster.worker.lost_peer import TIMED_OUT
+from muster.writing import full_disk
 
 KILLED = 128 + 9
 KILL = " was killed by "
-OUT_OF_MEMORY = "out_of_memory"
+OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
 # In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm. With a
 # question mark it is our own guess.
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
+FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Failure:
     text: str  # the cause, in the original words: printed last
     context: tuple[str, ...] = ()  # lines to print before it
     rank: int | None = None  # the rank that failed first, if it was a rank
-    cause: str = ""  # in one word: of `RULES`, or `OUT_OF_MEMORY`
+    cause: str = ""  # in one word: of `RULES`, `OUT_OF_MEMORY` or `DISK_FULL`
 
 
 def explain(
@@ -62,7 +64,11 @@ def explain(
     found = ((rule(facts), cause) for rule, cause in RULES.items())
     failure, cause = next(pair for pair in found if pair[0] is not None)
     assert failure is not None
-    return replace(failure, cause=OUT_OF_MEMORY if MEMORY.search(failure.text) else cause)
+    if MEMORY.search(failure.text):
+        cause = OUT_OF_MEMORY
+    elif facts.full and FULL.search(failure.text):
+        cause = DISK_FULL
+    return replace(failure, cause=cause)
 
 
 def stopped_in_order(facts: Facts) -> Failure | None:
@@ -103,7 +109,10 @@ def failed_by_itself(facts: Facts) -> Failure | None:
     if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
     context = (*also, f"error: {who} {how}:")
-    return Failure(first["code"], first["traceback"].rstrip(), context, first["rank"])
+    lines = [first["traceback"].rstrip()]
+    if is_full(RuntimeError(first["message"])):  # which names no file where it only printed
+        lines += map(_lines, facts.full[:1])
+    return Failure(first["code"], "\n".join(lines), context, first["rank"])
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
@@ -144,6 +153,12 @@ def command_killed(facts: Facts) -> Failure | None:
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
     return Failure(128 + number, text, tuple(context))
+
+
+def disk_full(facts: Facts) -> Failure | None:
+    """The disk of the run folder; it is looked at here, too, since an agent may not have told."""
+    full = [*facts.full, full_disk(EXIT.path(facts.run_dir))]
+    return Failure(1, _lines(full[0]), _because_of_it(facts.exits)) if any(full) else None
 
 
 def node_lost(facts: Facts) -> Failure | None:
@@ -247,6 +262,7 @@ RULES: dict[Callable[[Facts], Failure | None], str] = {
     agent_refused: "refused",  # nothing started on that node, so the other nodes were ended
     node_gone: "node_lost",  # a scheduler ends all others before they can notice
     command_killed: "killed",  # its agent has seen it; other agents only lost that one
+    disk_full: DISK_FULL,  # so what is missing below could perhaps not be written
     node_lost: "node_lost",  # no agent saw a command end: the cause is the node that all lost
     aborted_at_exit: "killed",  # when Python ended, after they had recorded that they are done
     ended_without_a_word: "killed",  # a rank that died, before one that was only late

@@ -46,6 +46,7 @@ def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, con
         "command": shlex.join(["python", *hide(sys.argv)[0]]),
         "run_id": spec.run_id,
         "launcher": launcher,
+        "stop_grace_s": spec.stop_grace_s,
         "nodes": [asdict(command) for command in plan],
     }
     write_json(run_files.LAUNCH.path(spec.run_dir), planned)
@@ -79,7 +80,8 @@ def write_end(path: Path, record: Mapping[str, Any]) -> None:
     try:
         write_last(path, record)
     except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
-        print(f"error: {error}", file=sys.stderr)
+        with suppress(OSError):  # stderr may be a file on the same disk
+            print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -136,6 +138,12 @@ def _user(number: int) -> str:
         return f"user {pwd.getpwuid(number).pw_name}"
     except KeyError:  # of another machine, or of a container
         return f"user {number}"
+
+
+def stop_grace_s(run_dir: Path) -> float:
+    """The time that the run's workers have to stop cleanly."""
+    planned = read_json(run_files.LAUNCH.path(run_dir)) or {}
+    return float(planned.get("stop_grace_s", LaunchSpec.stop_grace_s))
 
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:

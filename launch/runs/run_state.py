@@ -20,7 +20,7 @@ from muster.orderly_stop import STOP_SIGNALS
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
 STOPPED_BY_SIGNAL = tuple(128 + number for number in STOP_SIGNALS)
-PATIENCE_S = 90.0  # workers have a minute to stop cleanly
+MARGIN_S = 30.0  # for a run to end, after its workers have had their time to stop
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,12 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
         return
     before = run_record.read_end(run_dir)
     watchers[job["launcher"]].stop(run_dir, job, say)
-    deadline = time.monotonic() + PATIENCE_S
+    patience_s = run_record.stop_grace_s(run_dir) + MARGIN_S
+    deadline = time.monotonic() + patience_s
     while not (state := of(run_dir, watchers)).over and run_record.read_end(run_dir) == before:
         if time.monotonic() > deadline:
             raise MusterError(
-                f"{run_dir.name} has not ended after {PATIENCE_S:.0f} s: {state.word}"
+                f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
             )
         time.sleep(0.2)
     if run_record.read_end(run_dir) is None:  # a job that never began to run
@@ -144,7 +145,9 @@ def ended(end: Record) -> State:
     if end["code"] == STOPPED:
         return State("stopped", True, str(end["message"]))
     words = str(end.get("message", "")).strip().rpartition("\n")[2]
-    word = "stopped" if end["code"] in STOPPED_BY_SIGNAL else "failed"
+    # a program may end with such a code by itself, which is a failure
+    by_signal = end["code"] in STOPPED_BY_SIGNAL and end.get("cause", "signal") == "signal"
+    word = "stopped" if by_signal else "failed"
     return State(word, True, f"exit code {end['code']}: {words}")
 
 

@@ -37,6 +37,7 @@ OVER = frozenset(
     " REVOKED".split()
 )
 GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
+SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
@@ -105,6 +106,18 @@ def name(env: Mapping[str, str]) -> str:
     return found[1]
 
 
+def submitted(printed: str) -> str:
+    """The number of the job in what sbatch printed; a site's own sbatch may print more around it.
+
+    Raises:
+        MusterError: there is none.
+    """
+    found = SUBMITTED.search(printed)
+    if found is None:
+        raise MusterError(f"sbatch printed no job's number, but: {last_line(printed)}; see squeue")
+    return found[1]
+
+
 def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     """The nodes of a list such as `node[0-3]`, in Slurm's order.
 
@@ -112,7 +125,8 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
         MusterError: Slurm gives no answer.
     """
     asked = ask(["scontrol", "show", "hostnames", nodelist], env)
-    names = asked.stdout.split()
+    lines = [line.split() for line in asked.stdout.splitlines()]
+    names = [words[0] for words in lines if len(words) == 1]  # others are a site's own words
     if asked.returncode or not names:
         raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(asked.stderr)}")
     return names
@@ -182,8 +196,8 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
     if asked.returncode and "Invalid job id" not in asked.stderr:  # if a single one was asked for
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
-    for line in asked.stdout.splitlines():
-        number, name, state, start, end, reason = line.split("|", 5)
+    answers = (line.split("|", 5) for line in asked.stdout.splitlines())
+    for number, name, state, start, end, reason in (one for one in answers if len(one) == 6):
         why = reason.strip().replace(" ", "_")  # in scontrol's form
         why = "" if why == "None" else why
         for job_id in {number, name} & found.keys():

@@ -26,6 +26,7 @@ from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
 from launch.nodes.channel import AgentProcess, Heartbeat
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
@@ -100,21 +101,24 @@ class JobNodes:
             MusterError: one does not start, or has no GPU but should.
         """
         self._has_started = True
+        heartbeat = Heartbeat()  # from now on, since agents must not wait for Slurm's answer
         with between_attempts(()):  # a signal ends an unfinished start, and the run with it
-            agents, who = self._start_agents(spec, facts)
+            agents, who = self._start_agents(spec, facts, heartbeat)
         try:
             facts = _known(facts, who)
             return AgentJob(
                 spec,
                 facts,
                 commands_of(spec, facts),
-                lambda: agents,
+                lambda _: agents,
                 prefixes=False,
                 patience_s=SRUN_ENDS_S,
                 inside=SchedulersJob(self.current.name, self.current.cluster, self.is_nearly_over),
                 ends_unix_s=end_unix_s(self.current.job_id, self.env),
+                heartbeat=heartbeat,
             )
         except BaseException:
+            heartbeat.stop()
             for agent in agents:
                 agent.channel.close()  # this ends it
             raise
@@ -131,7 +135,9 @@ class JobNodes:
             *(self.python, RUN_MODULE, "launch.slurm.task", str(meeting)),
         ]
 
-    def _start_agents(self, spec: LaunchSpec, facts: Facts) -> tuple[list[AgentProcess], list[Who]]:
+    def _start_agents(
+        self, spec: LaunchSpec, facts: Facts, heartbeat: Heartbeat
+    ) -> tuple[list[AgentProcess], list[Who]]:
         """An agent on each node, in order; and each agent's own description.
 
         Raises:
@@ -158,11 +164,12 @@ class JobNodes:
                 start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
         try:
-            came = _gather(hosts, spec, door, lambda: _failure(srun, log))
+            came = _gather(hosts, spec, door, heartbeat, lambda: _failure(srun, log))
             first = replace(came[0][1], address=came[0][1].address or _met_at(came))
             agents = [AgentProcess(link.channel, srun, token) for link, _ in came]
             return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
+            heartbeat.stop()
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
         finally:
@@ -201,39 +208,40 @@ def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
 
 
 def _gather(
-    hosts: Sequence[str], spec: LaunchSpec, door: Door, failure: Callable[[], str | None]
+    hosts: Sequence[str],
+    spec: LaunchSpec,
+    door: Door,
+    heartbeat: Heartbeat,
+    failure: Callable[[], str | None],
 ) -> list[tuple[Link, Who]]:
-    """The agents of these hosts, when all have connected.
+    """The agents of these hosts, when all have connected; `heartbeat` reaches each from then on.
 
     Raises:
         MusterError: one did not start, or has not connected within the time to wait.
     """
-    heartbeat, began, is_announced = Heartbeat(), time.monotonic(), False
+    began, is_announced = running_s(), False
     came: dict[int, tuple[Link, Who]] = {}
-    try:
-        while True:
-            for link, who in door.admitted():
-                if not 0 <= who.index < len(hosts) or who.index in came:
-                    raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-                came[who.index] = (link, who)
-                heartbeat.add(link.channel)
-            missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
-            if not missing:
-                return [came[index] for index in range(len(hosts))]
-            if why := failure():
-                raise MusterError(why)
-            waited_s = time.monotonic() - began
-            if waited_s > spec.join_s:
-                raise MusterError(
-                    f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
-                    "sinfo and squeue --steps"
-                )
-            if waited_s > TELL_S and not is_announced and not spec.quiet:
-                is_announced = True
-                print(f"waiting for {missing}", flush=True)
-            time.sleep(TICK_S)
-    finally:
-        heartbeat.stop()
+    while True:
+        for link, who in door.admitted():
+            if not 0 <= who.index < len(hosts) or who.index in came:
+                raise MusterError(f"an agent on {who.name} says it is task {who.index}")
+            came[who.index] = (link, who)
+            heartbeat.add(link.channel)
+        missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
+        if not missing:
+            return [came[index] for index in range(len(hosts))]
+        if why := failure():
+            raise MusterError(why)
+        waited_s = running_s() - began
+        if waited_s > spec.join_s:
+            raise MusterError(
+                f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
+                "sinfo and squeue --steps"
+            )
+        if waited_s > TELL_S and not is_announced and not spec.quiet:
+            is_announced = True
+            print(f"waiting for {missing}", flush=True)
+        time.sleep(TICK_S)
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from launch.nodes.running_time import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
 from launch.slurm import node_health
@@ -43,10 +44,10 @@ class Notice:
             signal.signal(number, self._note)
         self._has_come = False
         left_s = float("inf") if ends_unix_s is None else ends_unix_s - time.time()
-        self._half_s = time.monotonic() + left_s / 2 if left_s <= SHORT_S else float("inf")
+        self._half_s = running_s() + left_s / 2 if left_s <= SHORT_S else float("inf")
 
     def has_come(self) -> bool:
-        return self._has_come or time.monotonic() > self._half_s
+        return self._has_come or running_s() > self._half_s
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._has_come = True

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.runs import run_record
-from launch.runs.run_state import PATIENCE_S, LeaderWatcher, Record, State, ended
+from launch.runs.run_state import LeaderWatcher, Record, State, ended
 from launch.slurm import run_job
 from launch.slurm.controller import (
     FORGOTTEN,
@@ -22,6 +22,7 @@ from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 
 REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
+PATIENCE_S = 90.0  # for a job's number
 NO_TIME = ("", "N/A", "Unknown")
 
 

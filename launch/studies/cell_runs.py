@@ -251,9 +251,10 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
     if code == 0:
         cell.state, cell.results = "done", results(run_dir) or None
         return
-    cell.state = "stopped" if code in STOPS else "failed"
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
     end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
+    by_itself = end.get("cause") == "program"  # which may end with such a code as well
+    cell.state = "stopped" if code in STOPS and not by_itself else "failed"
     # the last line says what a traceback is about; exit.json has all of it
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
     cell.message = message.removeprefix(f"{cell.state} ")  # it is shown behind the state

@@ -45,12 +45,14 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
+RESERVED_BYTES = 16_384
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then the program's folder is not on it
 RANK = int(os.environ.get("RANK", "0"))
@@ -65,6 +67,7 @@ def main() -> None:
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
+        reserve(end_record(run_dir))
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links
@@ -224,9 +227,10 @@ def exit_code(error: SystemExit) -> int:
 
 def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -> None:
     """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
-    path = Path(run_dir or "", "exits", f"rank_{RANK:05d}.json")
-    if run_dir is None or path.exists():
+    if run_dir is None or (path := end_record(run_dir)).exists():
         return
+    with suppress(OSError):
+        reserved(path).unlink()
     record = {
         "rank": RANK,
         "host": socket.gethostname(),
@@ -259,7 +263,28 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         partial.write_text(json.dumps(value), encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        sys.stderr.write(f"error: {socket.gethostname()}: {path}: {error.strerror}\n")
+        with suppress(OSError):
+            partial.unlink()
+        with suppress(OSError):  # it goes to a file, perhaps on the same full disk
+            sys.stderr.write(f"error: {socket.gethostname()}: {path}: {error.strerror}\n")
+            sys.stderr.flush()
+
+
+def end_record(run_dir: Path) -> Path:
+    """Where this rank records how it ended."""
+    return run_dir / "exits" / f"rank_{RANK:05d}.json"
+
+
+def reserve(path: Path) -> None:
+    """Reserve the space for `path`, as muster/writing.py does: its disk may be full at the end."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
+
+
+def reserved(path: Path) -> Path:
+    """The file that holds the space for `path`."""
+    return path.with_name(f"{path.name}.reserved")
 
 
 def redirect_output(run_dir: Path) -> None:

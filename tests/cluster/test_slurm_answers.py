@@ -6,6 +6,7 @@ None of it waits for workers to train: what Slurm and the agents do comes before
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch.nodes.channel import SILENT_S
 from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, Cluster
@@ -107,6 +109,26 @@ def test_a_requeued_job_is_cancelled_before_it_starts_again(cluster, run, jobs):
     assert wait_until(lambda: ": pending (job " in jobs("status"))
     assert jobs("cancel").endswith(": stopped\n")
     assert not is_queued(cluster)
+
+
+def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs):
+    """For longer than agents wait for a sign of life."""
+    one = run(ways.sbatch("multinode.sh"), 2)
+    job = ways.running_job(cluster)
+    agents = [one.agent(node) for node in range(2)]
+    cluster.run("scontrol", "suspend", job)
+    assert wait_until(lambda: all(agent.status() == "stopped" for agent in agents))
+    assert ": suspended (job " in jobs("status")
+    time.sleep(SILENT_S + 3)
+    cluster.run("scontrol", "resume", job)
+    assert wait_until(lambda: all(agent.status() != "stopped" for agent in agents))
+    answer = jobs("stacks")
+    has_ended = (one.run_dir / "exit.json").exists()
+    assert "rank 1 on node1" in answer and not has_ended, answer + one.printed()
+    assert [agent.pid for agent in agents] == [one.agent(node).pid for node in range(2)]
+    assert jobs("cancel").endswith(": stopped\n")
+    ended = one.exit()
+    assert ended["code"] == 143 and ended["message"] == "stopped by SIGTERM", ended
 
 
 def of_steps(one: Run, variable: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
@@ -50,7 +51,8 @@ class Pretended(Launcher):
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         self.launched += 1
         argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
-        return AgentJob(spec, facts, plan, lambda: start_each([argv], spec.run_dir), prefixes=False)
+        start = partial(start_each, [argv], spec.run_dir)
+        return AgentJob(spec, facts, plan, start, prefixes=False)
 
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", takes_resume=True)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from launch.runs import run_record, run_state
+from muster.errors import MusterError
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import write
@@ -58,6 +60,24 @@ def test_each_state_is_one_word(tmp_path):
     assert lines[2].rstrip().endswith("exit code 1: boom")
     assert "none of them has started workers yet" in lines[6]
     assert len(jobs(tmp_path, "list", "-n", "1")[1].splitlines()) == 2
+
+
+def test_cancel_waits_as_long_as_the_run_s_workers_have_to_stop(tmp_path, monkeypatch):
+    run, now_s, lines = run_folder(tmp_path, "run", leader()), [0.0], []
+    write(run, {"launch.json": {"stop_grace_s": 200.0}})
+
+    def sleep(seconds):
+        now_s[0] += 10.0
+        if now_s[0] == 220.0:
+            run_record.end(run, 75, "stopped cleanly")
+
+    monkeypatch.setattr(run_state, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+    monkeypatch.setattr(run_state.LeaderWatcher, "stop", lambda *given: None)
+    run_state.cancel(run, lines.append)
+    assert lines == ["run: stopped"]
+    late = run_folder(tmp_path, "late", leader())
+    with pytest.raises(MusterError, match="late has not ended after 90 s: running"):
+        run_state.cancel(late, lines.append)
 
 
 def test_a_clock_that_is_set_ends_no_run(tmp_path):

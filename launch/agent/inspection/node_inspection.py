@@ -25,7 +25,6 @@ Messages, to and from the leader:
 
 import queue
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from typing import Any
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
 from launch.nodes.channel import Channel
+from launch.nodes.running_time import running_s
 from launch.spec import Assignment
 
 LOOK_S = 0.2
@@ -54,7 +54,7 @@ class NodeInspection:
         self.has_begun = False  # to work: the workers are started
         hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._activity, self._sampled = Activity(), time.monotonic()
+        self._activity, self._sampled = Activity(), running_s()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
         self._samples = hang_after_s != 0
         self._sampler = threading.Thread()  # the last one; this one never started
@@ -78,7 +78,7 @@ class NodeInspection:
         """Send finished answers; check whether a worker waits for an inspection."""
         if not self.has_begun:
             return
-        now = time.monotonic()
+        now = running_s()
         if now - self._looked > LOOK_S:
             self._looked = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
@@ -131,7 +131,7 @@ class _Seen:
     page_faults: int
     number: int  # of collectives that it has begun
     helpers: dict[int, float]  # what its program has started: seconds that each wanted to compute
-    active_at: float = field(default_factory=time.monotonic)
+    active_at: float = field(default_factory=running_s)
     places: set[int] = field(default_factory=set)  # of its main thread since then
 
     @classmethod
@@ -139,7 +139,7 @@ class _Seen:
         states = [one for one in map(state_of, tree_of(pid)) if one is not None]
         helpers = helpers_of(pid, is_program=is_program)
         return cls(
-            time.monotonic(),
+            running_s(),
             frozenset(one.pid for one in states),
             sum(one.io_bytes for one in states),
             sum(one.cpu_s for one in states),
@@ -167,7 +167,7 @@ class Activity:
         if self._began is None:
             return 0.0
         last = max((one.active_at for one in self._seen.values()), default=self._began)
-        return time.monotonic() - last
+        return running_s() - last
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
@@ -186,7 +186,7 @@ class Activity:
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
         """Examine each rank's process; `progress`: its collectives and seen positions."""
-        now, before_s = time.monotonic(), self.still_s
+        now, before_s = running_s(), self.still_s
         with self._lock:  # a question that begins from here on also affects the next look
             was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():

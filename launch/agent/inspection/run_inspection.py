@@ -14,6 +14,7 @@ from typing import Any
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
+from launch.nodes.running_time import running_s
 from launch.runs.end_facts import read_exits
 from launch.runs.log_tail import RequestFile
 from launch.runs.watching.durations import duration
@@ -32,7 +33,7 @@ class Gathering:
     """The answers of all agents to one question."""
 
     name: str
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=running_s)
     reports: dict[int, dict[str, Any]] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
     complete: set[int] = field(default_factory=set)
@@ -62,7 +63,7 @@ class RunInspection:
         """Conclude a question that all have answered, or whose time is over."""
         self._look_for_hang()
         for name, one in list(self._gatherings.items()):
-            late = time.monotonic() - one.began > GATHER_S
+            late = running_s() - one.began > GATHER_S
             if name != "end" and (late or len(one.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
@@ -75,7 +76,7 @@ class RunInspection:
         """Take an agent's answer."""
         name = str(message["id"])
         if "still" in message:
-            self._still[index] = {**message["still"], "at": time.monotonic()}
+            self._still[index] = {**message["still"], "at": running_s()}
         if name == "end":
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
@@ -118,7 +119,7 @@ class RunInspection:
 
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
-        now = time.monotonic()
+        now = running_s()
         return min(one["s"] + now - one["at"] for one in self._still.values())
 
     def _announce(self, findings: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ each says every second that it lives; a closed connection means at once, and sil
 `SILENT_S`, that a node is lost. Whoever notices tells the leader of the run, which has all stop.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from launch.agent.membership.door import Door, Link, Who, enter, listen, loss_of
 from launch.nodes.channel import Heartbeat
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
@@ -41,7 +41,7 @@ class Peers:
         self.door = _door(assignment) if assignment.index == 0 else None
         if self.door is not None:
             say(listening=self.door.port)
-        self._heartbeat, self._began = Heartbeat(), time.monotonic()
+        self._heartbeat, self._began = Heartbeat(), running_s()
         self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:
@@ -111,7 +111,7 @@ class Peers:
         self._heartbeat.add(link.channel)
 
     def _waited_s(self) -> float:
-        return time.monotonic() - self._began
+        return running_s() - self._began
 
 
 def _door(assignment: Assignment) -> Door:

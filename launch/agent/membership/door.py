@@ -15,12 +15,12 @@ import hmac
 import json
 import secrets
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from launch.nodes.channel import SILENT_S, Channel
+from launch.nodes.running_time import running_s
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.run_files import SECRETS
@@ -38,7 +38,7 @@ class Link:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer_address: str = connection.getpeername()[0]
         self.own_address: str = connection.getsockname()[0]
-        self.began = time.monotonic()
+        self.began = running_s()
         descriptor = connection.detach()
         self.channel = Channel(descriptor, descriptor)
         self.channel.allowance_bytes = HELLO_BYTES
@@ -150,7 +150,7 @@ class Door:
             link.name = who.name
             link.channel.send(welcome=True)
             return who
-        if link.channel.ended or time.monotonic() - link.began > HELLO_S:
+        if link.channel.ended or running_s() - link.began > HELLO_S:
             self.strangers.remove(link)
             link.channel.close()
         return None

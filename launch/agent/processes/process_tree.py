@@ -24,6 +24,7 @@ from types import FrameType
 
 import psutil
 
+from launch.nodes.running_time import running_s
 from muster.orderly_stop import STOP_SIGNALS
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -105,11 +106,11 @@ def end_descendants(
     First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
     that for `KILL_S` is left, and marked.
     """
-    deadline = time.monotonic() + grace_s
+    deadline = running_s() + grace_s
     given_up: float | None = None
     victims: dict[int, Victim] = {}
     while remaining := [one for one in descendants(spared) if _runs(one)]:
-        now = time.monotonic()
+        now = running_s()
         if given_up is not None and now > given_up:
             break
         kills = now > deadline or in_a_hurry()
@@ -143,9 +144,9 @@ def end_started(
         (patience_s, subprocess.Popen.terminate),
         (grace_s, subprocess.Popen.kill),
     ):
-        deadline = time.monotonic() + seconds
+        deadline = running_s() + seconds
         while any(one.poll() is None for one in started):
-            if time.monotonic() > deadline or in_a_hurry():
+            if running_s() > deadline or in_a_hurry():
                 break
             time.sleep(0.05)
         for one in started:

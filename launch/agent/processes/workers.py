@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import gpu_count, interface_variables
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
@@ -76,7 +76,7 @@ class Workload:
         torchrun logs it at once. A worker that has recorded it itself ends the others beside it,
         unless one of them resists.
         """
-        now = time.monotonic()
+        now = running_s()
         if now - self._looked < LOOK_S or not self.runs:
             return None
         self._looked = now

@@ -12,6 +12,7 @@ from launch.runs.watching.step_progress import checkpoint, settings_of, step_pro
 from muster import run_files
 from muster.writing import read_json
 
+SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
 SILENT_S = 30.0  # without a record, and
 SILENT_STEPS = 10  # without one for so many steps: then it is reported
 
@@ -35,7 +36,8 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
             yield f"last checkpoint after step {saved['step']}, {duration(saved['age_s'])} ago"
         elif saved["wanted"]:
             yield "no checkpoint yet"
-    if progress["silent_s"] > max(SILENT_S, SILENT_STEPS * progress["step_s"]):
+    is_silent = progress["silent_s"] > max(SILENT_S, SILENT_STEPS * progress["step_s"])
+    if is_silent and state.word != SUSPENDED:
         yield (
             f"no step is on record for {duration(progress['silent_s'])}: it evaluates, writes, or "
             "hangs; muster jobs stacks says where each rank is"

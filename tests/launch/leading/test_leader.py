@@ -1,5 +1,6 @@
 """Whoever leads a run heeds signals at any time, and is held up by no terminal."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import pytest
 
 from launch.agent.processes import process_tree
 from launch.leading.leader import conclude, lead
-from launch.runs import run_record
+from launch.runs import run_record, run_state
+from launch.runs.restart import BY_SIGNAL
 from launch.spec import LaunchSpec
 from tests.commands import ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
@@ -69,12 +71,16 @@ def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
 
 
 class Over:
-    """A job of a scheduler that has ended, with the exit code of one that lost a worker."""
+    """A job of a scheduler that has ended, with this exit code."""
 
-    job_id, detached, trouble, shown, signals = "7", False, None, b"", ()
+    job_id, cluster, detached, is_led_here = "7", "here", False, False
+    trouble, shown, signals = None, b"", ()
+
+    def __init__(self, code):
+        self._code = code
 
     def wait(self):
-        return 137
+        return self._code
 
 
 def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
@@ -82,7 +88,36 @@ def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
     message = "torchrun on node1 was killed by SIGKILL"
     record = {"index": 1, "node": "node1", "cause": "command", "message": message, "ranks": [1]}
     write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
-    assert conclude(Over(), 2, spec) == 137
+    assert conclude(Over(137), 2, spec) == 137
     explained = run_record.read_end(spec.run_dir)["message"]
     assert explained == f"error: {message} (rank 1); out of memory?"
     assert "stopped by SIGKILL" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", BY_SIGNAL)
+def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys):
+    """With --wait: the leader in the job has recorded the end."""
+    message = f"error: rank 1 on node1: exit code {code}"
+    run_record.end(spec.run_dir, code, message, rank=1, cause="program")
+    recorded = run_record.read_end(spec.run_dir)
+    assert conclude(Over(code), 2, spec) == code
+    assert run_record.read_end(spec.run_dir) == recorded
+    assert capsys.readouterr().err.endswith(f"{message}\n")
+    assert run_state.ended(recorded).word == "failed"
+
+
+class Submits(Pretended):
+    """It submits a job, which goes on by itself."""
+
+    def launch(self, spec, facts, plan):
+        class Unseen(Over):
+            def wait(self):
+                raise OSError(errno.EIO, "the terminal is gone")
+
+        return Unseen(0)
+
+
+def test_an_error_of_who_only_waits_is_not_the_end_of_the_run(spec):
+    with pytest.raises(OSError, match="the terminal is gone"):
+        lead(Submits("fails"), spec, FACTS)
+    assert run_record.read_end(spec.run_dir) is None

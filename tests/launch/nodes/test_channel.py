@@ -90,6 +90,23 @@ def test_a_full_pipe_blocks_nobody(channel_and_other):
     assert channel.waiting_bytes == 0  # there is nobody to take it
 
 
+def test_what_came_while_this_process_was_held_up_counts_before_it_is_read(
+    channel_and_other, monkeypatch
+):
+    """By a slow disk, say: the other side was not silent."""
+    now_s = [0.0]
+    monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
+    channel, other = channel_and_other
+    channel.receive()
+    other.sendall(MARK + b'{"beat": 1.0}\n')
+    now_s[0] = 20.0
+    assert channel.silent_s < 1.0
+    channel.receive()
+    now_s[0] = 30.0
+    channel.receive()
+    assert channel.silent_s == 10.0
+
+
 def test_a_line_without_end_is_no_message(channel_and_other, monkeypatch):
     monkeypatch.setattr("launch.nodes.channel.LINE_BYTES", 1000)
     channel, other = channel_and_other

@@ -35,6 +35,15 @@ def ended(tmp_path):
     return ended
 
 
+def test_what_is_missing_on_a_full_disk_is_no_sign_of_a_kill_or_a_lost_node(tmp_path):
+    write(tmp_path, {f"workers/rank_{rank:05d}.err": "" for rank in range(2)})
+    full = "node1: /logs/run/agents/node_00001.exit.json: the disk is full, or your quota on it"
+    agent(tmp_path, 0, "peer", "node1 is gone: its agent was killed", full="")
+    agent(tmp_path, 1, "command", "torchrun on node1 ended with exit code 1", full=full)
+    failure = explain(tmp_path, 2)
+    assert (failure.code, failure.cause, failure.text) == (1, "disk_full", f"error: {full}")
+
+
 def test_all_done_is_no_failure(ended):
     ended(0, "done", 1.0, code=0)
     assert explain(ended(1, "done", 2.0, code=0), 2) is None

@@ -1,13 +1,22 @@
 """A run whose disk is full ends with one line that says so, and its folder says so, too."""
 
+import errno
 import json
 import os
+import socket
+import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from launch.agent import supervisor
+from launch.nodes.channel import Channel
 from tests.commands import call
-from tests.launch.submit import SUBMIT
+from tests.launch.pretended import assignment
+from tests.launch.submit import REPOSITORY, SUBMIT
 from tests.preload import skip_if_quick
 
 SMALL = """
@@ -18,17 +27,79 @@ exit $code
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
-def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
+PRINTS = """
+import os
+while os.environ["RANK"] == "0":
+    print("x" * 1000)
+"""
+
+
+def on_a_small_disk(tmp_path, *words):
+    """How a command with this folder for its runs went, and what it left."""
     skip_if_quick()
     (logs := tmp_path / "logs").mkdir()
+    argv = [sys.executable, SUBMIT, "--logs-dir", str(logs), "--run-id", "full", *words]
+    done = call("unshare", "--mount", "sh", "-c", SMALL, logs, *argv, cwd=tmp_path)
+    return done, tmp_path / "logs.copy" / "full"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+
+
+@needs_root
+def test_a_program_that_fills_the_disk_is_not_said_to_be_killed(tmp_path):
+    """By what it prints: no rank, and no agent, has room for a word about it."""
+    (tmp_path / "prints.py").write_text(PRINTS)
+    flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--quiet"]
+    done, run_dir = on_a_small_disk(tmp_path, *flags, "--", "./prints.py")
+    assert done.returncode == 1, done.stderr
+    end = json.loads((run_dir / "exit.json").read_text())
+    assert (end["code"], end["cause"], end["rank"]) == (1, "disk_full", 0)
+    *_, why, where = end["message"].splitlines()
+    assert why == "OSError: [Errno 28] No space left on device"
+    assert f"{socket.gethostname()}: {tmp_path}/logs/full/" in where and "disk is full" in where
+    assert done.stderr.rstrip().endswith(where)
+    assert not list(run_dir.rglob("*.partial"))
+
+
+@needs_root
+def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
     flags = ["--task", "synthetic", "--nodes", "2", "--sync", "all_reduce", "--evaluate", "never"]
-    flags += ["--max-steps", "1000000", "--epochs", "1000000", "--run-id", "full"]
-    argv = [sys.executable, SUBMIT, *flags, "--logs-dir", str(logs)]
-    done = call("unshare", "--mount", "sh", "-c", SMALL, logs, *argv)
+    flags += ["--max-steps", "1000000", "--epochs", "1000000"]
+    done, run_dir = on_a_small_disk(tmp_path, *flags)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     message = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert message and all("the disk is full" in line for line in message)
-    end = json.loads((tmp_path / "logs.copy" / "full" / "exit.json").read_text())
+    end = json.loads((run_dir / "exit.json").read_text())
     assert end["code"] == 1 and "the disk is full" in end["message"]
+
+
+LAST_WORDS = [
+    "from launch.runs import run_record; run_record.end(Path('/dev/null/run'), 1, 'it failed')",
+    "from muster.worker import worker_main; worker_main.write_json(Path('/dev/null/end.json'), {})",
+]
+
+
+@pytest.mark.parametrize("writes", LAST_WORDS)
+def test_last_words_that_fit_nowhere_are_not_the_end_of_who_writes_them(writes):
+    """The stderr of an agent, and of a worker, is a file on the same disk."""
+    code = f"import sys; from pathlib import Path; {writes}; print('it goes on', flush=True)"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=full
+        )
+    assert done.stdout == b"it goes on\n"
+
+
+def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):
+    def raises(assignment):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "config.yaml"))
+
+    monkeypatch.setattr(supervisor, "make_room", raises)
+    leader, own = socket.socketpair()
+    with leader, closing(Channel(own.fileno(), own.detach())) as channel:
+        agent = supervisor.Agent(replace(assignment(tmp_path), proof="elsewhere"), channel)
+        ended = agent._take_part()
+    assert (ended.code, ended.cause) == (1, "refused")
+    assert f"{socket.gethostname()}: {tmp_path}/config.yaml: the disk is full" in ended.message

@@ -11,6 +11,7 @@ HEAD = f"""#!/bin/sh
 cd '{{folder}}'
 echo "$(basename "$0") $*" >> calls
 if [ -e silent ]; then echo '{SILENCE}' >&2; exit 1; fi
+[ ! -e banner ] || cat banner
 """
 SCRIPTS = {
     "scontrol": """
@@ -28,7 +29,7 @@ esac
     "sbatch": """
 case "$*" in *--test-only*) exit 0 ;; esac
 env > submitted
-echo 'Submitted batch job 12'
+case "$*" in *--parsable*) echo 12 ;; *) echo 'Submitted batch job 12' ;; esac
 """,
 }
 
@@ -62,6 +63,10 @@ class FakeSlurm:
 
     def forget(self) -> None:
         (self._folder / "queue").unlink()
+
+    def greets(self, banner: str) -> None:
+        """Each command is a site's own wrapper, which prints this first."""
+        (self._folder / "banner").write_text(f"{banner}\n")
 
     def silence(self) -> None:
         (self._folder / "silent").touch()

@@ -89,6 +89,22 @@ def test_the_agents_of_a_step_come_to_their_leader(nodes, tmp_path, monkeypatch,
         lead(nodes(counts=["gpu", "gpu"]), spec)
 
 
+def test_agents_hear_their_leader_while_it_waits_for_slurm_s_answer(nodes, tmp_path, monkeypatch):
+    beats, beat = [], Channel.beat
+
+    def counted(channel):
+        beats.append(channel)
+        beat(channel)
+
+    def slow_squeue(job_id, env):
+        before = len(beats)
+        assert wait_until(lambda: len(beats) >= before + 4), "the leader was silent"
+
+    monkeypatch.setattr(Channel, "beat", counted)
+    monkeypatch.setattr("launch.slurm.job_nodes.end_unix_s", slow_squeue)
+    assert lead(nodes(), spec_of(tmp_path, "true")) == 0
+
+
 def test_secrets_are_read_from_their_file_and_not_sent(nodes, tmp_path, monkeypatch):
     spec = spec_of(tmp_path, "sh", "-c", "echo $KEY", secrets={"KEY": "hidden"})
     run_job.write_spec(spec, {})
@@ -163,8 +179,8 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
 
 def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
     now_s = [100.0]
-    clock = SimpleNamespace(time=lambda: now_s[0], monotonic=lambda: now_s[0])
-    monkeypatch.setattr("launch.slurm.run_job.time", clock)
+    monkeypatch.setattr("launch.slurm.run_job.time", SimpleNamespace(time=lambda: now_s[0]))
+    monkeypatch.setattr("launch.slurm.run_job.running_s", lambda: now_s[0])
     notice, late = Notice(160.0), Notice(10_000.0)
     now_s[0] = 129.0
     assert not notice.has_come()

@@ -61,6 +61,17 @@ def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
     assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
 
 
+def test_the_number_of_an_array_is_found_behind_a_site_s_banner(slurm, tmp_path):
+    slurm.greets("Welcome to the cluster")
+    settings = LaunchConfig(launcher="slurm")
+    launcher = build(Settings(settings, SshConfig(), SlurmConfig()))
+    (tmp_path / "run").mkdir()
+    (folder := tmp_path / "sweep" / "submissions" / "001").mkdir(parents=True)
+    spec = LaunchSpec("run", tmp_path / "run", Program.module("train.worker"))
+    submitted = launcher.submit_array({0: spec}, launcher.assume(), folder, 1)
+    assert submitted == ("12", "here")
+
+
 def test_more_workers_than_gpus_are_refused():
     config = LaunchConfig(launcher="slurm", nproc_per_node="4")
     for asked, refused in (("2", True), ("a100:4", False), ("8", False)):

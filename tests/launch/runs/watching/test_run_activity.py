@@ -91,6 +91,8 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
         "no step is on record for 5 min: it evaluates, writes, or hangs; "
         "muster jobs stacks says where each rank is"
     )
+    suspended = State("suspended", False, "job 12")
+    assert "no step is on record" not in run_activity.brief(run, suspended)
 
 
 def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
