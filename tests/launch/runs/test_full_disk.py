@@ -1,7 +1,6 @@
 """A run whose disk is full ends with one line that says so, and its folder says so, too."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -18,7 +17,7 @@ exit $code
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+@pytest.mark.needs("root", "namespaces")  # to make a small disk
 def test_a_disk_that_fills_up_as_records_are_written_is_one_line_and_the_end_of_the_run(tmp_path):
     skip_if_quick()
     (logs := tmp_path / "logs").mkdir()
