@@ -41,6 +41,7 @@ help: ## show this
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
+	@echo "make test JOBS=8                      for 16 cores: test processes at a time (default: 2)"
 	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
