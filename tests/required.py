@@ -19,6 +19,7 @@ from launch.virtual_cluster import commands
 PACKAGES = {
     **{program: package for package, several in commands.PACKAGES.items() for program in several},
     "rsync": "rsync",
+    "git": "git",
     "mpirun": "openmpi-bin",
     "chromium": "chromium",
     "chromedriver": "chromium-driver",
