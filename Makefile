@@ -9,6 +9,9 @@ PYTHON ?= python3
 ARGS ?=
 # Tests at a time. One that starts workers starts several, so more of them need more cores.
 JOBS ?= 2
+# Debian's, for a testbed, Open MPI, PDFs of reports, reports in a browser, and compiled models.
+PACKAGES := slurmd slurmctld slurm-client munge openssh-server iproute2 rsync git openmpi-bin \
+	libpango-1.0-0 libpangoft2-1.0-0 chromium chromium-driver g++
 # The cases of docs/figures/speed.svg.
 TITLED := loop_gather_scatter,accelerate_example,transformers_trainer,plain_ddp_with_muster,$\
 	trainer_with_muster,gather_scatter,all_reduce
@@ -31,13 +34,14 @@ $(TEST): INSTALLED := $(RUN) $(TEST)
 $(DEV): EXTRAS := [test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
-.PHONY: help run install figures test test-quick test-all test-here test-cluster soak bench gpu-check versions check format setup clean
+.PHONY: help run install packages figures test test-quick test-all test-here test-cluster soak bench gpu-check versions check format setup clean
 
 help: ## show this
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 20
 	@echo
 	@echo "make run ARGS='--sync all_reduce'     further flags, to make test likewise"
 	@echo "make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   torch from this index"
+	@echo "make test JOBS=8                      for 16 cores: test processes at a time (default: 2)"
 	@echo "make test-cluster SLURM_ROOT=DIR       on another Slurm, unpacked into DIR (docs/slurm.md)"
 	@echo "make run PYTHON=python3.12            another Python, for a new $(VENV)"
 
@@ -47,7 +51,8 @@ run: $(RUN) ## install what is needed, then train with four workers on this mach
 	@$(BIN)/python launch/submit.py --launcher local --nodes 4 --sync ddp $(START) $(ARGS)
 
 test: ## install what is needed, then run all tests: both halves, whatever the first one finds
-	@failed=0; for half in test-here test-cluster; do \
+	@export TESTS_NOT_TRIED; TESTS_NOT_TRIED=$$(mktemp); trap 'rm -f "$$TESTS_NOT_TRIED"' EXIT; \
+	failed=0; for half in test-here test-cluster; do \
 		$(MAKE) --no-print-directory $$half || failed=1; \
 	done; exit $$failed
 
@@ -63,11 +68,14 @@ test-here: $(TEST) ## those that need this machine only
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 		--ignore=tests/cluster $(ARGS)
 
-# There is one testbed per box, so each of the processes that test gets a box of its own.
+# There is one testbed per box, so each of the processes that test gets a box of its own; where none
+# can be made, tests are skipped and say what they need.
+BOX_NEEDS := unshare --mount --net --pid --uts --fork ip -V
 BOX := $(if $(SLURM_ROOT),tests/cluster/rooted.sh $(SLURM_ROOT),tests/cluster/boxed.sh)
 test-cluster: $(TEST) ## those on the testbed: real Slurm, real sshd (as root, else they are skipped)
-	@$(BIN)/python -m pytest -rs tests/cluster --dist worksteal \
-		$(if $(filter 0,$(shell id -u)),--tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python") $(ARGS)
+	@set --; if $(if $(SLURM_ROOT),true,$(BOX_NEEDS) >/dev/null 2>&1); then \
+		set -- --dist worksteal --tx "$(JOBS)*popen//python=$(BOX) $(BIN)/python"; \
+	fi; $(BIN)/python -m pytest -rs tests/cluster "$$@" $(ARGS)
 
 soak: $(TEST) ## kill workers, agents, nodes and writers at twenty moments each, and continue; an hour without a false alarm (90 min)
 	@SOAK_MOMENTS=20 $(BIN)/python -m pytest -n $(JOBS) tests/launch/runs/test_kill_and_continue.py $(ARGS)
@@ -104,6 +112,24 @@ format: $(DEV) ## rewrite the source in the project's format
 
 install: $(RUN) ## install what runs need, without the developers' tools, and run nothing
 
+packages: ## on Debian and Ubuntu, as root: install the programs without which tests are skipped
+	@command -v apt-get >/dev/null || { \
+		echo "error: there is no apt-get; install what the last lines of make test name" >&2; \
+		exit 1; }
+	@wanted=(); for one in $(PACKAGES) $$($(HEADERS)); do \
+		[[ $$(dpkg-query --show --showformat='$${db:Status-Status}' "$$one" 2>&1) == installed* ]] || \
+			wanted+=("$$one"); \
+	done; \
+	if (($${#wanted[@]})); then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update --quiet=2; \
+		known=(); for one in "$${wanted[@]}"; do \
+			if [[ $$(apt-cache policy "$$one") == *Candidate:\ [^\(]* ]]; then known+=("$$one"); \
+			else echo "there is no package $$one here: its tests stay skipped" >&2; fi; \
+		done; \
+		apt-get install --quiet=2 --yes --no-install-recommends "$${known[@]}"; \
+	fi
+
 setup: $(DEV) ## install everything, and run nothing
 
 clean: ## remove .venv and the tools' caches; logs/ stays
@@ -130,6 +156,11 @@ $(RUN) $(TEST) $(DEV): setup.cfg pyproject.toml constraints.txt $(VENV)/.torch-i
 	@echo "installing the pinned dependencies into $(VENV) (the first time takes minutes)" >&2
 	@$(PIP) install --constraint constraints.txt --editable ".$(EXTRAS)"
 	@touch $(INSTALLED)
+
+# Prints the package of Python.h, if that is not there.
+HEADERS = $(firstword $(wildcard $(BIN)/python) $(PYTHON)) -c 'import os, sys, sysconfig; \
+	os.path.exists(sysconfig.get_path("include") + "/Python.h") or \
+	print("python%d.%d-dev" % sys.version_info[:2])'
 
 $(VENV)/pyvenv.cfg:
 	@command -v $(PYTHON) >/dev/null || { \

@@ -1,11 +1,15 @@
 """What a program imports: to train on many ranks, to work with its launcher, to start other runs.
 
-sync, sync_ddp          gradients become the mean over ranks, in any training loop: docs/library.md
-init, steps             rank and device; which rank computes which samples evaluate
-any metric of Hugging Face's evaluate: docs/library.md checkpoints, record     save and resume;
-records that reports and comparisons read on_stop, stopping       a program that is asked to stop
-ends cleanly: docs/own-programs.md launch, map, job, Job   functions on many machines, from Python:
-docs/python.md
+    sync, sync_ddp          gradients become the mean over ranks, in any training loop
+    init, steps             rank and device; which rank computes which samples
+    evaluate                any metric of Hugging Face's evaluate
+    checkpoints, record     save and resume; records that reports and comparisons read
+    on_stop, stopping       a program that is asked to stop ends cleanly
+    launch, map, job, Job   functions on many machines, from Python
+    MusterError             any error of Muster
+    UsageError, RunFailed   what was asked for is wrong; a run has failed
+
+Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functions).
 
 The import needs the standard library alone and loads only what is used: no torch.
 """

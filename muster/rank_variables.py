@@ -2,10 +2,10 @@
 
 These are tried in this order; the first one found counts:
 
-torchrun, or by hand    RANK, WORLD_SIZE (MASTER_ADDR, MASTER_PORT) Open MPI's mpirun
-OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, ... srun                    SLURM_PROCID,
-SLURM_STEP_NUM_TASKS, ... MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID,
-MPI_LOCALNRANKS
+    torchrun, or by hand    RANK, WORLD_SIZE (MASTER_ADDR, MASTER_PORT)
+    Open MPI's mpirun       OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, ...
+    srun                    SLURM_PROCID, SLURM_STEP_NUM_TASKS, ...
+    MPICH, Intel MPI        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 
 mpirun comes before srun: inside a Slurm job it starts its daemons with srun, and their SLURM_PROCID
 is not a rank of the program. A shell of salloc, a batch script and a step of one task are no ranks.

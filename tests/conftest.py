@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from muster.orderly_stop import STOP_SIGNALS
-from tests import own_processes, preload
+from tests import own_processes, preload, required
 from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
@@ -88,6 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """xdist's own process, which starts those that test, starts what they share."""
     config.pluginmanager.register(own_processes)  # before any process is started
+    config.pluginmanager.register(required)
     if config.getoption("numprocesses", None):
         preload.share()
 

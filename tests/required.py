@@ -1,15 +1,112 @@
-"""What some tests need beside Python: where it can be installed, they may not be skipped."""
+"""What some tests need beside Python: without it they are skipped, and the last lines say so.
+
+A test says what it needs by `@pytest.mark.needs("root", "rsync")`, a fixture by `need("rsync")`.
+"""
 
 import os
+import shutil
+import subprocess
+import sysconfig
+from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import pytest
 
+from launch.virtual_cluster import commands
 
-def missing(message: str) -> None:
-    """Skip this test; with REQUIRE_ALL set, as `.ci/run` does, have it fail.
+# The Debian package of each, all of which `make packages` installs.
+PACKAGES = {
+    **{program: package for package, several in commands.PACKAGES.items() for program in several},
+    "rsync": "rsync",
+    "git": "git",
+    "mpirun": "openmpi-bin",
+    "chromium": "chromium",
+    "chromedriver": "chromium-driver",
+    "Pango": "libpangoft2-1.0-0",
+    "g++": "g++",
+    "Python.h": "python3-dev",
+}
+TESTBED = ("root", "namespaces", *sum(commands.PACKAGES.values(), ()))
+NEEDS = "it needs "
+# A file in which the first half of `make test` leaves what it has not tried, for the last lines.
+NOT_TRIED = "TESTS_NOT_TRIED"
+
+
+def need(*things: str) -> None:
+    """Skip this test where one of `things` is not there; with REQUIRE_ALL set, have it fail.
 
     Raises:
-        pytest.skip.Exception: always, or
-        pytest.fail.Exception: where nothing may be skipped.
+        pytest.skip.Exception: something is not there, or
+        pytest.fail.Exception: the same, where nothing may be skipped, as in `.ci/run`.
     """
-    (pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip)(message)
+    __tracebackhide__ = True
+    if lacking := [one for one in things if not is_there(one)]:
+        (pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip)(NEEDS + ", ".join(lacking))
+
+
+@cache
+def is_there(thing: str) -> bool:
+    """Whether this machine has a program, or something of another kind."""
+    match thing:
+        case "root":
+            return os.geteuid() == 0
+        case "namespaces":  # which root does not have in a container; another user needs root first
+            new = ["unshare", "--mount", "--net", "--pid", "--uts", "--fork", "true"]
+            return os.geteuid() != 0 or _succeeds(*new)
+        case "Pango":
+            try:
+                import weasyprint  # noqa: F401  # it takes long, and prints if it fails
+            except OSError:
+                return False
+            return True
+        case "Python.h":  # for what torch.compile generates
+            return Path(sysconfig.get_path("include"), "Python.h").exists()
+    return shutil.which(thing) is not None
+
+
+def _succeeds(*argv: str) -> bool:
+    try:
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which may use what is not there
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        need(*marker.args)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say what was not tried, below all that pytest prints itself."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    reasons = [str(one.longrepr[2]) for one in reporter.stats.get("skipped", ())]
+    found = [one.partition(NEEDS)[2] for one in reasons if one.startswith(f"Skipped: {NEEDS}")]
+    if shared := os.environ.get(NOT_TRIED):
+        with Path(shared).open("a+", encoding="utf-8") as file:
+            file.writelines(f"{one}\n" for one in found)
+            file.seek(0)
+            found = file.read().splitlines()
+    for line in last_lines(Counter(found)):
+        reporter.write_line(line, yellow=True)
+
+
+def last_lines(counts: Counter[str]) -> list[str]:
+    """How many tests were not tried for want of what, and how to have that."""
+    lines = [
+        f"not tried: {count} {'test that needs' if count == 1 else 'tests that need'} {what}"
+        for what, count in counts.items()
+    ]
+    lacking = {one for what in counts for one in what.split(", ")}
+    remedies = []
+    if lacking & PACKAGES.keys():
+        remedies.append("install what they need: sudo make packages (Debian, Ubuntu)")
+    if "root" in lacking:
+        remedies.append("run all tests as root: sudo make test")
+    if "namespaces" in lacking:
+        remedies.append("let root make namespaces: a container needs --privileged")
+    return lines + remedies

@@ -1,4 +1,4 @@
-"""The example in the docstring of each public function runs, and gives what stands there."""
+"""Each public name has its line in `help(muster)`; the example of each function runs as it says."""
 
 import re
 
@@ -19,6 +19,11 @@ for one in tests:
     print(len(one.examples), "examples")
     doctest.DocTestRunner().run(one)
 """
+
+
+def test_help_has_a_line_for_each_public_name():
+    rows = re.findall(r"^ {4}(\w+(?:, \w+)*) {2,}\w[^\n]+$", str(muster.__doc__), re.M)
+    assert sorted(", ".join(rows).split(", ")) == sorted(muster.__all__)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -1,4 +1,4 @@
-"""The COS598D course's own command lines run unchanged, on the same trainer as all others.
+r"""The COS598D course's own command lines run unchanged, on the same trainer as all others.
 
 python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased --task_name RTE \
     --do_train --do_eval --data_dir glue_data/RTE --per_gpu_train_batch_size 16 \

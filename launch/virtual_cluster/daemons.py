@@ -22,6 +22,8 @@ RECORDS = STATE / "pids"
 START_S = 40.0
 TERM_S = 3.0
 KILL_S = 10.0
+# For the machine's first process to take what has ended off the list, if it ever does.
+REAP_S = 5.0
 POLL_S = 0.05
 TAIL_LINES = 8
 
@@ -118,6 +120,8 @@ def inside(namespaces: Iterable[Path]) -> list[int]:
 def end(find: Callable[[], Iterable[int]]) -> None:
     """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining.
 
+    Then wait a moment until `ps` lists none of them, not even as defunct.
+
     Raises:
         MusterError: a process survives SIGKILL.
     """
@@ -137,6 +141,15 @@ def end(find: Callable[[], Iterable[int]]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
         time.sleep(POLL_S)
+    ended = time.monotonic()
+    while any(_is_listed(*one) for one in asked.items()) and time.monotonic() - ended < REAP_S:
+        time.sleep(POLL_S)
+
+
+def _is_listed(number: int, started: int) -> bool:
+    """Whether the process that began then is there, be it as a zombie."""
+    fields = _stat(number)
+    return bool(fields) and int(fields[19]) == started
 
 
 def started_at(number: int) -> int | None:
@@ -145,11 +158,20 @@ def started_at(number: int) -> int | None:
     A process whose first thread has ended is a zombie already, although other threads may still
     run. It holds its files and ports until they end.
     """
+    fields = _stat(number)
+    if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):
+        return None
+    return int(fields[19])
+
+
+def _stat(number: int) -> list[str]:
+    """A process's fields, from its state on: 0 is the state, 17 threads, 19 the start time.
+
+    Empty if there is no such process.
+    """
     try:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None
+        return []
     # The name in brackets may contain anything, also spaces and brackets.
-    fields = text.rpartition(")")[2].split()
-    threads = int(fields[17])
-    return None if fields[0] in "ZX" and threads <= 1 else int(fields[19])
+    return text.rpartition(")")[2].split()

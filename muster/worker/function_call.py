@@ -5,9 +5,9 @@ before it is unpickled. Every worker calls the function and writes one file with
 the owner may read both, and they are read only if that is true: data that another user could have
 written is never unpickled.
 
-function/call.pkl         (function, args, kwargs), pickled by cloudpickle function/call.json
-{"name", "python": "3.11", "path": folders of modules, from the program's} results/rank_00002.pkl
-{"value": ...} or {"error": exception or None, "text": its text}
+    function/call.pkl         (function, args, kwargs), pickled by cloudpickle
+    function/call.json        {"name", "python": "3.11", "path": folders of the program's modules}
+    results/rank_00002.pkl    {"value": ...} or {"error": exception or None, "text": its text}
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer, except
 for cloudpickle, which pickles functions of notebooks and scripts.

@@ -10,10 +10,10 @@ names that torch may change: missing ones are left out.
 This file is loaded into every worker by its path. It needs the standard library alone, of Python
 3.8 or newer.
 
-folder/rank_00002.sock      takes one JSON line, answers one: see `Inspector.answer`
-folder/rank_00002.json      the process: {"rank", "pid"} folder/rank_00002.threads   what
-faulthandler writes, at `DUMP_SIGNAL` folder/rank_00002.gave_up   exists while the worker waits for
-an inspection after a timeout
+    folder/rank_00002.sock      takes one JSON line, answers one: see `Inspector.answer`
+    folder/rank_00002.json      the process: {"rank", "pid"}
+    folder/rank_00002.threads   what faulthandler writes, at `DUMP_SIGNAL`
+    folder/rank_00002.gave_up   exists while the worker waits for an inspection after a timeout
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What every worker starts as: it makes itself at home in the run, then becomes the program.
 
-python worker_main.py train.py [argument ...]
-python worker_main.py -m package.module [argument ...]
-python worker_main.py --exec COMMAND [argument ...]
-python worker_main.py --function FOLDER            what `muster.launch` has left there
+    python worker_main.py train.py [argument ...]
+    python worker_main.py -m package.module [argument ...]
+    python worker_main.py --exec COMMAND [argument ...]
+    python worker_main.py --function FOLDER            what `muster.launch` has left there
 
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
@@ -12,8 +12,8 @@ The one name that is added, last on the path, is `muster` (`muster/on_path/`).
 
 Its agent hands everything in through the environment:
 
-MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
-MUSTER_LAUNCHER      pid of the agent: without it this process ends
+    MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
+    MUSTER_LAUNCHER      pid of the agent: without it this process ends
 
 How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
 

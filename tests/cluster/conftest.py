@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.virtual_cluster.commands import refuse_unfit_box
-from muster.errors import MusterError
+from tests import required
 from tests.cluster import ways
 from tests.cluster.laptops import Laptop
 from tests.cluster.testbeds import Cluster, bring_up, take_down
@@ -20,10 +19,7 @@ from tests.preload import OWN_BOX, interpreter
 
 @pytest.fixture(scope="session")
 def _fit_box() -> None:
-    try:
-        refuse_unfit_box()
-    except MusterError as error:
-        pytest.skip("; ".join(str(error).splitlines()))
+    required.need(*required.TESTBED)
     if "PYTEST_XDIST_WORKER" in os.environ and not OWN_BOX.exists():
         pytest.skip(
             "there is one testbed per box: run tests/cluster by make test-cluster, or alone"

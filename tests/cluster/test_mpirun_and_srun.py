@@ -4,7 +4,6 @@ The course's command line has no address in it: each rank finds out where rank 0
 """
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from tests.cluster.testbeds import Cluster
 from tests.cluster.ways import cancel_all
 from tests.preload import interpreter
-from tests.required import missing
+from tests.required import need
 from tests.test_library_page import WHOLE_LOOP
 from tests.train.tasks.vision.files import write_cifar
 from tests.train.workers import read_json, records
@@ -27,8 +26,7 @@ SYNTHETIC = ["-m", "train.worker", "--task", "synthetic", "--evaluate", "never",
 @pytest.fixture
 def words(cluster, tmp_path) -> list[str]:
     """mpirun with what it has to be told of the testbed."""
-    if not shutil.which("mpirun"):
-        missing("no mpirun: apt-get install openmpi-bin")
+    need("mpirun")
     settings = {
         "oob_tcp_if_include": NETWORK,
         "btl_tcp_if_include": NETWORK,

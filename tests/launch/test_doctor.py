@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, alive
 from tests.preload import interpreter
@@ -16,6 +18,7 @@ def doctor(*flags):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.needs("ip")
 def test_two_pretended_nodes_are_looked_at_and_measured(tmp_path):
     code, out, err = doctor("--nodes", "2", "--logs-dir", str(tmp_path))
     assert code == 0 and err == "", (out, err)
@@ -31,12 +34,14 @@ def test_two_pretended_nodes_are_looked_at_and_measured(tmp_path):
     assert alive(tmp_path) == []
 
 
+@pytest.mark.needs("ip")
 def test_quick_measures_nothing_and_writes_nothing(tmp_path):
     code, out, err = doctor("--quick", "--nodes", "2", "--logs-dir", str(tmp_path))
     assert code == 0 and err == "" and "every pair" in out and "Gbit/s" not in out
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.needs("ip")
 def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path):
     flags = ["--quick", "--nodes", "2", "--threads", "1", "--logs-dir", str(tmp_path)]
     code, out, err = doctor(*flags, "--lr", "1e-3", "--max-restarts", "1")

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,9 +164,12 @@ def test_the_shell_script_says_how_it_is_used(words, code):
     assert (done.stderr if code else done.stdout).startswith("usage: launch/ssh.sh HOSTS ")
 
 
-def test_what_a_job_prints_in_the_checkout_is_no_change_of_it():
+@pytest.mark.needs("git")
+def test_what_a_job_prints_in_the_checkout_is_no_change_of_it(tmp_path):
     names = ["muster-12.out", "muster-sweep-12_3.out"]  # --output of slurm/*.sh
-    assert call("git", "check-ignore", *names, cwd=REPOSITORY).stdout.split() == names
+    shutil.copy(REPOSITORY / ".gitignore", tmp_path)
+    assert call("git", "init", "-q", cwd=tmp_path).returncode == 0
+    assert call("git", "check-ignore", *names, cwd=tmp_path).stdout.split() == names
 
 
 PROBE = """

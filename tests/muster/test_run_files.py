@@ -110,6 +110,7 @@ def test_of_a_long_file_the_end_is_read(tmp_path):
     assert run_files.last_objects(tmp_path / "gone") == []
 
 
+@pytest.mark.needs("git")
 def test_a_folder_below_belongs_to_the_project_whose_name_need_not_be_utf_8(tmp_path):
     project = tmp_path / os.fsdecode(b"caf\xe9\r\n")
     (project / "src").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""HetSeq's own command lines run unchanged, on the same trainer as all others.
+r"""HetSeq's own command lines run unchanged, on the same trainer as all others.
 
 python train/command_lines/hetseq.py --task bert --data wiki --dict vocab.txt \
     --config_file bert_config.json --max-sentences 32 --max-update 20000 --lr 1e-4 \

@@ -21,6 +21,7 @@ def look(transport, folder):
     return examination.look(transport, "local", choose, python=sys.executable, disks=disks)
 
 
+@pytest.mark.needs("ip")
 def test_this_machine_as_three_nodes_is_well(tmp_path):
     found = look(here(3), tmp_path)
     assert lines(found, "FAIL") == [] and len(found) == 8
@@ -31,6 +32,7 @@ def test_this_machine_as_three_nodes_is_well(tmp_path):
     assert re.fullmatch(r"within \d+ ms of this machine", texts["clocks"])
 
 
+@pytest.mark.needs("ip")
 def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at(tmp_path):
     well = here(3)
     broken = (*well.commands[:2], ("sh", "-c", "cat >/dev/null & echo no python >&2; exit 127"))

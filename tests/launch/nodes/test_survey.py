@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 import vermin
 
 from launch.nodes import node_facts, survey
@@ -12,6 +13,7 @@ from launch.nodes.survey import Survey, Transport, facts_request, here
 from tests.written import write
 
 
+@pytest.mark.needs("ip")
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
     with facts_request("/nowhere" + 1000 * "/x") as request, Survey(here(2)) as survey:
         probes, silent = survey.probes(request)
@@ -43,6 +45,7 @@ def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
         assert survey.silent(answers)[1].startswith("node1: no answer within 90 s; is it over")
 
 
+@pytest.mark.needs("ip")
 def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, monkeypatch):
     checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
     temporary.mkdir()
@@ -55,6 +58,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.needs("ip")
 def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
     with Survey(here(1)) as survey:
         with facts_request() as request:
@@ -78,6 +82,7 @@ def test_an_older_python_is_told_in_one_line():
     assert "python3 is older than 3.8 there" in silent[0]
 
 
+@pytest.mark.needs("ip")
 def test_addresses_are_those_of_the_machine_with_their_interfaces():
     with facts_request(disks={"data": Path("/nowhere/data")}) as request:
         found = node_facts.describe({"request": request})

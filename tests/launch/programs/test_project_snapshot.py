@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from launch.programs import project_snapshot
 from muster.errors import UsageError
 from tests.commands import call
+from tests.required import need
 from tests.written import write
 
 # Root reads all files, unless it gives up the right to.
@@ -24,6 +25,7 @@ AS_ANY_USER = AS_ANY_USER if os.geteuid() == 0 else []
 
 def git(folder: Path, *words: str) -> None:
     user = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    need("git")
     subprocess.run(["git", *user, *words], cwd=folder, check=True, capture_output=True)
 
 

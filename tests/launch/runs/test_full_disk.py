@@ -43,7 +43,7 @@ def on_a_small_disk(tmp_path, *words):
     return done, tmp_path / "logs.copy" / "full"
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+needs_root = pytest.mark.needs("root", "namespaces")  # to make a small disk
 
 
 @needs_root

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -87,12 +86,3 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     found = (tmp_path / "step").read_text().strip()
     assert found.startswith(f"{tmp_path}: {step[5:]} bash -c export RANK=$SLURM_PROCID ")
     assert found.endswith(f"worker {python} t.py --lr 1")
-
-
-def test_all_scripts_together_are_short():
-    """What is in them is for a cluster's users to read and to edit."""
-    found = 0
-    for path in Path(REPOSITORY / "slurm").iterdir():
-        lines = [line.strip() for line in path.read_text().splitlines()]
-        found += sum(1 for line in lines if line and not line.startswith("#"))
-    assert 0 < found <= 60

@@ -6,6 +6,7 @@ from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection
 from launch.ssh.login_node.installation import Installation
+from tests.required import need
 from tests.written import executable, write
 
 # Takes ssh's place: a host is a home below HOMES.
@@ -36,6 +37,7 @@ def checkout(tmp_path, monkeypatch):
 @pytest.fixture
 def hosts(tmp_path, monkeypatch, checkout):
     """Makes hosts; each has a home of its own, but those that are given another's."""
+    need("rsync")
     homes = tmp_path / "homes"
     (tmp_path / "bin").mkdir()
     ssh = executable(tmp_path / "bin" / "ssh", SSH.format(homes=homes))

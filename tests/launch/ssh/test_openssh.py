@@ -21,6 +21,7 @@ def settings(tmp_path):
     return ask
 
 
+@pytest.mark.needs("ssh")
 def test_a_run_never_opens_the_connection_that_other_logins_share(settings):
     """A master that a run opened ended with it, and the user's other logins with that."""
     config = "Host *\n ControlMaster auto\n ControlPath ~/.ssh/%C\n ControlPersist 10m\n"

@@ -155,4 +155,4 @@ def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp
     assert code == 128 + number
     ended = run_record.read_end(run.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
-    assert alive(tmp_path / "sending") == []
+    assert wait_until(lambda: alive(tmp_path / "sending") == [])

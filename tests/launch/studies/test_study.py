@@ -7,6 +7,8 @@ import subprocess
 import sys
 import zipfile
 
+import pytest
+
 from configs.plugins import REPOSITORY
 from tests.commands import begin, call, ended, finish
 from tests.launch.submit import wait_until
@@ -44,6 +46,7 @@ def cells(folder) -> dict[str, dict]:
     return {one["id"]: one for one in json.loads((folder / "study.json").read_text())["cells"]}
 
 
+@pytest.mark.needs("Pango")
 def test_it_goes_on_after_a_failure_and_does_not_repeat_what_is_done(tmp_path):
     folder = tmp_path / "out"
     done = study(tmp_path, TEXT)
@@ -93,6 +96,7 @@ def test_when_it_is_stopped_so_is_its_run(tmp_path):
     assert (folder / "runs" / "seed-1_0" / "stopped.json").exists()
 
 
+@pytest.mark.needs("Pango")
 def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     report = tmp_path / "out" / "report"
     done = study(tmp_path, QUICK)
@@ -106,6 +110,7 @@ def test_the_quick_study_ends_with_a_report_of_every_mode(tmp_path):
     assert (report / "report.pdf").exists()
 
 
+@pytest.mark.needs("Pango")
 def test_an_assignment_has_predictions_names_of_parameters_and_an_archive(tmp_path):
     """The study's collectives are measured once."""
     folder = tmp_path / "out"

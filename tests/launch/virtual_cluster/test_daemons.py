@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ def ending(tmp_path, monkeypatch):
     """A daemon on record whose first thread has ended."""
     monkeypatch.setattr(daemons, "LOGS", tmp_path)
     monkeypatch.setattr(daemons, "RECORDS", tmp_path)
+    monkeypatch.setattr(daemons, "REAP_S", 0)
     command = [sys.executable, "-c", FIRST_THREAD_ENDS, EXIT]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     record = {"pid": process.pid, "started": daemons.started_at(process.pid)}
@@ -52,7 +55,8 @@ def test_end_returns_when_all_threads_have_ended(ending):
     assert len(list(Path(f"/proc/{ending.pid}/task").iterdir())) <= 1
 
 
-def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more():
+def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more(monkeypatch):
+    monkeypatch.setattr(daemons, "REAP_S", 0)
     stays = "trap '' TERM; echo; while :; do sleep 0.1; done"
     with subprocess.Popen(["sh", "-c", stays], stdout=subprocess.PIPE) as process:
         try:
@@ -62,6 +66,26 @@ def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more():
             assert daemons.started_at(process.pid) is None
         finally:
             process.kill()
+
+
+def test_what_was_ended_is_listed_no_more_not_even_as_a_zombie(monkeypatch):
+    """Its parent is the machine's first process, which may take its time."""
+    monkeypatch.setattr(daemons, "REAP_S", 300)
+    process = subprocess.Popen(["sleep", "1000"])
+    stat = Path(f"/proc/{process.pid}/stat")
+
+    def reap():
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        time.sleep(0.3)
+        process.wait()
+
+    (parent := threading.Thread(target=reap)).start()
+    try:
+        daemons.end(lambda: {process.pid} if daemons.started_at(process.pid) else set())
+        assert not stat.exists()
+    finally:
+        process.kill()
+        parent.join()
 
 
 def test_states_come_from_lines_of_sinfo():

@@ -40,7 +40,7 @@ def test_what_others_could_have_written_is_not_unpickled(tmp_path):
         read_private(tmp_path / "fifo")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have a file of another user")
+@pytest.mark.needs("root")  # to have a file of another user
 def test_a_file_of_another_user_is_not_unpickled(tmp_path):
     write_private(tmp_path / "result.pkl", b"x")
     os.chown(tmp_path / "result.pkl", 65534, 65534)

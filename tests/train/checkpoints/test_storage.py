@@ -134,7 +134,7 @@ def test_killed_while_writing_the_last_finished_one_is_there(tmp_path, seed):
     assert [path.name for path in tmp_path.iterdir()] == [f"step_{finished + 10:08d}"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+@pytest.mark.needs("root", "namespaces")  # to make a small disk
 def test_a_full_disk_leaves_what_was_there_and_says_so(tmp_path):
     script = 'mount -t tmpfs -o size=256k none "$1" && exec "$2" -c "$3" "$1"'
     small = ["unshare", "--mount", "sh", "-c", script, "sh"]

@@ -50,6 +50,7 @@ def gaps(ranks: Ranks) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("g++", "Python.h")
 def test_compiled_workers_learn_the_same_under_the_same_names(tmp_path):
     for found in results_of(gaps, 2, tmp_path):
         assert max(found) < 2e-6

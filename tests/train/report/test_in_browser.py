@@ -1,24 +1,19 @@
-"""Reports as a browser shows them: on a phone and on a desk, light and dark, without a network.
-
-They need Debian's `chromium` and `chromium-driver`. Without these they are skipped, unless
-REQUIRE_ALL says that they must run, as `.ci/run` does.
-"""
+"""Reports as a browser shows them: on a phone and on a desk, light and dark, without a network."""
 
 import shutil
 from importlib.resources import files
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
 
-from tests.required import missing
 from tests.train.report.folders import evaluation, make_run
 from tests.train.report.test_report import full_study
 from train.report.data.subject import read_subject
 from train.report.pages import page, sections
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium", "chromedriver")]
 
 WIDTHS_PX, SCHEMES = (390, 1280), ("light", "dark")
 SMALLEST_TYPE_PX = 10.5
@@ -28,11 +23,6 @@ SMALLEST_TYPE_PX = 10.5
 def chromium():
     """A headless Chromium that is started from the paths given: nothing is looked for online."""
     browser, service = shutil.which("chromium"), shutil.which("chromedriver")
-    packages = [find_spec(name) for name in ("selenium", "axe_playwright_python")]
-    if not (browser and service and all(packages)):
-        missing("no browser: apt-get install chromium chromium-driver; pip install -e '.[test]'")
-    from selenium import webdriver
-
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):

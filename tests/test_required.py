@@ -1,0 +1,139 @@
+"""A test that needs what is not there is skipped; the last lines say so, and how to have it."""
+
+import os
+import shutil
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests import required
+from tests.commands import call
+from tests.written import executable
+
+REPOSITORY = Path(__file__).parents[1]
+TESTS = """
+import pytest
+from tests.required import need
+
+@pytest.fixture
+def program():
+    need("no-such-program", "rsync")
+
+@pytest.mark.needs("sh")
+def test_that_is_run():
+    pass
+
+@pytest.mark.needs("sh", "rsync")
+@pytest.mark.parametrize("number", range(3))
+def test_that_needs_rsync(number):
+    raise AssertionError
+
+def test_that_needs_another(program):
+    raise AssertionError
+"""
+
+
+def last_lines_of_a_session(folder: Path, *words: str) -> list[str]:
+    words = ("-m", "pytest", "-p", "tests.required", "-p", "no:cacheprovider", "-rs", *words)
+    env = {"PYTHONPATH": str(REPOSITORY), "PATH": str(folder), "REQUIRE_ALL": ""}
+    env[required.NOT_TRIED] = str(folder / "not-tried")
+    words += ("-c", os.devnull, f"--rootdir={folder}", "test_it.py")
+    done = call(sys.executable, *words, cwd=folder, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, summary, first, second, remedy = done.stdout.splitlines()
+    assert "1 passed, 4 skipped" in summary
+    return [*sorted([first, second]), remedy]
+
+
+def test_the_last_lines_say_what_was_not_tried_in_both_halves_and_what_installs_it(tmp_path):
+    (tmp_path / "test_it.py").write_text(TESTS)
+    executable(tmp_path / "sh", "")
+    remedy = "install what they need: sudo make packages (Debian, Ubuntu)"
+    assert last_lines_of_a_session(tmp_path, "-n0") == [
+        "not tried: 1 test that needs no-such-program, rsync",
+        "not tried: 3 tests that need rsync",
+        remedy,
+    ]
+    assert last_lines_of_a_session(tmp_path, "-n1") == [
+        "not tried: 2 tests that need no-such-program, rsync",
+        "not tried: 6 tests that need rsync",
+        remedy,
+    ]
+
+
+def test_where_nothing_may_be_skipped_what_needs_it_fails(monkeypatch):
+    monkeypatch.setenv("REQUIRE_ALL", "1")
+    with pytest.raises(pytest.fail.Exception, match=r"it needs no-such-program$"):
+        required.need("sh", "no-such-program")
+
+
+# UPPER PROGRAM ... -- COMMAND: where these programs are not there, in whatever folder.
+WITHOUT = """
+mount -t tmpfs none "$0"
+while [ "$1" != -- ]; do
+    folder=$(dirname "$1")
+    layer=$0/$(echo "$folder" | tr / _)
+    if [ ! -d "$layer" ]; then
+        mkdir -p "$layer/upper" "$layer/work"
+        layers=lowerdir=$folder,upperdir=$layer/upper,workdir=$layer/work
+        mount -t overlay -o "$layers" overlay "$folder"
+    fi
+    rm "$1"
+    shift
+done
+shift
+exec "$@"
+"""
+FOLDERS = [Path(one) for one in dict.fromkeys(map(os.path.realpath, os.get_exec_path()))]
+PROGRAMS = [one for one in required.PACKAGES if shutil.which(one) and one != "g++"]
+# What starts no workers of those that need these programs, and their neighbours.
+AFFECTED = """
+tests/launch/ssh/test_transfer.py tests/launch/ssh/test_node_setup.py
+tests/launch/ssh/test_openssh.py tests/launch/nodes/test_survey.py
+tests/launch/checks/test_examination.py tests/launch/test_documents.py
+tests/launch/launchers/test_base.py tests/cluster/test_testbed.py
+""".split()
+
+
+@pytest.fixture
+def without_programs(tmp_path, monkeypatch) -> list[str]:
+    """The words before a command from which PROGRAMS are hidden: by root truly, else on PATH."""
+    (tmp_path / "upper").mkdir()
+    hidden = [folder / one for one in PROGRAMS for folder in FOLDERS if (folder / one).exists()]
+    words = ["unshare", "--mount", "sh", "-euc", WITHOUT, str(tmp_path / "upper")]
+    words += [*map(str, hidden), "--"]
+    with suppress(FileNotFoundError):
+        if call(*words, "true").returncode == 0:
+            return words
+    (tmp_path / "bin").mkdir()
+    for folder in reversed(FOLDERS):
+        for path in folder.iterdir() if os.access(folder, os.R_OK) else ():
+            if path.name not in PROGRAMS:
+                (link := tmp_path / "bin" / path.name).unlink(missing_ok=True)
+                link.symlink_to(path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return []
+
+
+def test_where_no_program_is_installed_nothing_fails(without_programs):
+    words = [sys.executable, "-m", "pytest", "--quick", "-p", "no:cacheprovider", *AFFECTED]
+    env = {"REQUIRE_ALL": "", required.NOT_TRIED: ""}
+    done = call(*without_programs, *words, cwd=REPOSITORY, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, remedy = [one for one in done.stdout.splitlines() if "need" in one]
+    named = {one for line in lines for one in line.rpartition("need ")[2].split(", ")}
+    assert {"rsync", "ip", "sshd", "slurmd"} <= named
+    assert "sudo make packages" in remedy
+
+
+def test_root_and_what_it_may_not_do_have_remedies_of_their_own():
+    *_, only = required.last_lines(Counter({"root": 2}))
+    assert only == "run all tests as root: sudo make test"
+    *_, packages, root = required.last_lines(Counter({"root, sshd": 1, "rsync": 1}))
+    assert "make packages" in packages and root == only
+    *_, container = required.last_lines(Counter({"namespaces": 1}))
+    assert "--privileged" in container
+    assert required.last_lines(Counter()) == []
