@@ -43,7 +43,12 @@ def parser() -> argparse.ArgumentParser:
         prog="python3 -m tests.gpu.check", description=(__doc__ or "").splitlines()[0]
     )
     made.add_argument("--page", type=Path, default=PAGE, help="where the page goes")
-    made.add_argument("--only", action="append", metavar="ROW", help="rows of this name; repeat it")
+    made.add_argument(
+        "--only",
+        action="append",
+        metavar="ROW",
+        help="rows of this name (also: NAME, WORKERS); repeat it",
+    )
     made.add_argument("--minutes", type=float, help="skip the rows that no longer fit into these")
     made.add_argument("--model", default="base", help="small or base (made here), or a folder")
     made.add_argument("--steps", type=int, default=40, help="of each run")

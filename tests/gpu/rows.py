@@ -49,6 +49,10 @@ class Row:
     notes: list[str] = field(default_factory=list)
 
     @property
+    def title(self) -> str:
+        return f"{self.name}, {self.workers}"
+
+    @property
     def steps_per_s(self) -> float | None:
         return 1 / median(self.steps.step_s[WARM_UP:] or self.steps.step_s) if self.steps else None
 

@@ -126,7 +126,7 @@ def test_a_row_that_is_ended_by_the_minutes_is_not_wrong(simulated):
 
 
 def test_only_the_rows_that_are_asked_for_are_run_beside_the_single_process(simulated):
-    _, pages = simulated("--only", "fsdp")
+    _, pages = simulated("--only", "fsdp, 1")
     assert len(pages) == 2 and "|ddp|" not in pages[-1] and "|single|" in pages[-1]
 
 

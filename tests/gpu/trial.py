@@ -58,7 +58,7 @@ def run_all(args: argparse.Namespace, missing: Sequence[str]) -> int:
                 if row.problem and row.seconds >= left_s:  # ended by the limit
                     row.not_run = OVER
                     row.problem = ""
-            shown = f"{row.name}, {row.workers}: {row.result}"
+            shown = f"{row.title}: {row.result}"
             print(f"[{number + 1} of {len(rows)}] {shown} ({row.seconds:.0f} s)", file=sys.stderr)
             write_text(args.page, page(rows, made, about, args))
     print(f"{args.page}: {summary(rows)}")
@@ -68,15 +68,18 @@ def run_all(args: argparse.Namespace, missing: Sequence[str]) -> int:
 def chosen(rows: list[Row], only: Sequence[str] | None) -> list[Row]:
     """The rows of these names, and the single process, which all losses are held against.
 
+    A name may have the number of workers behind it, as progress shows it: `ddp, 2`.
+
     Raises:
         UsageError: there is no row of such a name.
     """
     if not only:
         return rows
-    names = list(dict.fromkeys(row.name for row in rows))
-    if unknown := set(only) - set(names):
-        raise UsageError(f"--only {min(unknown)}: unknown; known: {'; '.join(names)}")
-    return [rows[0], *(row for row in rows[1:] if row.name in only)]
+    names = {number: {row.name, row.title} for number, row in enumerate(rows)}
+    if unknown := set(only).difference(*names.values()):
+        known = "; ".join(dict.fromkeys(row.name for row in rows))
+        raise UsageError(f"--only {min(unknown)}: unknown; known: {known}")
+    return [row for number, row in enumerate(rows) if number == 0 or names[number] & set(only)]
 
 
 def packages_line(missing: Sequence[str], rows: Sequence[Row]) -> str:

@@ -117,7 +117,7 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
     assert re.search(r"^ +fetch +copy its files here", jobs(tmp_path, "--help")[1], re.MULTILINE)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.needs("root")  # which alone may give files away
 def test_what_another_user_s_file_names_is_not_ended(tmp_path):
     """It may name any process, or job, of whoever cancels the run."""
     with subprocess.Popen(["sleep", "1000"]) as victim:

@@ -12,8 +12,9 @@ from muster.git import GitFailed
 from muster.run_files import project_of
 from tests.written import executable, write
 
+pytestmark = pytest.mark.needs("git")
 ANOTHER = 12_345  # a user's number
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+as_root = pytest.mark.needs("root")  # which alone may give files away
 
 
 def call(folder: Path, *words: str) -> None:

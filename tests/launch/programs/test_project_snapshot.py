@@ -228,7 +228,7 @@ def test_a_project_that_git_ignores_whole_has_no_files(tmp_path):
     assert project_snapshot.files_of(project) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.needs("root")  # which alone may give files away
 def test_a_project_of_another_user_is_copied_like_one_s_own(project, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     for path in (project, *project.rglob("*")):

@@ -9,7 +9,7 @@ from launch.slurm.current_job import CurrentJob
 from tests.written import write
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.needs("root")  # which alone may give files away
 def test_a_restarted_job_goes_on_with_no_run_of_another_user(tmp_path):
     job = {"launcher": "slurm", "job_id": "12", "cluster": "here", "host": "node0", "pid": 1}
     for number, name in enumerate(("earlier", "mine", "theirs")):

@@ -301,7 +301,7 @@ def test_every_rank_ends_with_the_error_if_every_disk_is_full(tmp_path):
             assert f"step 3: no checkpoint in {tmp_path / f'2-rank{rank}'} on " in line
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a small disk")
+@pytest.mark.needs("root", "namespaces")  # to make a small disk
 def test_run_whose_disk_for_checkpoints_is_full_trains_to_its_end_and_fails(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
