@@ -67,7 +67,7 @@ def work(ranks: Ranks, folder: str) -> dict[str, Any]:
         # where the disk is still busy with one, the next comes later.
         often = {"checkpoint_every": str(CUT), "max_steps": 2 * CUT - 1, "batch_size": 256}
         goes_on(ranks, replace(config, **often), disk / name, name)
-        trained = train(ranks, replace(config, split="even", epochs=6), disk / f"even-{name}")
+        trained = train(ranks, replace(config, split="even", epochs=12), disk / f"even-{name}")
         found[name] = trained.history.evaluations[-1].metrics["accuracy"]
     return found
 
