@@ -34,11 +34,12 @@ from muster.errors import MusterError, refuse, run
 
 def main() -> int:
     die_with_parent()  # without Slurm's supervisor nobody could end this process
-    refuse_several(os.environ)  # srun slurm/multinode.sh
+    verb, *words = sys.argv[1:]
+    if verb == "new":
+        refuse_several(os.environ)  # srun slurm/multinode.sh
     current = CurrentJob.from_env(os.environ)
     notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(current)
-    verb, *words = sys.argv[1:]
     found = begin(words, current) if verb == "new" else _found(Path(words[0]), current)
     return _lead(*found, current, notice)
 

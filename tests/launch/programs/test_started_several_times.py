@@ -46,22 +46,22 @@ def test_each_task_of_a_step_is_refused(more):
         refuse_several({**TASK, "SLURM_PTY_PORT": "40000", "SLURM_PROCID": "1"})
 
 
-def in_task(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
-    monkeypatch.setattr(sys, "argv", argv)
+def in_task(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["command", *words])
     for name, value in TASK.items():
         monkeypatch.setenv(name, value)
 
 
 STARTS = {
-    "muster run": lambda: launcher_of(CommandLine.of(["--launcher", "local"])),
-    "srun slurm/multinode.sh": batch_job.main,
-    "muster run --login": login_node.main,
+    "muster run": (lambda: launcher_of(CommandLine.of(["--launcher", "local"])), []),
+    "srun slurm/multinode.sh": (batch_job.main, ["new"]),
+    "muster run --login": (login_node.main, ["run", "--login", "me@none.invalid", "--", "ls"]),
 }
 
 
-@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
-def test_whatever_starts_runs_is_refused_in_a_task(monkeypatch, start):
-    in_task(monkeypatch, ["muster", "run", "--login", "me@none.invalid", "--", "train.py"])
+@pytest.mark.parametrize(("start", "words"), STARTS.values(), ids=STARTS)
+def test_whatever_starts_runs_is_refused_in_a_task(monkeypatch, start, words):
+    in_task(monkeypatch, *words)
     with pytest.raises(UsageError, match="leave out srun"):
         start()
 
