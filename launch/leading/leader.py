@@ -103,7 +103,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         run_record.end(spec.run_dir, 0, "")
         return 0
     run_record.end(spec.run_dir, failure.code, failure.text, failure.rank, failure.cause)
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
+    # rank 0's own error has just been printed
+    if failure.text.encode(errors="replace") not in job.shown:
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
     return failure.code

@@ -126,9 +126,15 @@ class Channel:
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
-    def first(self, *names: str, patience_s: float = SILENT_S) -> dict[str, Any] | None:
-        """Wait for a message with one of `names`; None if the other side is gone or silent."""
-        while not self.ended and self.silent_s <= patience_s:
+    def first(
+        self, *names: str, patience_s: float = SILENT_S, within_s: float = math.inf
+    ) -> dict[str, Any] | None:
+        """Wait for a message with one of `names`; None if the other side is gone or silent.
+
+        `within_s`: how long in all, for one that may say anything else for ever.
+        """
+        deadline = time.monotonic() + within_s
+        while not self.ended and self.silent_s <= patience_s and time.monotonic() <= deadline:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
@@ -145,7 +151,7 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
-                if isinstance(sent := message.get("beat"), float):
+                if isinstance(sent := message.get("beat"), float) and math.isfinite(sent):
                     self._offset_s = max(self._offset_s, sent - time.time())
                 return message
         if line.strip() and len(self.noise) < 100:
