@@ -26,6 +26,7 @@ from muster.writing import writing
 # A login shell may print anything before our first message.
 MARK = b"muster:"
 LINE_BYTES = 4_000_000
+NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: a sender without end cannot block this process
 TICK_S = 0.05
@@ -122,6 +123,7 @@ class Channel:
                     break
             if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
+                self._note(self._in)
         *lines, self._in = self._in.split(b"\n")
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
@@ -154,9 +156,12 @@ class Channel:
                 if isinstance(sent := message.get("beat"), float) and math.isfinite(sent):
                     self._offset_s = max(self._offset_s, sent - time.time())
                 return message
-        if line.strip() and len(self.noise) < 100:
-            self.noise.append(line.decode(errors="replace").rstrip())
+        self._note(line)
         return None
+
+    def _note(self, line: bytes) -> None:
+        if line.strip() and len(self.noise) < 100:
+            self.noise.append(line[:NOISE_BYTES].decode(errors="replace").rstrip())
 
     def drain(self, timeout_s: float) -> None:
         """Wait until the other side has received everything, at most `timeout_s`."""
