@@ -20,6 +20,7 @@ from launch.programs.project_snapshot import take
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
+from muster.ownership import owner_is_foreign
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
 from muster.worker.function_call import ABOUT
 
@@ -126,14 +127,18 @@ def own_python(cwd: Path, workers: str, env: Mapping[str, str]) -> str | None:
     """The Python of the active environment, or of one in the project; None: Muster's own.
 
     A Python without the package that starts the workers, as conda's base often is, is skipped with
-    a note.
+    a note; and so is one in the project that is neither this user's nor the project's owner's.
     """
-    active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), str(project_of(cwd) / ".venv")]
-    for folder in filter(None, active):
+    active = [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX")]
+    in_project = project_of(cwd) / ".venv"
+    for folder in filter(None, [*active, str(in_project)]):
         found = str(Path(folder, "bin", "python"))
         if not Path(found).exists():
             continue
-        lacks = list(python_problems(found, workers))
+        # in a folder such as /tmp anybody may have put one that nobody named
+        foreign = folder not in active and owner_is_foreign(in_project)
+        does = f"{found} belongs to another user; where you trust it, name it with --python"
+        lacks = [does] if foreign else list(python_problems(found, workers))
         if not lacks:
             return found
         print(f"note: not the program's Python: {lacks[0]}", file=sys.stderr)

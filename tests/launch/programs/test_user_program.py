@@ -1,5 +1,6 @@
 """What follows `--` is the program; what cannot start is refused before anything does."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -96,3 +97,20 @@ def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
     assert "conda/bin/python has no torch" in capsys.readouterr().err
     assert own(tmp_path, "manual", conda) == str(tmp_path / "conda" / "bin" / "python")
     assert own(tmp_path, "torchrun", {}) is None
+
+
+def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
+    """As in /tmp, where anybody may make a .venv."""
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    executable(python, "#!/bin/sh\nexit 0\n")
+    own = user_program.own_python
+    assert own(tmp_path, "manual", {}) == str(python)
+    os.chown(tmp_path / ".venv", 65_534, -1)
+    assert own(tmp_path, "manual", {}) is None
+    assert "/.venv/bin/python belongs to another user; where you trust" in capsys.readouterr().err
+    assert own(tmp_path, "manual", {"VIRTUAL_ENV": str(tmp_path / ".venv")}) == str(python)
+    os.chown(tmp_path, 65_534, -1)  # a colleague's project, with its own environment
+    assert own(tmp_path, "manual", {}) == str(python)
