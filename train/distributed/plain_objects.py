@@ -1,11 +1,11 @@
-"""Values as bytes for other ranks: JSON, with the data of tensors behind it.
+"""Values as bytes for other ranks: JSON, with the data of tensors and arrays behind it.
 
 Pickles are not used: torch's ports have no password, and to unpickle what a stranger sends is to
 run what the stranger wants. What is read here may be wrong, but it runs nothing.
 
     8 bytes      the length of the JSON
     JSON         null, numbers, texts and lists are themselves; others are {"kind": [...]}
-    raw bytes    of all tensors, one after the other
+    raw bytes    of all tensors and arrays, one after the other
 """
 
 import json
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 LENGTH_BYTES = 8
-TUPLE, MAPPING, TENSOR = "tuple", "mapping", "tensor"
+TUPLE, MAPPING, TENSOR, ARRAY, NUMBER = "tuple", "mapping", "tensor", "array", "number"
+KINDS = "biufcSUmM"  # of numpy's types: those without objects
 
 
 def encoded(value: Any) -> Tensor:
-    """The bytes of a value: of None, numbers, texts, lists, tuples, dicts, tensors and arrays.
+    """The bytes of a value: of None, numbers, texts, lists, tuples, dicts, tensors, numpy's arrays.
 
     Raises:
         TypeError: a part of it is of another type.
@@ -50,7 +51,12 @@ def _to_json(value: Any, parts: list[Tensor]) -> Any:
     """`value` as JSON has it; the data of its tensors is appended to `parts`."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int | float):  # also numpy's float64
+    if type(value).__module__ == "numpy" and value.dtype.kind in KINDS:  # it need not be installed
+        if value.size:
+            parts.append(torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8))
+        is_number = not hasattr(value, "__setitem__")
+        return {NUMBER if is_number else ARRAY: [value.dtype.str, list(value.shape)]}
+    if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, list):
         return [_to_json(one, parts) for one in value]
@@ -63,8 +69,6 @@ def _to_json(value: Any, parts: list[Tensor]) -> Any:
         plain = value.detach().cpu().contiguous()
         parts.append(plain.reshape(-1).view(torch.uint8))
         return {TENSOR: [str(plain.dtype).removeprefix("torch."), list(plain.shape)]}
-    if hasattr(value, "tolist"):  # numpy's arrays and numbers
-        return _to_json(value.tolist(), parts)
     raise TypeError(f"a {type(value).__name__} cannot be sent to other ranks")
 
 
@@ -84,17 +88,32 @@ class _Reader:
             return tuple(self.value(one) for one in inside)
         if kind == MAPPING:
             return {self.value(key): self.value(one) for key, one in inside}
-        if kind != TENSOR:
-            raise ValueError(kind)
-        return self._tensor(*inside)
+        if kind == TENSOR:
+            return self._tensor(*inside)
+        if kind in (ARRAY, NUMBER):
+            found = self._array(*inside)
+            return found if kind == ARRAY else found[()]
+        raise ValueError(kind)
 
     def _tensor(self, name: str, shape: list[int]) -> Tensor:
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise TypeError(name)
+        return self._taken(shape, dtype.itemsize).view(dtype).reshape(shape)
+
+    def _array(self, name: str, shape: list[int]) -> Any:
+        import numpy
+
+        dtype = numpy.dtype(name)
+        if dtype.kind not in KINDS:
+            raise TypeError(name)
+        data = self._taken(shape, dtype.itemsize).numpy().tobytes()
+        return numpy.ndarray(shape, dtype, data).copy()
+
+    def _taken(self, shape: list[int], item_bytes: int) -> Tensor:
+        """A copy of the next data: a part of other data may begin at an odd address."""
         if any(size < 0 for size in shape):
             raise ValueError(shape)
-        end = math.prod(shape) * dtype.itemsize
+        end = math.prod(shape) * item_bytes
         data, self._rest = self._rest[:end], self._rest[end:]
-        # a copy: a part of other data may begin at an odd address
-        return data.clone().view(dtype).reshape(shape)
+        return data.clone()

@@ -46,9 +46,15 @@ def test_the_generators_of_a_rank_arrive_as_they_were():
     assert numbers == (random.random(), np.random.rand(), torch.rand(1).item())
 
 
-def test_arrays_arrive_as_lists():
-    value = {"f1": np.float64(0.5), "n": np.int64(3), "each": np.array([[1, 2]])}
-    assert decoded(encoded(value)) == {"f1": 0.5, "n": 3, "each": [[1, 2]]}
+ARRAYS = [
+    np.float64(0.5), np.int64(3), np.bool_(True), np.array([[1, 2]]), np.array([]), np.array(1.5),
+    np.array(["a", "ähnlich"]), np.arange(6.0).reshape(2, 3).T, [{"f1": np.float32(0.1)}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ARRAYS, ids=range(len(ARRAYS)))
+def test_numpys_values_arrive_as_they_were(value):
+    assert repr(decoded(encoded(value))) == repr(value)
 
 
 def test_what_has_no_plain_form_is_refused_before_it_is_sent():
@@ -66,8 +72,9 @@ def framed(text):
     framed(b'{"tensor": ["int8", [-1]]}'), framed(b'{"other": []}'), framed(b"{}"),
     framed(b'{"tuple": 1}'), framed(b'{"mapping": [[[], 1]]}'), framed(b'{"tensor": 1}'),
     framed(b"[" * 5000 + b"]" * 5000), framed(b"\xff"), torch.full((100,), 255, dtype=torch.uint8),
-    torch.empty(0, dtype=torch.uint8),
-], ids=range(13))  # fmt: skip
+    torch.empty(0, dtype=torch.uint8), framed(b'{"array": ["O", [0]]}'),
+    framed(b'{"array": ["<i8", [1]]}'), framed(b'{"number": ["x", []]}'),
+], ids=range(16))  # fmt: skip
 def test_bytes_that_are_no_value_are_refused(data):
     with pytest.raises(ValueError):
         decoded(data)
