@@ -1,19 +1,24 @@
 """Named settings: what `--on NAME` stands for, from `[clusters.NAME]` in `muster.toml`.
 
-The project's file, in the folder of the call or above it, overrides the user's.
+The project's file overrides the user's. It is looked for from the folder of the call up to the top
+of git's working tree; without git, as long as the folders are this user's. Settings may run
+commands, so a file of others, or one that others may write, is refused.
 """
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from configs.raw import Given
 from muster.errors import UsageError, refuse
+from muster.ownership import distrusted
+from muster.run_files import project_of
 
 FILE = "muster.toml"
+REMEDY = "make it yours alone (chown, chmod go-w), or write ~/.config/muster/muster.toml"
 SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings to a login node
 Clusters = dict[str, list[Given]]
 
@@ -28,6 +33,11 @@ def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
     if name in sent:
         return [Given(*one) for one in sent[name]]
     paths_found = files(Path.cwd(), os.environ)
+    refuse(
+        f"{path} is not read, since it could run commands as you: {why}; {REMEDY}"
+        for path in paths_found
+        if (why := distrusted(path))
+    )
     found: Clusters = {}
     for path in paths_found:
         for cluster, settings in read(path, known).items():
@@ -35,7 +45,9 @@ def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
     if name in found:
         return found[name]
     if not paths_found:
-        raise UsageError(f"--on {name}: there is no {FILE} here, above, or in ~/.config/muster")
+        raise UsageError(
+            f"--on {name}: there is no {FILE} here, above in this project, or in ~/.config/muster"
+        )
     raise UsageError(
         f"--on {name}: no such cluster in {' and '.join(map(str, paths_found))}; "
         f"known: {', '.join(sorted(found)) or 'none'}"
@@ -45,9 +57,19 @@ def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
 def files(cwd: Path, env: Mapping[str, str]) -> list[Path]:
     """The files that exist, in increasing priority."""
     user = Path(env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "muster", FILE)  # noqa: PTH111 (Path raises without a home)
-    above = (folder / FILE for folder in (cwd, *cwd.parents))
-    project = next((path for path in above if path.is_file()), None)
+    project = next((path for path in _of_project(cwd) if path.is_file()), None)
     return [path for path in (user, project) if path is not None and path.is_file()]
+
+
+def _of_project(cwd: Path) -> Iterator[Path]:
+    """Where the project's file may be, the innermost first."""
+    top = project_of(cwd)
+    for folder in (cwd, *cwd.parents):
+        if not folder.is_relative_to(top) and folder.stat().st_uid != os.geteuid():
+            return
+        yield folder / FILE
+        if (folder / ".git").exists():
+            return
 
 
 def read(path: Path, known: Mapping[str, Any]) -> Clusters:

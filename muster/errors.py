@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import io
 import os
 import select
 import signal
@@ -131,6 +132,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     A reader of the output may close it early, as `| head` does: that is not an error.
     """
     _open_what_is_closed()
+    _print_any_text()
     code: int | str | None
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin`
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -149,6 +151,12 @@ def _open_what_is_closed() -> None:
             stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (to the end)
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
+
+
+def _print_any_text() -> None:
+    """Have stdout show what it cannot encode, such as half a character in a node's message."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _code(main: Callable[[], int]) -> int | str | None:

@@ -90,6 +90,10 @@ def _try_pairs(survey: Survey, addresses: Mapping[int, str]) -> dict[int, dict[i
     servers = {index: (addresses[index], one.value) for index, one in listening.items()}
     tried = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=CONNECT_S)
     return {
-        index: {int(other): Reach(*reach) for other, reach in answer.value.items()}
+        index: {
+            other: Reach(*answer.value[str(other)])
+            for other in addresses
+            if str(other) in answer.value
+        }
         for index, answer in tried.items()
     }

@@ -112,7 +112,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    if failure.text.encode() not in job.shown:  # rank 0's own error has just been printed
+    # rank 0's own error has just been printed
+    if failure.text.encode(errors="replace") not in job.shown:
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
         print("\n".join(lines), file=sys.stderr)
     return failure.code

@@ -27,6 +27,7 @@ from muster.writing import writing
 # A login shell may print anything before our first message.
 MARK = b"muster:"
 LINE_BYTES = 4_000_000
+NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: a sender without end cannot block this process
 TICK_S = 0.05
@@ -127,13 +128,20 @@ class Channel:
                     break
             if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
+                self._note(self._in)
         *lines, self._in = self._in.split(b"\n")
         first, self._put_back = self._put_back, []
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
-    def first(self, *names: str, patience_s: float = SILENT_S) -> dict[str, Any] | None:
-        """Wait for a message with one of `names`; None if the other side is gone or silent."""
-        while not self.ended and self.silent_s <= patience_s:
+    def first(
+        self, *names: str, patience_s: float = SILENT_S, within_s: float = math.inf
+    ) -> dict[str, Any] | None:
+        """Wait for a message with one of `names`; None if the other side is gone or silent.
+
+        `within_s`: how long in all, for one that may say anything else for ever.
+        """
+        deadline = time.monotonic() + within_s
+        while not self.ended and self.silent_s <= patience_s and time.monotonic() <= deadline:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
@@ -150,12 +158,15 @@ class Channel:
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
-                if isinstance(sent := message.get("beat"), float):
+                if isinstance(sent := message.get("beat"), float) and math.isfinite(sent):
                     self._offset_s = max(self._offset_s, sent - time.time())
                 return message
-        if line.strip() and len(self.noise) < 100:
-            self.noise.append(line.decode(errors="replace").rstrip())
+        self._note(line)
         return None
+
+    def _note(self, line: bytes) -> None:
+        if line.strip() and len(self.noise) < 100:
+            self.noise.append(line[:NOISE_BYTES].decode(errors="replace").rstrip())
 
     def drain(self, timeout_s: float) -> None:
         """Wait until the other side has received everything, at most `timeout_s`."""

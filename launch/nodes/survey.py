@@ -9,8 +9,13 @@ continues there when this process is gone.
 Nodes may appear and disappear meanwhile. Only an answer to the latest question counts; otherwise
 one that is later than `timeout_s` would be taken for the answer to the next question. A command's
 end is checked before its output is read, so that a last answer is not lost.
+
+A node answers for itself alone: the connection says which node it is. srun has one for all nodes,
+so there an answer names its node. An answer of another form than ours, or without end, counts as
+that node's silence; nothing more is read of its connection.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -19,12 +24,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from json import loads
 from pathlib import Path
 from typing import IO, Any
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
+from launch.nodes.answer_forms import FORMS, fits, printable, quoted
 from launch.nodes.channel import Channel, talk_to
 
 # The first line is the size of the text that follows; the rest is for the probe.
@@ -39,6 +44,12 @@ FOLDER = "muster"
 ANSWER_S = 90.0
 TICK_S = 0.001  # short, since clocks are compared through it
 END_S = 3.0
+ANSWER_CHARACTERS, FAILED_CHARACTERS = 1_000_000, 1_000  # at most
+ERROR_BYTES = 65_536  # that are read of a command's stderr, at its begin and at its end
+NO_ANSWER, LOOK = (
+    "what it says is no answer of Muster's",
+    "look at python3 there, and its login shell",
+)
 
 Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 
@@ -80,6 +91,7 @@ class Survey:
         self._number = 0  # of the latest question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node
+        self._odd: dict[int, str] = {}  # what a node has said that is no answer, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
     def __enter__(self) -> "Survey":
@@ -122,18 +134,22 @@ class Survey:
         for _, channel, _ in self._starts:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
-        while left := wanted - answers.keys() - self._failed.keys():
+        while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._start(index)[1].ended for index in left)
             is_over = all_ended or time.monotonic() >= deadline
-            for _, channel, _ in self._starts:
-                for part in channel.receive():
-                    node, reply = int(part["node"]), self._whole(part)
+            for node, part in self._received():
+                try:
+                    reply = self._whole(node, part)
                     if reply is None or reply["to"] != self._number:
                         continue
                     if "failed" in reply:
                         self._failed[node] = reply["failed"]
+                    elif not fits(reply["value"], FORMS[function]):
+                        raise ValueError(quoted(reply["value"]))
                     else:
                         answers[node] = Answer(reply["value"], asked, time.time())
+                except ValueError as error:
+                    self._leave(node, str(error))
             if is_over:
                 break
             time.sleep(TICK_S)
@@ -164,24 +180,84 @@ class Survey:
     def _why_silent(self, index: int) -> str:
         name = self._transport.names[index]
         if index in self._failed:
-            return f"{name}: its Python could not report on the node: {self._failed[index]}"
+            failed = printable(self._failed[index][:FAILED_CHARACTERS])
+            return f"{name}: its Python could not report on the node: {failed}"
+        if index in self._odd:
+            return f"{name}: {NO_ANSWER}: {self._odd[index]}; {LOOK}"
         process, channel, errors = self._start(index)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(END_S if channel.ended else 0)
-            errors.seek(0)
-            lines = [*channel.noise, errors.read().decode(errors="replace")]
-            return self._transport.explain(index, code, "\n".join(lines))
+            lines = [*channel.noise, _ends_of(errors)]
+            return printable(self._transport.explain(index, code, "\n".join(lines)))
+        if channel.ended:
+            return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
         within = f"no answer within {ANSWER_S:.0f} s"
         return f"{name}: {within}; is it overloaded, or does its login shell wait for input?"
 
-    def _whole(self, part: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The complete answer, if this is its last part."""
-        index = int(part["node"])
-        self._parts[index] = self._parts.get(index, "") + part["part"]
+    def _received(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """The new parts of answers, each with its node."""
+        for index, (_, channel, _) in enumerate(self._starts):
+            for part in channel.receive():
+                node = index if self._is_alone(index) else self._named(part)
+                if node is not None and node not in self._odd:
+                    yield node, part
+
+    def _is_alone(self, index: int) -> bool:
+        """Whether a node has a connection of its own."""
+        return index < len(self._starts) - 1 or len(self._starts) == len(self._transport.names)
+
+    def _named(self, part: Mapping[str, Any]) -> int | None:
+        """The node that an answer names; None if there is none of that number."""
+        numbers = {str(index): index for index in range(len(self._transport.names))}
+        node = part.get("node")
+        return numbers.get(node) if isinstance(node, str) else None
+
+    def _whole(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The complete answer, if this is its last part.
+
+        Raises:
+            ValueError: it has no form of ours; with what it says, to be shown.
+        """
+        if not isinstance(new := part.get("part"), str) or type(part.get("more")) is not bool:
+            raise ValueError(quoted(part))
+        text = self._parts.get(node, "") + new
+        if len(text) > ANSWER_CHARACTERS:
+            raise ValueError(f"it has no end: {quoted(text)}")
         if part["more"]:
+            self._parts[node] = text
             return None
-        reply: dict[str, Any] = loads(self._parts.pop(index))
-        return reply
+        self._parts.pop(node, None)
+        try:
+            reply = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError(quoted(text)) from None
+        if not fits(reply, ({"to": int, "value": _anything}, {"to": int, "failed": _any_text})):
+            raise ValueError(quoted(text))
+        return dict(reply)
+
+    def _leave(self, node: int, said: str) -> None:
+        """Take nothing more from a node."""
+        self._odd[node] = said
+        self._parts.pop(node, None)
+        if self._is_alone(node):
+            self._starts[node][1].close()  # then its probe ends
+
+
+def _anything(value: object) -> bool:
+    return True
+
+
+def _any_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= ERROR_BYTES
+
+
+def _ends_of(errors: IO[bytes]) -> str:
+    """What a command has written to its stderr; of very much the begin and the end."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(0)
+    begin = errors.read(ERROR_BYTES)
+    errors.seek(max(len(begin), size - ERROR_BYTES))
+    return (begin + errors.read(ERROR_BYTES)).decode(errors="replace")
 
 
 def here(count: int) -> Transport:

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from launch.starters.base import starter_of
+from muster.ownership import owner_is_foreign
 from muster.run_files import project_of
 
 # Of what a Python is asked in; the folder that it is called in is taken off its path.
@@ -76,14 +77,18 @@ def choose(workers: str, asked: Asked) -> PythonChoice:
     One that cannot start the workers is skipped: an environment's, as conda's base often is, with a
     note; that on PATH, which nobody has chosen, silently if it has no torch.
     """
-    project = str(project_of(asked.cwd) / ".venv")
+    in_project = project_of(asked.cwd) / ".venv"
+    project = str(in_project)
     places = {asked.env.get("VIRTUAL_ENV"): "", asked.env.get("CONDA_PREFIX"): ""}
     places.setdefault(project, "of the project")
     for folder, why in places.items():
         found = str(Path(folder, "bin", "python")) if folder else ""
         if not found or not Path(found).exists():
             continue
-        lacks = list(problems(found, workers, asked))
+        # in a folder such as /tmp anybody may have put one that nobody named
+        foreign = folder == project and bool(why) and owner_is_foreign(in_project)
+        does = f"{found} belongs to another user; where you trust it, name it with --python"
+        lacks = [does] if foreign else list(problems(found, workers, asked))
         if not lacks:
             return PythonChoice(found, why)
         say_once(f"note: not the program's Python: {lacks[0]}")

@@ -133,7 +133,7 @@ class Follower:
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
         node = self.nodes.get(file.rank, "node?")
-        prefix = f"{node}.{file.rank}| ".encode()
+        prefix = f"{node}.{file.rank}| ".encode(errors="backslashreplace")
         lines = _lines(file, new)
         if not self._consequences:
             lines = (line for line in lines if not line.startswith(CONSEQUENCE.encode()))

@@ -20,6 +20,7 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.agent.processes import process_tree
 from launch.nodes import node_facts
+from launch.nodes.answer_forms import printable
 from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
 from launch.ssh import openssh
@@ -167,4 +168,4 @@ def fail(problems: Sequence[str]) -> None:
         MusterError: a line for each.
     """
     if problems:
-        raise MusterError("\n".join(problems))
+        raise MusterError(printable("\n".join(problems)))

@@ -1,7 +1,9 @@
 """What `muster.toml` says of a cluster holds where no flag says otherwise."""
 
 import json
+import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +11,7 @@ from configs import cli, clusters
 from configs.plugins import REPOSITORY
 from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
+from muster import ownership
 from muster.command import COMMANDS
 from muster.errors import UsageError
 from tests.commands import call
@@ -92,6 +95,69 @@ def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monk
     if not clusters.files(project, {"XDG_CONFIG_HOME": str(tmp_path / "none")}):
         with pytest.raises(UsageError, match=r"--on hpc: there is no muster\.toml here, above"):
             CommandLine.of(["--on", "hpc"])
+
+
+def given_away(path):
+    """Make a file another user's, or this process another's, where only root may do so."""
+    if os.geteuid() == 0:
+        os.chown(path, 65_534, -1)
+    else:
+        pytest.skip("only root can give a file away")
+
+
+def test_a_file_above_the_project_is_not_read(project, tmp_path):
+    call("git", "init", "--quiet", str(project))
+    (project / "muster.toml").rename(tmp_path / "muster.toml")
+    assert clusters.files(project / "setup", os.environ) == [tmp_path / "home/muster/muster.toml"]
+
+
+def test_without_git_the_search_ends_where_the_folders_are_of_others(project, tmp_path):
+    (project / "muster.toml").rename(tmp_path / "muster.toml")
+    assert tmp_path / "muster.toml" in clusters.files(project / "setup", os.environ)
+    given_away(tmp_path)
+    assert clusters.files(project / "setup", os.environ) == [tmp_path / "home/muster/muster.toml"]
+
+
+@pytest.mark.parametrize("whose", ["muster.toml", ".", "setup"])
+def test_settings_of_another_user_are_refused(project, monkeypatch, whose):
+    """Whoever wrote them could run commands as this user."""
+    monkeypatch.chdir(project / ("setup" if whose == "setup" else "."))
+    given_away(project / whose)
+    if whose == "setup":  # a stranger's folder that one stands in
+        given_away((project / "muster.toml").rename(project / "setup" / "muster.toml"))
+    with pytest.raises(UsageError, match=r"muster\.toml is not read, since .* belongs to "):
+        CommandLine.of(["--on", "hpc", "--", "train.py"])
+    assert CommandLine.of(["--", "train.py"]).slurm.account is None  # it was not asked for
+
+
+@pytest.mark.parametrize(("what", "mode"), [
+    ("muster.toml", 0o666), (".", 0o777), ("muster.toml", 0o660), (".", 0o770),
+])  # fmt: skip
+def test_settings_that_others_may_write_are_refused(project, monkeypatch, what, mode):
+    monkeypatch.setattr(ownership, "_is_private", lambda group, owner: False)
+    (project / what).chmod(mode)
+    with pytest.raises(UsageError, match=r"is not read, since .*: others may write .*mode"):
+        CommandLine.of(["--on", "hpc", "--", "train.py"])
+
+
+def test_your_own_settings_are_refused_alike(project, tmp_path):
+    (tmp_path / "home" / "muster" / "muster.toml").chmod(0o666)
+    with pytest.raises(UsageError, match=r"home/muster/muster\.toml is not read"):
+        CommandLine.of(["--on", "hpc", "--", "train.py"])
+
+
+def test_a_group_of_your_own_is_nobody_else(project, monkeypatch):
+    """With umask 002 all files are writable for it."""
+    for path in (project, project / "muster.toml"):
+        path.chmod(path.stat().st_mode | 0o020)
+        os.chown(path, -1, os.getgid())
+    user = SimpleNamespace(pw_name="ada", pw_gid=os.getgid())
+    monkeypatch.setattr(ownership.pwd, "getpwuid", lambda _: user)
+    for name, members, is_own in (("ada", [], True), ("lab", [], False), ("ada", ["bob"], False)):
+        group = SimpleNamespace(gr_name=name, gr_mem=members)
+        monkeypatch.setattr(ownership.grp, "getgrgid", lambda _, group=group: group)
+        why = ownership.distrusted(project / "muster.toml")
+        assert (why is None) == is_own, why
 
 
 def test_muster_config_says_what_holds_and_from_where(project):

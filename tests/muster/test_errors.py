@@ -1,6 +1,7 @@
 """A command ends with one code and one message, whatever becomes of its output."""
 
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -90,6 +91,13 @@ def test_output_to_a_full_disk_is_one_line():
     assert len(message.splitlines()) == 1 and "the disk is full" in message
     with Path("/dev/full").open("w") as full:
         assert command("print('lost')", stdout=full, stderr=full).wait(60) == 1
+
+
+def test_half_a_character_in_a_text_of_others_is_shown():
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # strict, as in most terminals
+    process = command(r"print('node\ud800')", stdout=subprocess.PIPE, env=env)
+    shown, _ = process.communicate(timeout=300)
+    assert (process.returncode, shown) == (3, "node\\ud800\n")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -1,23 +1,19 @@
-"""What ranks exchange to save and resume, since nodes need not share a file system.
-
-Between the ranks of one job, torch's object collectives carry it, through gloo.
-"""
+"""What ranks exchange to save and resume, since nodes need not share a file system."""
 
 import hashlib
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from muster.errors import UsageError
 from muster.run_files import SEEN
 
 from ..distributed import agreement
+from ..distributed.plain_objects import encoded
 from ..sync.ranks import Ranks
 
 T = TypeVar("T")
@@ -27,7 +23,7 @@ ALL = "all"  # stands for a rank: a value on which all ranks agree
 def gather(ranks: Ranks, value: T) -> list[T]:
     """The value of every rank, on every rank."""
     if ranks.world_size > 1:
-        ranks.ledger.control["all_gather"] += len(pickle.dumps(value))
+        ranks.ledger.control["all_gather"] += len(encoded(value))
     return agreement.gather(ranks.world_size, value)
 
 
@@ -40,16 +36,16 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
         UsageError: rank 0 cannot make the folder; on other ranks PeerFailed.
     """
 
-    def marked() -> Path:
+    def marked() -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             prefix = SEEN.path(folder, name="").name
             with NamedTemporaryFile(prefix=prefix, dir=folder, delete=False) as mark:
-                return Path(mark.name)
+                return mark.name
         except OSError as error:
             raise UsageError(f"{folder}: {error.strerror}") from None
 
-    mark = agreement.of_first(ranks.rank, ranks.world_size, marked)
+    mark = Path(agreement.of_first(ranks.rank, ranks.world_size, marked))
     # the hosts of the ranks that do not see it
     hosts = agreement.of_each(ranks.world_size, lambda: "" if mark.exists() else place)
     if ranks.rank == 0:
@@ -60,11 +56,7 @@ def sees_first(folder: Path, ranks: Ranks, place: str) -> bool:
 
 def share(ranks: Ranks, source: int, value: T) -> T:
     """The value of rank `source`, on every rank."""
-    if ranks.world_size == 1:
-        return value
-    shared = [value]
-    dist.broadcast_object_list(shared, source, group=agreement.gloo_group())
-    return shared[0]
+    return agreement.share(ranks.rank, ranks.world_size, source, value)
 
 
 def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:

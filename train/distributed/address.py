@@ -1,4 +1,4 @@
-"""Check rank 0's address, and choose the interface by which this worker reaches it."""
+"""Bind rank 0's address, and choose the interface by which this worker reaches it."""
 
 import ctypes
 import errno
@@ -20,8 +20,11 @@ ASK_ADDRESSES, ROOM_BYTES = 0x8912, 1 << 16  # SIOCGIFCONF, see netdevice(7)
 IPV6 = Path("/proc/net/if_inet6")
 
 
-def check_own_address(world: World) -> None:
-    """Check that --master-ip, at which rank 0 listens, is a free address of this machine.
+def bind_own_address(world: World) -> socket.socket | None:
+    """A socket at --master-ip, a free address of this machine, at which rank 0's store can listen.
+
+    None if that is a name: other machines may have another address for it, so the store has to
+    listen at all of them.
 
     Raises:
         MusterError: it is not; the message lists this machine's addresses.
@@ -29,9 +32,13 @@ def check_own_address(world: World) -> None:
     address = f"{world.master_addr}:{world.master_port}"
     try:
         family, where = _resolved(world)
-        with socket.socket(family) as probe:
+        probe = socket.socket(family)
+        try:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
+        except OSError:
+            probe.close()
+            raise
     except socket.gaierror:
         raise _unresolved(world) from None
     except OSError as error:
@@ -45,6 +52,18 @@ def check_own_address(world: World) -> None:
             f"rank 0 runs on {world.host}, which does not have --master-ip {world.master_addr} "
             f"({error.strerror}); it has {', '.join(addresses)}"
         ) from None
+    if _is_numeric(world.master_addr) or world.master_addr == "localhost":
+        return probe
+    probe.close()
+    return None
+
+
+def _is_numeric(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
 
 
 def wait_for_address(world: World, timeout_s: float) -> None:

@@ -2,11 +2,10 @@
 
 A collective has a time limit, --timeout-s, so that a hanging rank is found. Loading and saving may
 be slow, so before the collectives that follow them all ranks meet here, without that limit. A rank
-that is gone is noticed at once. Values are sent by torch's object collectives, through gloo, only
-between the ranks of one job.
+that is gone is noticed at once. Values are sent through gloo as JSON and raw tensors: with torch's
+object collectives a rank would unpickle, and so run, what a stranger sends.
 """
 
-import pickle
 import socket
 import time
 from collections.abc import Callable
@@ -14,11 +13,14 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from muster.errors import MusterError, text_of
 
 from .exit_guard import PeerFailed
+from .plain_objects import decoded, encoded
 
 T = TypeVar("T")
 
@@ -49,12 +51,43 @@ def wait_for_all(world_size: int) -> None:
 
 
 def gather(world_size: int, value: T) -> list[T]:
-    """The value of every rank, on every rank."""
+    """The value of every rank, on every rank; see `plain_objects` for what can be sent."""
     if world_size == 1:
         return [value]
-    values: list[Any] = [None] * world_size
-    dist.all_gather_object(values, value, group=gloo_group())
-    return values
+    rows = _gathered(world_size, encoded(value))
+    return [_value_of(rank, data) for rank, data in enumerate(rows)]
+
+
+def share(rank: int, world_size: int, source: int, value: T) -> T:
+    """The value of rank `source`, on every rank."""
+    if world_size == 1:
+        return value
+    data = encoded(value) if rank == source else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor([len(data)])
+    dist.broadcast(size, source, group=gloo_group())
+    data = data if rank == source else torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(data, source, group=gloo_group())
+    return value if rank == source else cast(T, _value_of(source, data))
+
+
+def _value_of(rank: int, data: Tensor) -> Any:
+    try:
+        return decoded(data)
+    except ValueError as error:
+        raise PeerFailed(f"rank {rank} has sent no value of ours: {error}") from None
+
+
+def _gathered(world_size: int, data: Tensor) -> list[Tensor]:
+    """The bytes of every rank, which may be of different lengths."""
+    group = gloo_group()
+    sizes = [torch.empty(1, dtype=torch.long) for _ in range(world_size)]
+    dist.all_gather(sizes, torch.tensor([len(data)]), group=group)
+    longest = max(int(size) for size in sizes)
+    rows = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size)]
+    own = torch.zeros(longest, dtype=torch.uint8)
+    own[: len(data)] = data
+    dist.all_gather(rows, own, group=group)
+    return [row[: int(size)] for row, size in zip(rows, sizes, strict=True)]
 
 
 def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
@@ -66,7 +99,7 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
     failure = None
     try:
         outcome: tuple[Any, str] = act(), ""
-        pickle.dumps(outcome)  # find out if it cannot be sent before others wait for it
+        encoded(outcome)  # find out if it cannot be sent before others wait for it
     except Exception as error:  # noqa: BLE001  any error, since the others wait
         kind = "" if isinstance(error, MusterError) else f"{type(error).__name__}: "
         host = socket.gethostname()

@@ -1,10 +1,11 @@
 """All workers find each other, or each reports who is missing and what to check.
 
 1. A store is opened at MASTER_ADDR:MASTER_PORT. torchrun's agent serves it, or rank 0 if workers
-were started by hand. Its keys have the attempt as a prefix, since torchrun keeps a store over
-restarts, and keys of an earlier attempt must not be read. The prefix also has the number of this
-process's meetings: its store is kept for the next one, as an early rank would otherwise find the
-store that rank 0 is about to close.
+were started by hand: then it listens at MASTER_ADDR alone, if that is an address. Its keys have
+the attempt as a prefix, since torchrun keeps a store over restarts, and keys of an earlier attempt
+must not be read. The prefix also has a secret of the attempt that agents give to their workers, so
+that strangers do not know the keys; and the number of this process's meetings: its store is kept
+for the next one, as an early rank would otherwise find the store that rank 0 is about to close.
 
 2. Each rank claims its number (a duplicate is an error, and so is another world size), describes
 its machine, and polls until all have done so. A rank that gives up first writes the reason into the
@@ -35,7 +36,7 @@ from muster.errors import MusterError
 from muster.worker import gloo_threads
 
 from . import placement
-from .address import check_own_address, choose_interface, wait_for_address
+from .address import bind_own_address, choose_interface, wait_for_address
 from .agreement import PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
 from .placement import WorkerInfo
@@ -147,8 +148,9 @@ def meet(world: World, how: Meeting) -> Iterator[Peers]:
 def _open_store(world: World, timeout_s: float) -> dist.Store:
     place = (world.master_addr, world.master_port, world.attempt)
     if place not in _STORES:
+        bound = None
         if not world.agent_store and world.is_main:
-            check_own_address(world)
+            bound = bind_own_address(world)
         elif not world.is_main:
             wait_for_address(world, timeout_s)
         store = dist.TCPStore(
@@ -157,10 +159,13 @@ def _open_store(world: World, timeout_s: float) -> dist.Store:
             is_master=world.is_main and not world.agent_store,
             timeout=timedelta(seconds=timeout_s),
             wait_for_workers=False,  # what follows waits, since it can name the missing ones
+            # torch itself would listen at all addresses of the machine
+            master_listen_fd=None if bound is None else bound.detach(),
         )
         _STORES[place] = store, count()
     store, meetings = _STORES[place]
-    return dist.PrefixStore(f"muster/attempt_{world.attempt}/meeting_{next(meetings)}", store)
+    prefix = f"muster/{world.store_secret}/attempt_{world.attempt}/meeting_{next(meetings)}"
+    return dist.PrefixStore(prefix, store)
 
 
 def _gather_workers(

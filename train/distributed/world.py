@@ -33,6 +33,7 @@ class World:
     run_id: str | None = None  # the launcher's, if it gave one
     attempt: int = _number_of("TORCHELASTIC_RESTART_COUNT", 0)  # how often the group was restarted
     agent_store: bool = False  # torchrun's agent, not rank 0, serves the store on master_port
+    store_secret: str = field(default="", repr=False)  # of the attempt, from its agents
     is_led: bool = False  # an agent finds the cause if another worker is lost
 
     @property
@@ -113,6 +114,7 @@ class World:
             host=socket.gethostname(),
             run_id=_chosen(env.get("TORCHELASTIC_RUN_ID", "none")),
             agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            store_secret=env.get("MUSTER_STORE_SECRET", ""),
             is_led="MUSTER_LAUNCHER" in env,
         )
         if world.rank >= world.world_size:

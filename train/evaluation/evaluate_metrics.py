@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from muster.errors import MusterError, UsageError, text_of
 
-from ..distributed.agreement import gloo_group, of_first
+from ..distributed.agreement import gather, of_first
 from ..sync.ranks import Ranks, current_ranks
 from .metric_modules import ModuleFolder, in_memory
 
@@ -87,9 +86,8 @@ def _to_first(ranks: Ranks, own: Mapping[str, Any]) -> list[Columns]:
     sent = {name: _listed(values) for name, values in own.items() if values is not None}
     if ranks.world_size == 1:
         return [sent]
-    parts = [Columns() for _ in range(ranks.world_size)] if ranks.rank == 0 else None
-    dist.gather_object(sent, parts, 0, group=gloo_group())
-    return parts or []
+    parts = gather(ranks.world_size, sent)
+    return parts if ranks.rank == 0 else []
 
 
 def _computed(

@@ -51,7 +51,7 @@ class Peers:
         for index, link in self._links.items():
             for message in link.channel.receive():
                 if "start" in message:
-                    self.master_port = int(message["start"])
+                    self._begin(link, message["start"])
             if self.trouble is None and (why := loss_of(link.channel, link.place)):
                 self.trouble, self.lost = why, index
 
@@ -80,10 +80,24 @@ class Peers:
             link.name, self.own_address = "node 0", link.own_address
             self._add(0, link)
 
+    def _begin(self, link: Link, port: object) -> None:
+        """Start with the port that node 0 has found."""
+        if type(port) is int and 0 < port < 65_536:
+            self.master_port = port
+        elif self.trouble is None:
+            self.trouble = f"{link.place} says an odd port for torch: {str(port)[:200]!a}"
+
     def _gather(self, door: Door) -> None:
         """Let all others in, and then have them start."""
-        for link, who in door.admitted():
-            self._add(who.index, link)
+        try:
+            for link, who in door.admitted():
+                if not 0 < who.index < self.assignment.count:
+                    link.channel.close()
+                    raise MusterError(f"an agent on {link.place} says it is node {who.index}")
+                self._add(who.index, link)
+        except MusterError as error:
+            self.trouble = str(error)
+            return
         missing = set(range(1, self.assignment.count)) - set(self._links)
         if missing:
             names = ", ".join(f"node {index}" for index in sorted(missing))

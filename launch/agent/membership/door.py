@@ -5,13 +5,16 @@
     agent -> door    who: its index, name, workers and address; shown: a proof over this, too
     door -> agent    welcome
 
-A proof is of no use on another connection, or through another port.
+A proof is of no use on another connection, or through another port. Before it the other side is a
+stranger: whatever it sends, only its own connection ends. After it an odd form is that agent's
+failure.
 
 What the agent of a Slurm job is to run, which it gets through such a connection, has a proof of
 its own, and none of the user's secrets: those are in a file that only their owner may read.
 """
 
 import hmac
+import ipaddress
 import json
 import secrets
 import socket
@@ -28,6 +31,7 @@ from muster.writing import read_json
 
 # The time and the bytes that a new connection has for its proof.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
+NAME_CHARACTERS, WORKERS = 255, 4_096  # at most, of one node
 ACCEPTS = 256  # connections accepted at a time
 
 
@@ -74,6 +78,27 @@ class Who:
     workers: int
     address: str = ""  # where the other agents connect to it
 
+    @classmethod
+    def from_text(cls, text: str) -> "Who":
+        """An agent's description of itself.
+
+        Raises:
+            ValueError: it has no form of ours.
+        """
+        try:
+            who = cls(**json.loads(text))
+            if [type(value) for value in asdict(who).values()] != [int, str, int, str]:
+                raise TypeError
+            if not (who.name.isprintable() and 0 < len(who.name) <= NAME_CHARACTERS):
+                raise ValueError
+            if who.index < 0 or not 0 <= who.workers <= WORKERS:
+                raise ValueError
+            if who.address:
+                ipaddress.ip_address(who.address)
+        except (RecursionError, TypeError, ValueError):
+            raise ValueError(f"it says {text[:200]!a} of itself") from None
+        return who
+
 
 def listen(address: str, ports: Sequence[int]) -> socket.socket:
     """A server at `address`, or at all addresses, at the first free one of `ports`.
@@ -106,11 +131,30 @@ class Door:
         self.strangers: list[Link] = []
 
     def admitted(self) -> Iterator[tuple[Link, Who]]:
-        """The agents that have proved since the last call that they know the token."""
+        """The agents that have proved since the last call that they know the token.
+
+        Raises:
+            MusterError: one of them describes itself in a form that is not ours.
+        """
         self._accept()
         for link in list(self.strangers):
-            if (who := self._introduce(link)) is not None:
-                yield link, who
+            try:
+                description = self._proved(link)
+            except Exception:  # noqa: BLE001  whatever a stranger sends, it ends nothing else
+                self._drop(link)
+                continue
+            if description is None:
+                continue
+            self.strangers.remove(link)
+            link.trust()
+            try:
+                who = Who.from_text(description)
+            except ValueError as error:
+                link.channel.close()
+                raise MusterError(f"odd agent at {link.peer_address}: {error}") from None
+            link.name = who.name
+            link.channel.send(welcome=True)
+            yield link, who
 
     def close(self) -> None:
         self._server.close()
@@ -128,32 +172,34 @@ class Door:
             except OSError:  # it has closed already
                 connection.close()
 
-    def _introduce(self, link: Link) -> Who | None:
-        """Read the messages of a connection that has not proved itself yet, for a limited time."""
+    def _proved(self, link: Link) -> str | None:
+        """What an agent says of itself, once it has proved that it knows the token.
+
+        Raises:
+            Exception: of any kind; the other side is no agent of this run.
+        """
         for message in link.channel.receive():
             if link.peer_nonce is None:
-                link.peer_nonce = str(message.get("nonce", ""))
+                link.peer_nonce = _text_of(message, "nonce")
                 facts = self.port, link.peer_nonce, link.own_nonce
                 link.channel.send(
                     nonce=link.own_nonce, shown=proof(self._token, "coordinator", *facts)
                 )
                 continue
-            self.strangers.remove(link)
-            description = str(message.get("who", ""))
+            description = _text_of(message, "who")
             facts = self.port, link.peer_nonce, link.own_nonce
             # if this process was blocked, an agent may have given up and connected again
-            if not shows(message, self._token, "client", *facts, description) or link.channel.ended:
-                link.channel.close()
+            if link.channel.ended or not shows(message, self._token, "client", *facts, description):
+                self._drop(link)
                 return None
-            link.trust()
-            who = Who(**json.loads(description))
-            link.name = who.name
-            link.channel.send(welcome=True)
-            return who
+            return description
         if link.channel.ended or running_s() - link.began > HELLO_S:
-            self.strangers.remove(link)
-            link.channel.close()
+            self._drop(link)
         return None
+
+    def _drop(self, link: Link) -> None:
+        self.strangers.remove(link)
+        link.channel.close()
 
 
 def enter(
@@ -172,8 +218,8 @@ def enter(
         raise MusterError(f"{place} ({why}); is a firewall between?") from None
     channel = link.channel
     channel.send(nonce=link.own_nonce)
-    answer = channel.first("nonce", patience_s=wait_s) or {}
-    facts = where[1], link.own_nonce, str(answer.get("nonce", ""))
+    answer = channel.first("nonce", patience_s=wait_s, within_s=HELLO_S) or {}
+    facts = where[1], link.own_nonce, _text_of(answer, "nonce")
     if not shows(answer, token, "coordinator", *facts):
         channel.close()
         raise MusterError(
@@ -196,9 +242,14 @@ def proof(token: str, role: str, *facts: str | int) -> str:
 
 def shows(message: Mapping[str, Any], token: str, role: str, *facts: str | int) -> bool:
     """Whether a message has the proof of `facts`."""
-    return hmac.compare_digest(
-        str(message.get("shown", "")).encode(), proof(token, role, *facts).encode()
-    )
+    shown = _text_of(message, "shown")
+    return shown.isascii() and hmac.compare_digest(shown, proof(token, role, *facts))
+
+
+def _text_of(message: Mapping[str, Any], name: str) -> str:
+    """A text in a message of a stranger; empty where that is none."""
+    value = message.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
@@ -214,7 +265,11 @@ def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
         MusterError: its sender does not know the token, or it is for another agent.
     """
     plain = message["assignment"]
-    if not shows(message, token, "assignment", _text(plain)) or plain["index"] != index:
+    try:
+        is_own = shows(message, token, "assignment", _text(plain)) and plain["index"] == index
+    except RecursionError:  # it is nested too deeply to be one
+        is_own = False
+    if not is_own:
         raise MusterError(
             "the assignment of this agent is not from its leader; start the run again"
         )

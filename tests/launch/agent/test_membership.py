@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.agent.membership.coordinator import Peers
-from launch.agent.membership.door import proof
+from launch.agent.membership.door import Who, enter, proof
 from launch.nodes.channel import MARK
 from muster.errors import MusterError
 from tests.launch import pretended
@@ -93,6 +93,12 @@ def test_strangers_are_not_let_in_and_learn_nothing(meet):
         [line(nonce="n"), line(**own, shown="guess")],
         [line(nonce="n"), line(**own, shown=proof("other", "client"))],
         [line(nonce="n"), line(who=["no", "text"], shown=["no", "text"]), line(**own)],
+        [line(nonce="n"), line(**own, shown=HALF)],
+        [line(nonce=HALF), line(who=HALF, shown=HALF)],
+        [line(nonce="n"), line(**own), line(**own, shown=7)],
+        [line(nonce="n"), line(**own, shown="é")],
+        [line(nonce="n"), MARK + b'{"who": ' + DEEP + b', "shown": ' + DEEP + b"}\n"],
+        [MARK + b'{"nonce": ' + DEEP + b"}\n", line(**own, shown="guess")],
         [MARK + b"[" * 100_000 + b"\n"],
     ):
         with socket.create_connection(("127.0.0.1", coordinator.door.port)) as stranger:
@@ -106,8 +112,91 @@ def test_strangers_are_not_let_in_and_learn_nothing(meet):
     assert tick([coordinator, client], lambda: coordinator.master_port)
 
 
+HALF = "\ud800"  # of a character; no encoder takes it alone
+DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
+
+
 def line(**message) -> bytes:
     return MARK + json.dumps(message).encode() + b"\n"
+
+
+ODD = [
+    ("[]", "it says '[]' of itself"),
+    ("7", "it says '7' of itself"),
+    ("{", "it says '{' of itself"),
+    ("[" * 900 + "]" * 900, "of itself"),
+    ('{"index": 1}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1, "more": 1}', "of itself"),
+    ('{"index": "1", "name": "node1", "workers": 1}', "of itself"),
+    ('{"index": 1, "name": "\\ud800", "workers": 1}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1e9}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1, "address": "; reboot"}', "of itself"),
+    ('{"index": 7, "name": "node1", "workers": 1}', "says it is node 7"),
+]
+
+
+@pytest.mark.parametrize(("description", "why"), ODD)
+def test_an_agent_that_describes_itself_oddly_is_named(meet, description, why):
+    """It knows the token, so it is one of the nodes that fails, not the process it speaks to."""
+    (coordinator,) = meet(2)[:1]
+    port = coordinator.door.port
+    with socket.create_connection(("127.0.0.1", port)) as agent, agent.makefile("rb") as lines:
+        agent.sendall(line(nonce="n"))
+        live = threading.Thread(target=lambda: tick([coordinator], lambda: coordinator.trouble))
+        live.start()
+        nonce = json.loads(lines.readline().removeprefix(MARK))["nonce"]
+        shown = proof("secret", "client", port, "n", nonce, description)
+        agent.sendall(line(who=description, shown=shown))
+        live.join()
+    assert "127.0.0.1" in coordinator.trouble and why in coordinator.trouble
+    assert coordinator.trouble.isprintable()
+
+
+@pytest.mark.parametrize("hello", [
+    line(nonce="n", shown=HALF), line(nonce=HALF, shown=7), line(nonce=[], shown="é"), b"\n" * 5000,
+])  # fmt: skip
+def test_a_stranger_in_the_place_of_node_0_is_not_believed(hello):
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        where, who = trap.getsockname(), Who(1, "node1", 1)
+
+        def answer() -> None:
+            with trap.accept()[0] as caught:
+                caught.sendall(hello)
+                caught.recv(1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(MusterError, match="another program listens there"):
+            enter(where, "secret", who, wait_s=60.0)
+        thread.join()
+
+
+def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
+    monkeypatch.setattr("launch.agent.membership.door.HELLO_S", 0.5)
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+
+        def answer() -> None:
+            with trap.accept()[0] as caught, suppress(OSError):
+                while not over.wait(0.2):
+                    caught.sendall(b"\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(MusterError, match="another program listens there"):
+            enter(trap.getsockname(), "secret", Who(1, "node1", 1), wait_s=60.0)
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("port", ["x", -1, True, None, HALF, 2**40])
+def test_an_odd_port_of_node_0_is_that_node_s_failure(meet, port):
+    (coordinator, client) = meet(3)[:2]  # the third does not come, so that nobody starts
+    assert tick([coordinator, client], lambda: coordinator._links and client._links)
+    coordinator._links[1].channel.send(start=port)
+    assert tick([client], lambda: client.trouble)
+    assert "node 0 (127.0.0.1) says an odd port for torch" in client.trouble
+    assert client.master_port is None
 
 
 def test_what_a_member_says_to_a_listener_opens_no_door(meet):

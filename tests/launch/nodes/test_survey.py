@@ -1,5 +1,6 @@
 """Real probes on this machine are asked for what they find there."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import node_facts, survey
+from launch.nodes import answer_forms, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
 from tests.written import write
 
@@ -92,3 +93,110 @@ def test_addresses_are_those_of_the_machine_with_their_interfaces():
     first = found["interfaces"][0]
     assert ":" not in first["address"]
     assert not found["disks"]["data"]["exists"] and found["disks"]["data"]["free_bytes"] > 0
+
+
+# A node that says `lines` to the first question, and then waits for the end of the survey.
+SAYS = """
+import json, sys
+stdin = sys.stdin.buffer
+stdin.read(int(stdin.readline()))
+lines, asked = {lines} * {times}, json.loads(stdin.readline()[len("muster:"):])
+for line in lines:
+    sys.stdout.write(line.replace("NUMBER", str(asked["number"])) + "\\n")
+sys.stdout.flush()
+stdin.read()
+"""
+
+
+def with_one_that_says(*lines, times=1):
+    """Two nodes, of which the second one is a `SAYS`."""
+    well = here(2)
+    says = [sys.executable, "-c", SAYS.format(lines=lines, times=times)]
+    return Transport(well.names, [well.commands[0], says], well.explain, renames=False)
+
+
+def part(text, node="1", more=False, **others):
+    return "muster:" + json.dumps({"node": node, "part": text, "more": more, **others})
+
+
+def reply(value, to="NUMBER"):
+    return f'{{"to": {to}, "value": {json.dumps(value)}}}'
+
+
+def test_a_node_answers_for_itself_only():
+    """Whatever number it gives: the connection says who it is."""
+    with Survey(with_one_that_says(part(reply(7.0), node="0"))) as survey:
+        answers = survey.ask(node_facts.tell_time)
+    assert answers[0].value > 1e9 and answers[1].value == 7.0
+
+
+ODD = {
+    "no part": 'muster:{"node": "1"}',
+    "no text": part(7),
+    "no end said": part(reply(7.0), more="no"),
+    "no JSON": part("{"),
+    "nested too deeply": part("[" * 50_000),
+    "a list": part("[1]"),
+    "no number": part(reply(7.0, to='"1"')),
+    "neither value nor failure": part('{"to": NUMBER}'),
+    "a failure that is no text": part('{"to": NUMBER, "failed": [1]}'),
+    "another value": part(reply("noon")),
+    "no finite number": part('{"to": NUMBER, "value": NaN}'),
+    "half a character, and a cursor": part(reply("\ud800\x1b[2J")),
+    "a line without end": "x" * 90_000,
+}
+
+
+@pytest.mark.parametrize("line", ODD.values(), ids=ODD)
+def test_an_odd_answer_is_its_node_s_silence(line, monkeypatch):
+    monkeypatch.setattr("launch.nodes.channel.LINE_BYTES", 50_000)
+    with Survey(with_one_that_says(line)) as survey:
+        answers = survey.ask(node_facts.tell_time)
+        ((node, why),) = survey.silent(answers).items()
+        assert survey.ask(node_facts.tell_time).keys() == {0}  # and is waited for no more
+    assert answers.keys() == {0} and node == 1
+    assert why.startswith("node1: what it says is no answer of Muster's: ")
+    assert why.isprintable() and len(why) < 1000
+
+
+def test_an_answer_without_end_is_left(monkeypatch):
+    monkeypatch.setattr(survey, "ANSWER_CHARACTERS", 10_000)
+    with Survey(with_one_that_says(part("x" * 400, more=True), times=1000)) as asked:
+        answers = asked.ask(node_facts.tell_time)
+        assert "it has no end: 'xxx" in asked.silent(answers)[1]
+        assert not asked._parts
+
+
+@pytest.mark.parametrize("change", [
+    {"host": "../etc"}, {"host": "node\x1b[2J"}, {"gpus": [""] * 5000}, {"folder": 7},
+    {"interfaces": [{"name": "eth0", "address": "x", "netmask": "24"}]}, {"versions": "2.6"},
+    {"disks": {"logs": {"folder": "/", "exists": True, "free_bytes": "much"}}}, {"more": 1},
+    {"shared": "yes"}, {"python": "/usr/bin/python3\n"},
+], ids=str)  # fmt: skip
+def test_facts_of_another_form_are_no_facts(change):
+    with facts_request(disks={"data": Path("/nowhere/data")}) as request:
+        facts = node_facts.describe({"request": request})
+    form = answer_forms.FORMS[node_facts.describe]
+    assert answer_forms.fits(json.loads(json.dumps(facts)), form)
+    assert not answer_forms.fits({**facts, **change}, form)
+
+
+def test_nodes_with_one_connection_answer_by_their_numbers():
+    """As those of srun: a number of no node is ignored."""
+    lines = [part(reply(3.0), node="7"), part(reply(3.0), node=1), part(reply(4.0), node="0")]
+    lines += [part(reply(5.0), node="1")]
+    says = [sys.executable, "-c", SAYS.format(lines=lines, times=1)]
+    with Survey(Transport(["node0", "node1"], [says], here(2).explain)) as asked:
+        answers = asked.ask(node_facts.tell_time)
+    assert {node: answer.value for node, answer in answers.items()} == {0: 4.0, 1: 5.0}
+
+
+def test_what_a_failing_command_says_moves_no_cursor():
+    fails = [
+        sys.executable,
+        "-c",
+        r"import sys; sys.exit('\x1b[2J' + 'no' + 200_000 * ' ' + 'way')",
+    ]
+    with Survey(Transport(["node0"], [fails], here(1).explain)) as asked:
+        _, silent = asked.probes({})
+    assert silent[0].isprintable() and "\\x1b[2Jno" in silent[0]

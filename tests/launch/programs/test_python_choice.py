@@ -59,6 +59,19 @@ def test_the_active_environment_runs_the_program_if_it_can(tmp_path, capsys):
     assert found(tmp_path, "manual", **conda_alone) == PythonChoice(conda)
 
 
+@pytest.mark.needs("root")  # which alone may give files away
+def test_an_environment_of_a_stranger_in_the_folder_is_not_run(tmp_path, capsys):
+    """As in /tmp, where anybody may make a .venv."""
+    python = having(tmp_path / ".venv")
+    assert found(tmp_path) == PythonChoice(python, "of the project")
+    os.chown(tmp_path / ".venv", 65_534, -1)
+    assert found(tmp_path) == PythonChoice(None, "Muster's own")
+    assert "/.venv/bin/python belongs to another user; where you trust" in capsys.readouterr().err
+    assert found(tmp_path, VIRTUAL_ENV=tmp_path / ".venv") == PythonChoice(python)
+    os.chown(tmp_path, 65_534, -1)  # a colleague's project, with its own environment
+    assert found(tmp_path) == PythonChoice(python, "of the project")
+
+
 def test_what_module_load_puts_on_path_comes_before_musters_own(tmp_path):
     python = having(tmp_path / "pytorch", "python3")
     path = f"{Path(lacking(tmp_path / 'system')).parent}:{Path(python).parent}"

@@ -50,6 +50,14 @@ def test_every_line_says_whose_it_is(tmp_path, workers, capfdbinary):
     assert out == b"node1.1| one\nnode1.1| two\nnode?.10| ten\nnode1.1| three\n"
 
 
+def test_half_a_character_in_the_name_of_a_node_is_shown(tmp_path, workers, capfdbinary):
+    follower = Follower(tmp_path, prefixes=True)
+    follower.nodes = {1: "node\ud800"}
+    workers(1, "one\n")
+    follower.poll()
+    assert capfdbinary.readouterr().out == rb"node\ud800.1| one" + b"\n"
+
+
 @pytest.mark.parametrize("prefixes", [False, True])
 def test_that_a_rank_ended_because_another_had_stays_in_its_log(
     tmp_path, workers, capfdbinary, prefixes

@@ -128,3 +128,42 @@ def test_a_group_of_gpus_connects_when_it_is_made(device, backend, monkeypatch):
         pass
     assert init.call_args.args == (backend,)
     assert init.call_args.kwargs["device_id"] == (None if device == "cpu" else torch.device(device))
+
+
+@pytest.fixture
+def open_store(monkeypatch):
+    """Opens the store of rank 0, which is there until the test ends."""
+    monkeypatch.setattr(rendezvous, "_STORES", {})
+
+    def opened(address, **more):
+        world = World(world_size=2, master_addr=address, master_port=free_port(), **more)
+        return rendezvous._open_store(world, 60.0), world.master_port
+
+    return opened
+
+
+@pytest.mark.parametrize(("address", "other"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
+def test_the_store_of_a_run_here_listens_at_that_address_alone(open_store, address, other):
+    if not socket.has_ipv6 and address == "::1":
+        pytest.skip("no IPv6 here")
+    store, port = open_store(address)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    socket.create_connection((address, port), 60).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((other, port), 60)
+
+
+def test_a_name_may_have_another_address_elsewhere_so_the_store_listens_at_all(open_store):
+    _, port = open_store(socket.gethostname())
+    socket.create_connection(("127.0.0.1", port), 60).close()
+
+
+def test_only_ranks_with_the_secret_of_the_attempt_know_the_keys(open_store):
+    store, port = open_store("127.0.0.1", store_secret="s3cret")
+    store.set("here/0", "{}")
+    strangers = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    for prefix in ("muster/attempt_0/meeting_0", "muster//attempt_0/meeting_0"):
+        assert not dist.PrefixStore(prefix, strangers).check(["here/0"])
+    assert dist.PrefixStore("muster/s3cret/attempt_0/meeting_0", strangers).check(["here/0"])
+    assert "s3cret" not in repr(World(store_secret="s3cret"))

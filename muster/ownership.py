@@ -1,0 +1,70 @@
+"""Whether a file that was not named, but found, may decide what runs as this user.
+
+Its owner, and whoever may write it or its folder, can run commands as this user. So they must be
+this user or root. A group that has this user alone is no other: with umask 002, as many systems
+have it, all files are writable for it.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+
+def distrusted(path: Path) -> str | None:
+    """Why a file, or a folder, is not only this user's; None if it is. A link is as its target.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    found = [(path, path.lstat()), (path, path.stat()), (path.parent, path.parent.stat())]
+    for one, state in found:
+        if state.st_uid not in _own_ids():
+            return f"{one} belongs to {_name_of(state.st_uid)}"
+    for one, state in found[1:]:
+        # in a folder such as /tmp nobody can replace what is another's
+        is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
+        if not is_sticky and _others_may_write(state):
+            return f"others may write {one} (mode {stat.S_IMODE(state.st_mode):o})"
+    return None
+
+
+def owner_is_foreign(path: Path) -> bool:
+    """Whether something in a folder belongs to neither this user, root nor the folder's owner."""
+    return path.lstat().st_uid not in {*_own_ids(), path.parent.stat().st_uid}
+
+
+def _own_ids() -> set[int]:
+    """This user's number and root's; as git has it, also of the one who called sudo."""
+    own = {0, os.geteuid()}
+    caller = os.environ.get("SUDO_UID", "")
+    return own | {int(caller)} if os.geteuid() == 0 and caller.isdigit() else own
+
+
+def _others_may_write(state: os.stat_result) -> bool:
+    if state.st_mode & stat.S_IWOTH:
+        return True
+    return bool(state.st_mode & stat.S_IWGRP) and not _is_private(state.st_gid, state.st_uid)
+
+
+def _is_private(group: int, owner: int) -> bool:
+    """Whether a group has nobody but its owner, whose name it has."""
+    try:
+        user, found = pwd.getpwuid(owner), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return (
+        user.pw_gid == group
+        and found.gr_name == user.pw_name
+        and set(found.gr_mem) <= {user.pw_name}
+    )
+
+
+def _name_of(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
