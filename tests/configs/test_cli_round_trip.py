@@ -37,6 +37,7 @@ def values(item: dataclasses.Field[typing.Any]) -> st.SearchStrategy[typing.Any]
         "schedule_steps": st.none() | st.integers(10),
         "device": st.sampled_from(["auto", "cuda"]),
         "seed": st.integers(0, 2**63 - 1),
+        "keep_best": st.none() | st.sampled_from(["accuracy", "perplexity", "own:min", "own:max"]),
     }
     if item.name in special:
         return special[item.name]
@@ -60,7 +61,7 @@ def made(chosen: dict[str, typing.Any]) -> TrainConfig:
     try:
         return TrainConfig(**chosen)
     except UsageError as error:  # each value is right, but not all of them together
-        assert "does not go with" in str(error)
+        assert "does not go with" in str(error) or "--keep-best" in str(error)
         reject()
 
 
