@@ -167,16 +167,15 @@ def marked() -> torch.cuda.Event:
 class Lane:
     """A thread with a group other than DDP's; it runs submitted work in order, as on every rank.
 
-    The group is created at the first use, which all ranks reach together. On a GPU the work goes
-    into the stream of the backward pass that submits it: a thread's own stream would wait neither
-    for what that has computed, nor be waited for.
+    The group is created at the first use, which all ranks reach together.
     """
 
     def __init__(self, ranks: Ranks, options: SyncOptions, device: torch.device) -> None:
         """`device` is where the tensors of the submitted work lie."""
         self._ranks, self._timeout_s = ranks, options.timeout_s
-        self._device = device
-        self._thread = futures.ThreadPoolExecutor(1, "muster-sync")
+        first = (torch.cuda.set_device, (device,)) if device.type == "cuda" else ()
+        self._thread = futures.ThreadPoolExecutor(1, "muster-sync", *first)
+        self.submit = self._thread.submit
         # Release the group before the interpreter ends and joins its threads: a group's thread that
         # needs the interpreter at that time aborts the process.
         weakref.finalize(self, vars(self).clear)
@@ -187,31 +186,10 @@ class Lane:
         group = self._ranks.own_group(self._timeout_s)
         return replace(self._ranks, group=group, carries_gradients=True)
 
-    def submit(self, work: Callable[..., Any], *given: Any) -> futures.Future[Any]:
-        """Run `work(*given)` in the thread, in the caller's stream."""
-        if self._device.type != "cuda":
-            return self._thread.submit(work, *given)
-        stream = torch.cuda.current_stream(self._device)
-
-        def in_stream() -> Any:
-            with torch.cuda.device(self._device), torch.cuda.stream(stream):
-                return work(*given)
-
-        return self._thread.submit(in_stream)
-
     def promise(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Run `work(*given)` in the thread; an error in it is raised by the backward pass."""
         promised: Future[Any] = Future()
-
-        def fulfil() -> None:
-            outcome: futures.Future[Any] = futures.Future()
-            try:
-                outcome.set_result(work(*given))
-            except BaseException as error:  # noqa: BLE001 (raised by the backward pass)
-                outcome.set_exception(error)
-            promised.set_result(outcome)  # here: what follows it is computed in the same stream
-
-        self.submit(fulfil)
+        self.submit(work, *given).add_done_callback(promised.set_result)
 
         # Raise the error here: DDP would take an exception object for a tensor.
         return promised.then(lambda done: done.value().result())
