@@ -105,6 +105,7 @@ def given_away(path):
         pytest.skip("only root can give a file away")
 
 
+@pytest.mark.needs("git")
 def test_a_file_above_the_project_is_not_read(project, tmp_path):
     call("git", "init", "--quiet", str(project))
     (project / "muster.toml").rename(tmp_path / "muster.toml")

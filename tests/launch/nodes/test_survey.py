@@ -167,6 +167,7 @@ def test_an_answer_without_end_is_left(monkeypatch):
         assert not asked._parts
 
 
+@pytest.mark.needs("ip")
 @pytest.mark.parametrize("change", [
     {"host": "../etc"}, {"host": "node\x1b[2J"}, {"gpus": [""] * 5000}, {"folder": 7},
     {"interfaces": [{"name": "eth0", "address": "x", "netmask": "24"}]}, {"versions": "2.6"},
