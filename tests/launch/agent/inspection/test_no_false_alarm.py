@@ -23,10 +23,17 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.Linear(16, 16)
 def evaluate(seconds):
-    end = time.monotonic() + seconds
+    end, loss, right = time.monotonic() + seconds, 0.0, 0
     with torch.no_grad():
-        while time.monotonic() < end:
-            model(torch.rand(4, 16))
+        while time.monotonic() < end:  # as one has it: more steps than a small endless loop
+            inputs = torch.rand(256, 16)
+            targets = inputs.argsort(dim=1)
+            outputs = model(inputs).log_softmax(dim=1)
+            loss += outputs.gather(1, targets[:, :1]).mean().item()
+            order = outputs.argsort(dim=1)
+            right += (order == targets).sum().item()
+            spread = outputs.exp().sort(dim=1).values
+            loss += spread.cumsum(dim=1).std().item()
 def save(seconds):
     end = time.monotonic() + seconds
     with open(sys.argv[1], "wb") as file:
