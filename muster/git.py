@@ -77,10 +77,10 @@ def project_of(cwd: Path) -> Path:
     if top is None:
         return cwd
     try:
-        said = Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+        top = Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     except GitFailed:  # damaged, or not installed: its place is known all the same
         return cwd if _anybody_may_write(top) else top
-    return said
+    return top
 
 
 def _run(

@@ -33,7 +33,8 @@ class LogSync:
     """The node's side: finds new data and sends it."""
 
     def __init__(self, assignment: Assignment) -> None:
-        self._run_dir, self._assignment = assignment.spec.run_dir, assignment
+        self._run_dir = assignment.spec.run_dir
+        self._assignment = assignment
         self._host = socket.gethostname()
         self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
         self._looked = 0.0
@@ -125,7 +126,8 @@ def take(
         MusterError: the file is not one that this node writes, or the disk here is full.
     """
     name = PurePosixPath(str(message["file"]))
-    path, file = run_dir / name, _kind_of(name)
+    path = run_dir / name
+    file = _kind_of(name)
     if file is not None and host is None and "{host}" in file.pattern:
         return
     own = None if file is None else _of_node(file, run_dir, assignment, host)

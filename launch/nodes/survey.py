@@ -46,10 +46,8 @@ TICK_S = 0.001  # short, since clocks are compared through it
 END_S = 3.0
 ANSWER_CHARACTERS, FAILED_CHARACTERS = 1_000_000, 1_000  # at most
 ERROR_BYTES = 65_536  # that are read of a command's stderr, at its begin and at its end
-NO_ANSWER, LOOK = (
-    "what it says is no answer of Muster's",
-    "look at python3 there, and its login shell",
-)
+NO_ANSWER = "what it says is no answer of Muster's"
+LOOK = "look at python3 there, and its login shell"
 
 Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 
@@ -235,9 +233,9 @@ class Survey:
             raise ValueError(quoted(text))
         return dict(reply)
 
-    def _leave(self, node: int, said: str) -> None:
+    def _leave(self, node: int, reply: str) -> None:
         """Take nothing more from a node."""
-        self._odd[node] = said
+        self._odd[node] = reply
         self._parts.pop(node, None)
         if self._is_alone(node):
             self._starts[node][1].close()  # then its probe ends

@@ -54,7 +54,8 @@ class NodeInspection:
         self.has_begun = False  # to work: the workers are started
         hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._activity, self._sampled = Activity(), running_s()
+        self._activity = Activity()
+        self._sampled = running_s()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
         self._samples = hang_after_s != 0
         self._sampler = threading.Thread()  # the last one; this one never started
@@ -186,7 +187,8 @@ class Activity:
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
         """Examine each rank's process; `progress`: its collectives and seen positions."""
-        now, before_s = running_s(), self.still_s
+        now = running_s()
+        before_s = self.still_s
         with self._lock:  # a question that begins from here on also affects the next look
             was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():

@@ -41,7 +41,8 @@ class Peers:
         self.door = _door(assignment) if assignment.index == 0 else None
         if self.door is not None:
             say(listening=self.door.port)
-        self._heartbeat, self._began = Heartbeat(), running_s()
+        self._heartbeat = Heartbeat()
+        self._began = running_s()
         self._links: dict[int, Link] = {}  # by the index of the agent at the other end
 
     def tick(self) -> None:

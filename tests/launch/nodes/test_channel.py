@@ -179,8 +179,8 @@ def test_what_is_no_plain_file_is_named_and_holds_nothing_up(tmp_path, capsys):
     source = source_of(there, 0)
     sent = [message["file"] for _ in range(2) for message in sent_by(source)]
     assert sent == ["workers/rank_00000.err"]
-    said = capsys.readouterr().err.splitlines()
-    assert sorted(said) == [
+    printed = capsys.readouterr().err.splitlines()
+    assert sorted(printed) == [
         f"note: {there}/exits/rank_00000.json is not sent: it is not a plain file",
         f"note: {there}/workers/rank_00000.out is not sent: it is not a plain file",
     ]

@@ -244,8 +244,8 @@ def test_a_diff_that_git_cannot_make_is_said(project):
     git(project, "config", "filter.lfs.clean", "false")
     git(project, "config", "filter.lfs.required", "true")
     write(project, {".gitattributes": "*.py filter=lfs\n"})
-    said = project_snapshot.take(project, project / "logs" / "run")
-    assert "; no snapshot.diff: git does not answer about" in said and "lfs" in said
+    description = project_snapshot.take(project, project / "logs" / "run")
+    assert "; no snapshot.diff: git does not answer about" in description and "lfs" in description
     empty = write(project.parent / "new", {"a.py": ""})
     git(empty, "init", "-q")
     assert project_snapshot.take(empty, empty / "logs" / "run") == "snapshot: 1 files, 0 bytes"

@@ -30,16 +30,16 @@ def fetch(installation, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def there(tmp_path):
+def remote_run(tmp_path):
     """A run's folder on the login node."""
     folder = tmp_path / "homes" / "node0" / "logs" / "run"
     return write(folder, {"exit.json": "{}", "hooks/pre-commit": "evil", "snapshot/x": "", "a": ""})
 
 
-def test_a_login_node_does_not_name_the_folder_here(fetch, there):
-    evil = there / ".."
-    (there.parent / "hooks").mkdir()
-    for answer in (evil, there.parent / "other", there.with_name("other") / "run" / ".."):
+def test_a_login_node_does_not_name_the_folder_here(fetch, remote_run):
+    evil = remote_run / ".."
+    (remote_run.parent / "hooks").mkdir()
+    for answer in (evil, remote_run.parent / "other", remote_run.with_name("other") / "run" / ".."):
         with pytest.raises(UsageError, match=r"'run' is not the whole name .*'(\.\.|other)'; give"):
             fetch("run", answer)
     assert sorted(map(str, Path().rglob("*"))) == [".git", ".git/hooks", ".git/hooks/README"]
@@ -51,31 +51,31 @@ def test_an_odd_answer_is_one_line(fetch, answer):
         fetch("run", answer)
 
 
-def test_only_plain_files_come_and_those_left_there_are_named(fetch, there, capfd):
-    (there / "out").symlink_to("/etc")
-    (there / "in").symlink_to("exit.json")
-    os.mkfifo(there / "pipe")
-    (there / "hooks" / "pre-commit").chmod(0o6755)
-    here = fetch("run", there)
+def test_only_plain_files_come_and_those_left_there_are_named(fetch, remote_run, capfd):
+    (remote_run / "out").symlink_to("/etc")
+    (remote_run / "in").symlink_to("exit.json")
+    os.mkfifo(remote_run / "pipe")
+    (remote_run / "hooks" / "pre-commit").chmod(0o6755)
+    here = fetch("run", remote_run)
     found = {str(path.relative_to(here)) for path in here.rglob("*")}
     assert found == {"exit.json", "a", "hooks", "hooks/pre-commit"}
     mode = stat.S_IMODE((here / "hooks" / "pre-commit").stat().st_mode)
     assert not mode & 0o7133
-    said = capfd.readouterr().err
-    assert said == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
+    printed = capfd.readouterr().err
+    assert printed == 'note: not copied, since they are no plain files: "in", "out", "pipe"\n'
 
 
-def test_of_checkpoints_the_last_whole_one_comes(fetch, there):
+def test_of_checkpoints_the_last_whole_one_comes(fetch, remote_run):
     steps = ("step_00000001", "step_00000002", "step_00000003.node0.9.partial", "step_x")
-    write(there, {f"checkpoints/{step}/state.json": "{}" for step in steps})
-    here = fetch("run", there) / "checkpoints"
+    write(remote_run, {f"checkpoints/{step}/state.json": "{}" for step in steps})
+    here = fetch("run", remote_run) / "checkpoints"
     assert [path.name for path in here.iterdir()] == ["step_00000002"]
 
 
-def test_results_stay_private(fetch, there):
-    result = write(there, {"results/rank_00000.pkl": "x"}) / "results" / "rank_00000.pkl"
+def test_results_stay_private(fetch, remote_run):
+    result = write(remote_run, {"results/rank_00000.pkl": "x"}) / "results" / "rank_00000.pkl"
     result.chmod(0o600)
-    here = fetch("run", there)
+    here = fetch("run", remote_run)
     assert stat.S_IMODE((here / "results" / "rank_00000.pkl").stat().st_mode) == 0o600
 
 
@@ -84,13 +84,13 @@ def test_a_run_known_here_as_the_login_node_s_is_never_one_of_this_machine(tmp_p
     monkeypatch.chdir(tmp_path)
     known = dict.fromkeys(("login_config", "login_dir", "login_python"))
     write_json(tmp_path / "muster" / "logins" / "run", {**known, "login": "me@node0"})
-    said: list[object] = []
-    monkeypatch.setattr(remote_job, "run_command", lambda *_: json.dumps({"run_dir": said[-1]}))
+    replies: list[object] = []
+    monkeypatch.setattr(remote_job, "run_command", lambda *_: json.dumps({"run_dir": replies[-1]}))
     for place in ("/x/run", "/x/..", "/x/other"):
-        said.append(place)
+        replies.append(place)
         job = remote_job.job("run")
         assert isinstance(job, LoginJob) and job.run_dir == tmp_path / "logs" / "run"
     for odd in ("--login-config=logs/run/x", "run", None):
-        said.append(odd)
+        replies.append(odd)
         with pytest.raises(MusterError, match=r"me@node0: run is said to be in .* no folder"):
             remote_job.job("run")

@@ -175,11 +175,11 @@ def test_auto_gives_the_faster_rank_more(of_rank, monkeypatch):
 def test_auto_counts_tokens_where_samples_go_by_length(of_rank, monkeypatch):
     lengths = [2] * 200 + [6] * 200
     plan = of_rank(0, 2, 400, batch_size=16, split="auto", model=nn.Linear(1, 1), lengths=lengths)
-    told = []
+    amounts = []
     monkeypatch.setattr(Ranks, "device", torch.device("cpu"))
-    monkeypatch.setattr(Ranks, "all_gather", lambda self, row: told.append(row[1]) or row[None])
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, row: amounts.append(row[1]) or row[None])
     tokens = [one.local_tokens for one, _ in zip(plan, range(9), strict=False)]
-    assert told == [sum(tokens[1:8])]  # without the first step
+    assert amounts == [sum(tokens[1:8])]  # without the first step
 
 
 class SlowerOnRankOne(nn.Module):

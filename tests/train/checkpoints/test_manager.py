@@ -141,22 +141,22 @@ class Perplexed(synthetic.Synthetic):
 ANY = 0.0  # before the training, to find the metric's name
 
 
-def kept(tmp_path, keep_best, *values):
+def steps_kept(tmp_path, keep_best, *values):
     config = replace(CONFIG, epochs=len(values), keep_best=keep_best, keep_last=1)
     run(replace(config, checkpoint_every="epoch"), tmp_path, task=Perplexed(ANY, *values))
     return steps(tmp_path / "checkpoints")
 
 
 def test_lowest_value_is_the_best_where_it_is_asked_for(tmp_path):
-    assert kept(tmp_path, "mine:min", 9.0, 3.0, 5.0, 4.0) == [32, 16]
+    assert steps_kept(tmp_path, "mine:min", 9.0, 3.0, 5.0, 4.0) == [32, 16]
 
 
 def test_nan_is_never_the_best(tmp_path, capsys):
-    assert kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
-    said = capsys.readouterr().err
-    assert "--keep-best mine: it is nan after step 8, which is never the best" in said
-    assert "nothing is kept" not in said
-    assert kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
+    assert steps_kept(tmp_path / "a", "mine:max", float("nan"), 2.0, float("nan"), 1.0) == [32, 16]
+    printed = capsys.readouterr().err
+    assert "--keep-best mine: it is nan after step 8, which is never the best" in printed
+    assert "nothing is kept" not in printed
+    assert steps_kept(tmp_path / "b", "mine:max", float("nan"), float("nan")) == [16]
     assert "--keep-best mine: nothing is kept, since no evaluation" in capsys.readouterr().err
 
 
