@@ -14,21 +14,38 @@ from muster import errors
 errors.begin()
 
 import argparse
+import shlex
 import time
+from dataclasses import asdict
 
+from rich.filesize import decimal
+
+from configs import cli
 from configs.help_page import Parser
 from configs.plugins import REPOSITORY
+from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from launch.agent.inspection import questions
-from launch.runs import node_history, run_record, run_state, waiting
+from launch.launchers.ssh import Ssh
+from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
+from launch.ssh import openssh
+from launch.ssh.node_leftovers import on_nodes
 from muster import json_output, run_files
 from muster.errors import UsageError
 from muster.run_files import project_of
 
 POLL_S = 0.5
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
+# The settings of `clean` that name nodes with their own disk, as for `muster run`.
+OF_NODES = {
+    "hosts": "nodes with their own disk, as for muster run",
+    "on": "cluster in muster.toml that names them",
+    "ssh_config": "ssh's configuration file",
+    "user": "login name on the nodes",
+    "remote_dir": "the checkout's folder on the nodes",
+}
 
 
 def main() -> int:
@@ -62,6 +79,8 @@ def main() -> int:
                 "there is no jobs debug any more; jobs stacks says where each rank is, and "
                 "breakpoint() works in a program that runs alone: python train.py"
             )
+        case "clean":
+            return _clean(args)
         case "fetch":  # `muster` itself takes it to the login node
             raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
         case _:
@@ -101,6 +120,15 @@ def _parser() -> argparse.ArgumentParser:
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
     verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
+    clean = verbs.add_parser(
+        "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
+    )
+    clean.add_argument(
+        "runs", nargs="*", metavar="RUN", help="remove its checkpoints on nodes, too"
+    )
+    clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
+    for name in OF_NODES:
+        clean.add_argument(f"--{name.replace('_', '-')}", help=OF_NODES[name])
     verbs.add_parser("fetch", parents=[printed], help="copy its files here from its login node")
     return parser
 
@@ -188,6 +216,43 @@ def _nodes(clear: Sequence[str] | None) -> None:
     for one in found:
         clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time_unix_s"]))
         print(f"{clock}  {one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}")
+
+
+def _clean(args: argparse.Namespace) -> int:
+    """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
+    given = {name: text for name in OF_NODES if (text := getattr(args, name)) is not None}
+    words = [f"--{name.replace('_', '-')}={text}" for name, text in given.items()]
+    classes = [LaunchConfig, SshConfig, SlurmConfig]
+    settings = Settings(*cli.parse(classes, words, prog="muster jobs clean", description=""))
+    if args.runs and settings.launch.hosts is None:
+        raise UsageError(
+            "jobs clean: runs are named for their checkpoints on nodes; name the nodes with --hosts"
+        )
+    found = leftovers.here()
+    failed: list[str] = []
+    if args.remove:
+        found = [leftover if leftover.stays else leftovers.remove(leftover) for leftover in found]
+    if settings.launch.hosts is not None:
+        transport = openssh.transport(Ssh(settings).specs(), settings.ssh)
+        folder, running = settings.ssh.remote_dir, leftovers.running()
+        more, failed = on_nodes(transport, folder, args.runs, running, remove=args.remove)
+        found += more
+    json_output.emit("leftovers", removed=args.remove, leftovers=list(map(asdict, found)))
+    for leftover in found:
+        print(leftover.lines())
+    going = [leftover for leftover in found if not leftover.stays]
+    total = f"{len(going)} in all, {decimal(sum(leftover.size_bytes for leftover in going))}"
+    if args.remove:
+        print(f"removed: {total}")
+    elif going:
+        again = shlex.join(["muster", "jobs", "clean", *words, *args.runs, "--remove"])
+        print(f"{total}; remove them: {again}")
+    else:
+        print("there is nothing to remove")
+    failed += [f"{leftover.path}: {leftover.error}" for leftover in found if leftover.error]
+    for line in failed:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

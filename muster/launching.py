@@ -15,7 +15,6 @@ import secrets
 import shutil
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
 from muster.remote_job import MUSTER, Job, job, job_of, run_command
 from muster.run_files import SWEEPS, project_of
+from muster.scratch import scratch_folder
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, write_json
 
@@ -78,9 +78,10 @@ def launch(
     name = _name_of(function)
     run_id = _new_run_id(name)
     words, env = _flags(flags, nodes=nodes, nproc_per_node=nproc_per_node, launcher=launcher)
-    with tempfile.TemporaryDirectory(prefix="muster-call-") as folder:
-        write_call(Path(folder), name, function, args, kwargs)
-        where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", folder]
+    with scratch_folder("muster-call-") as scratch:
+        folder = scratch / "call"
+        write_call(folder, name, function, args, kwargs)
+        where = ["--run-id", run_id, "--detach", "--quiet", "--", "--function", str(folder)]
         run_command(MUSTER, "run", *words, *where, env=env)
     return job(run_id)
 

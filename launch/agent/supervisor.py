@@ -45,6 +45,7 @@ from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
+from muster.scratch import scratch_folder
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
 DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
@@ -103,12 +104,10 @@ class Agent:
         process_tree.adopt_orphans()
         # torchrun never removes its temporary folders, and a worker that is killed cannot
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
-        with tempfile.TemporaryDirectory(
-            prefix="muster-", dir="/tmp" if is_long else None, ignore_cleanup_errors=True
-        ) as scratch:
-            self._scratch, assignment = scratch, self._assignment
-            Path(scratch, STOPPABLE).mkdir()
-            self._inspection = NodeInspection(Path(scratch, INSPECTION), assignment, self._launcher)
+        with scratch_folder(within="/tmp" if is_long else None) as scratch:
+            self._scratch, assignment = str(scratch), self._assignment
+            (scratch / STOPPABLE).mkdir()
+            self._inspection = NodeInspection(scratch / INSPECTION, assignment, self._launcher)
             try:
                 return self._end(self._take_part())
             finally:

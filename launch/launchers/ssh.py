@@ -36,7 +36,7 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone = self._specs()
+        everyone = self.specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             chosen = self._choose(everyone, probes)
@@ -63,14 +63,14 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        everyone = self._specs()
+        everyone = self.specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             found = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
         transfer.make_environments(found, self._ssh)
 
     def assume(self) -> Facts:
-        specs = self._specs()
+        specs = self.specs()
         folder = self._ssh.remote_dir or str(REPOSITORY)
         python = f"{folder}/.venv/bin/python"
         found = tuple(
@@ -117,7 +117,12 @@ class Ssh(Launcher):
             self._config.network,
         )
 
-    def _specs(self) -> tuple[NodeSpec, ...]:
+    def specs(self) -> tuple[NodeSpec, ...]:
+        """The nodes, as the settings name them.
+
+        Raises:
+            UsageError: the settings do not fit them, or the hosts file is wrong.
+        """
         config = self._config
         assert config.hosts is not None
         (slots, *others) = config.nproc(nodes=1)

@@ -15,13 +15,17 @@ since a firewall may block only one.
 
 import atexit
 import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 import socket
 import socketserver
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +40,11 @@ MARKER = ".muster-sent"
 HARMLESS = (".venv", "lost+found")
 # Unreliable IPv6 addresses.
 PASSING = ("temporary", "deprecated", "tentative")
+# In logs/ of a node with its own disk: what a run was sent, and the mark of its own run folder.
+SENT = (".snapshot-", ".function-")
+CLAIMED = ".claimed-"
+LEFTOVERS = 1_000  # that are named at once
+START_S = 3600.0  # from the copy of a project to the start of its agents, at most
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -130,6 +139,123 @@ def claimed_by(asked):  # type: ignore[no-untyped-def]
     """
     own = os.path.join(asked["folders"][asked["node"]], MARKER)
     return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
+
+
+def leftovers(asked):  # type: ignore[no-untyped-def]
+    """What runs have left on this node: below its own checkout, and in its temporary folder.
+
+    `named`: the runs that the user named. Nothing is left over of a run whose agent lives.
+    """
+    found = []
+    for path, run in _left(asked["folders"][asked["node"]]):
+        is_run = os.path.basename(path) == run
+        found.append(
+            {
+                "path": path,
+                "run": run,
+                "bytes": _size(path),
+                "checkpoints": is_run and _has_files(os.path.join(path, "checkpoints")),
+                "used": _is_used(path, run, run in asked["named"]),
+            }
+        )
+    return found[:LEFTOVERS]
+
+
+def remove_leftovers(asked):  # type: ignore[no-untyped-def]
+    """Remove those of `leftovers` that are asked for; returns the errors, by path."""
+    node, failed = asked["node"], {}
+    for path, run in _left(asked["folders"][node]):
+        if path in asked["paths"][node] and not _is_used(path, run, run in asked["named"]):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                failed[path] = error.strerror or str(error)
+    return failed
+
+
+def _left(folder):  # type: ignore[no-untyped-def]
+    """The folders that runs have made here, each with its run; "" for a temporary folder.
+
+    Only a folder that Muster was sent to has some, and only a run folder that an agent has claimed
+    is a copy: any other is the user's own record of the run.
+    """
+    found = []
+    logs = os.path.join(folder, "logs")
+    if os.path.exists(os.path.join(folder, MARKER)) and os.path.isdir(logs):
+        for name in sorted(os.listdir(logs)):
+            path = os.path.join(logs, name)
+            if os.path.islink(path) or not os.path.isdir(path) or not name.isprintable():
+                continue
+            sent = [name[len(begin) :] for begin in SENT if name.startswith(begin)]
+            if sent:
+                found.append((path, sent[0]))
+            elif any(one.startswith(CLAIMED) for one in os.listdir(path)):
+                found.append((path, name))
+    found += [(path, "") for path in _scratch_folders()]
+    return found
+
+
+def _scratch_folders():  # type: ignore[no-untyped-def]
+    """The temporary folders of this user's processes that were killed; see muster/scratch.py."""
+    found = []
+    for root in sorted({os.path.realpath(tempfile.gettempdir()), "/tmp"}):
+        for name in sorted(os.listdir(root)):
+            path = os.path.join(root, name)
+            with contextlib.suppress(OSError):
+                state = os.lstat(path)
+                is_own = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+                if name.startswith("muster-") and name.isprintable() and is_own:
+                    with open(os.path.join(path, ".lock"), "r+b") as lock:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    found.append(path)
+    return found
+
+
+def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
+    """Whether a run may still use what it has left at `path`."""
+    if not run:
+        return False
+    agents = os.path.join(os.path.dirname(path), run, "agents")
+    names = os.listdir(agents) if os.path.isdir(agents) else []
+    for name in names:
+        if re.fullmatch(r"node_\d+\.json", name):
+            end = os.path.join(agents, name.replace(".json", ".exit.json"))
+            if not os.path.exists(end) and _may_live(os.path.join(agents, name), is_named):
+                return True
+    # Of a run that is just being sent here: nobody has claimed its folder yet.
+    return not names and time.time() - os.lstat(path).st_ctime < START_S
+
+
+def _may_live(record, is_named):  # type: ignore[no-untyped-def]
+    """Whether an agent may live; of one on another node that shares this disk nothing is known."""
+    try:
+        with open(record, encoding="utf-8") as file:
+            agent = json.load(file)
+        if agent["host"] != socket.gethostname():
+            return not is_named
+        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
+            if agent["boot_id"] != file.read().strip():
+                return False
+        with open(f"/proc/{int(agent['pid'])}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[19]) == agent["start_ticks"]
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return not is_named
+
+
+def _size(path):  # type: ignore[no-untyped-def]
+    """The bytes of all files below a folder; links are not followed."""
+    found = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                found += os.lstat(os.path.join(folder, name)).st_size
+    return found
+
+
+def _has_files(path):  # type: ignore[no-untyped-def]
+    return any(names for _, _, names in os.walk(path))
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]

@@ -263,13 +263,18 @@ def remember(run_dir: Path) -> None:
         (links / f"{run_dir.name}-{digest}").symlink_to(run_dir)
 
 
+def links() -> list[tuple[Path, Path]]:
+    """The links to the run folders of this user, each with the folder that it leads to."""
+    with suppress(OSError, RuntimeError):
+        folder = run_files.state_folder(os.environ) / LINKS
+        return [(link, link.readlink()) for link in sorted(folder.iterdir()) if link.is_symlink()]
+    return []
+
+
 def run_folders() -> list[Path]:
     """The existing run folders.
 
     A link to a missing one stays: its disk may not be mounted, or may be another machine's.
     """
-    with suppress(OSError, RuntimeError):
-        folder = run_files.state_folder(os.environ) / LINKS
-        links = [link for link in folder.iterdir() if link.is_symlink()]
-        return [link.readlink() for link in links if os.path.isdir(link)]  # noqa: PTH112 (is_dir raises where it may not look)
-    return []
+    found = [run_dir for _, run_dir in links()]
+    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 (is_dir raises where it may not look)

@@ -12,14 +12,14 @@ A module comes from the first of these places that has it:
 import logging
 import shutil
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from muster.errors import UsageError, text_of
+from muster.scratch import scratch_folder
 
 MODULES = "evaluate_modules"  # the package in which `evaluate` stores modules
 METRICS = "metrics"  # the package inside it
@@ -32,8 +32,9 @@ class ModuleFolder:
 
     def __init__(self) -> None:
         _hush()
+        self._scratch = ExitStack()
         try:
-            self.path = Path(tempfile.mkdtemp(prefix="muster-metrics-"))
+            self.path = self._scratch.enter_context(scratch_folder("muster-metrics-"))
         except OSError:
             raise UsageError(
                 "metrics need a folder for temporary files; name one with TMPDIR"
@@ -42,7 +43,7 @@ class ModuleFolder:
 
     def close(self) -> None:
         """Remove the folder; its modules can no longer be used."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        self._scratch.close()
         with suppress(ValueError):
             sys.path.remove(str(self.path))
         for name in [one for one in sys.modules if one.partition(".")[0] == self._package]:

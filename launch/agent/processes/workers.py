@@ -180,7 +180,9 @@ def after_prologue(
             f"--prologue on {assignment.name} ended with exit code {process.returncode}:{printed}"
         )
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    result.unlink()  # it may hold secrets, and would stay if this process was killed
+    return env
 
 
 def environment_of(

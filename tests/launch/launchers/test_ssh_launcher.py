@@ -12,4 +12,4 @@ def test_a_user_without_a_name_has_hosts(tmp_path):
     hosts.write_text("node0\nnode1 slots=2\n")
     launch = LaunchConfig(launcher="ssh", hosts=str(hosts))
     launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig()))
-    assert [spec.name for spec in launcher._specs()] == ["node0", "node1"]
+    assert [spec.name for spec in launcher.specs()] == ["node0", "node1"]

@@ -1,0 +1,168 @@
+"""What runs have left behind on this machine, beside their run folders, and its removal.
+
+A run folder is the user's own record of a run: it is never removed here. What is left over is of no
+use to a run that is over: links, temporary folders of processes that were killed, and, on a login
+node, earlier versions of Muster and the sessions of commands that have ended.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from configs.plugins import REPOSITORY
+from launch.nodes.node_facts import SENT
+from launch.runs import run_record, run_state
+from muster import scratch
+from muster.command import logins
+
+DAY_S = 24 * 3600.0
+MONTH_S = 30 * DAY_S
+FAILED = "it could not be removed"
+SESSION_FILES = ("lock", "out", "err")  # of launch/ssh/login_node/session.sh
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file or folder, and what it is."""
+
+    path: str
+    what: str
+    size_bytes: int = 0
+    node: str | None = None  # None: this machine
+    stays: str = ""  # why it is not removed
+    error: str = ""  # why it could not be removed
+
+    def lines(self) -> str:
+        """Two lines to print: the size and the path, and what it is."""
+        size = decimal(self.size_bytes) if self.size_bytes else ""
+        place = f"{self.node}: {self.path}" if self.node else self.path
+        why = self.error or self.stays
+        return f"{size:>8}  {place}\n{'':10}{self.what}{f'; it stays: {why}' if why else ''}"
+
+
+def here() -> list[Leftover]:
+    """All that is left over on this machine."""
+    return [
+        *_links(),
+        *_records_of_logins(),
+        *_links_to_sent_folders(),
+        *_temporary(),
+        *_at_login(),
+    ]
+
+
+def remove(leftover: Leftover) -> Leftover:
+    """Remove it from this machine; if that fails, it stays, with the error."""
+    path = Path(leftover.path)
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        text = error.strerror or str(error)
+        return replace(leftover, stays=FAILED, error=text)
+    return leftover
+
+
+def running() -> list[str]:
+    """The names of the known runs that are not over."""
+    return [path.name for path in run_record.run_folders() if not run_state.of(path).over]
+
+
+def _links() -> Iterator[Leftover]:
+    """Links to run folders that were removed.
+
+    Where the folder of all runs is missing as well, its disk may not be mounted, or may be another
+    machine's.
+    """
+    for link, run_dir in run_record.links():
+        if run_dir.parent.is_dir() and not run_dir.exists():
+            yield Leftover(str(link), f"link to {run_dir}, which was removed")
+
+
+def _records_of_logins() -> Iterator[Leftover]:
+    """Records of runs on login nodes which nobody has followed for a month."""
+    with suppress(OSError, RuntimeError):
+        for path in sorted(logins().iterdir()):
+            if _age_s(path) > MONTH_S:
+                yield Leftover(str(path), "where a run is, of more than a month ago")
+
+
+def _links_to_sent_folders() -> Iterator[Leftover]:
+    """Links in this checkout through which nodes that see it found what other nodes were sent."""
+    for begin in SENT:
+        for link in sorted(Path(REPOSITORY, "logs").glob(f"{begin}*")):
+            if link.is_symlink():
+                run_dir = link.readlink().parent
+                if not run_dir.exists() or run_state.of(run_dir).over:
+                    yield Leftover(str(link), f"link of {run_dir.name}, which is over")
+
+
+def _temporary() -> Iterator[Leftover]:
+    for folder in scratch.left_over():
+        yield _folder(folder, "temporary files of a process that was killed")
+
+
+def _at_login() -> Iterator[Leftover]:
+    """Of an installation that laptops have sent: other versions, and sessions that are over."""
+    base = REPOSITORY.parent.parent
+    if REPOSITORY.parent.name != "versions" or not (REPOSITORY / ".sent").exists():
+        return
+    sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
+    over = [path for path in sessions if _is_over(path)]
+    for path in over:
+        if _age_s(path / "err") > DAY_S:  # until then a laptop may ask for its last output
+            yield _folder(path, "output of a command that ended more than a day ago")
+            if (call := path.with_name(f"{path.name}.call")).is_dir():
+                yield _folder(call, "the function that was sent for it")
+    stays = ""
+    if (names := running()) or len(over) < len(sessions):
+        stays = f"{', '.join(names[:3]) or 'a command'} may need it, and is not over"
+    for path in sorted(base.glob("versions/*")):
+        is_new = _age_s(path / ".sent") < DAY_S  # another laptop may be about to use it
+        if path != REPOSITORY and (path / ".sent").exists() and not is_new:
+            yield _folder(path, "another version of Muster", stays)
+
+
+def _is_session(path: Path) -> bool:
+    return all((path / name).is_file() for name in SESSION_FILES)
+
+
+def _is_over(session: Path) -> bool:
+    """Whether nobody waits for the session's command any more."""
+    try:
+        with (session / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _folder(path: Path, what: str, stays: str = "") -> Leftover:
+    return Leftover(str(path), what, _size_bytes(path), stays=stays)
+
+
+def _size_bytes(folder: Path) -> int:
+    """The bytes of all files below a folder; links are not followed."""
+    return sum(_bytes_of(Path(top, name)) for top, _, names in os.walk(folder) for name in names)
+
+
+def _bytes_of(path: Path) -> int:
+    with suppress(OSError):  # removed in the meantime
+        return path.lstat().st_size
+    return 0
+
+
+def _age_s(path: Path) -> float:
+    """The seconds since it was last changed; 0 if it is not there."""
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime
+    return 0.0

@@ -1,0 +1,146 @@
+"""`muster jobs clean` shows what runs left on this machine, and removes it when asked to."""
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.runs import leftovers, run_record
+from muster.command import logins
+from tests.commands import call
+from tests.launch.submit import REPOSITORY
+from tests.written import write
+
+JOBS = str(REPOSITORY / "launch" / "jobs.py")
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    for name in ("state", "tmp"):
+        monkeypatch.setenv({"state": "XDG_STATE_HOME", "tmp": "TMPDIR"}[name], str(tmp_path / name))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+
+
+def remembered(run_dir: Path) -> Path:
+    run_dir.mkdir(parents=True)
+    run_record.remember(run_dir)
+    return run_dir
+
+
+def make_old(path: Path, days: int) -> None:
+    then = time.time() - days * leftovers.DAY_S
+    os.utime(path, (then, then), follow_symlinks=False)
+
+
+def clean(*words: str) -> tuple[int, str, str]:
+    done = call(sys.executable, JOBS, "clean", *words, cwd="/")
+    return done.returncode, done.stdout, done.stderr
+
+
+def here(tmp_path) -> list[str]:
+    """What is left over, without other users' things in /tmp."""
+    return [one.what for one in leftovers.here() if one.path.startswith(str(tmp_path))]
+
+
+def test_it_is_shown_first_and_removed_when_asked_for(tmp_path):
+    stays, gone = remembered(tmp_path / "logs" / "stays"), remembered(tmp_path / "logs" / "gone")
+    shutil.rmtree(gone)
+    code, out, err = clean()
+    assert (code, err) == (0, "")
+    assert f"link to {gone}, which was removed" in out
+    assert "1 in all" in out and "remove them: muster jobs clean --remove" in out
+    assert len(run_record.links()) == 2
+    code, out, _ = clean("--remove", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["kind"] == "leftovers" and document["removed"]
+    assert [one["what"] for one in document["leftovers"]] == [f"link to {gone}, which was removed"]
+    assert [run_dir for _, run_dir in run_record.links()] == [stays]
+    assert "there is nothing to remove" in clean()[1]
+
+
+def test_a_run_on_a_disk_that_is_away_is_not_forgotten(tmp_path):
+    run_dir = remembered(tmp_path / "disk" / "logs" / "run")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert here(tmp_path) == []
+    (tmp_path / "away").rename(tmp_path / "disk")
+    assert run_record.run_folders() == [run_dir]
+
+
+def test_where_a_run_is_on_a_login_node_is_known_for_a_month(tmp_path):
+    write(logins(), {"new": {"session": ""}, "old": {"session": ""}})
+    make_old(logins() / "old", days=31)
+    assert here(tmp_path) == ["where a run is, of more than a month ago"]
+
+
+def leader(**more) -> dict:
+    me = psutil.Process()
+    plain = {"launcher": "local", "job_id": "", "pid": me.pid, "host": socket.gethostname()}
+    return plain | {"started_unix_s": me.create_time()} | more
+
+
+def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "REPOSITORY", tmp_path / "muster")
+    logs = tmp_path / "muster" / "logs"
+    write(logs, {"runs/job.json": leader(), "over/exit.json": {"code": 0, "message": ""}})
+    for name in ("runs", "over", "removed"):
+        (logs / f".snapshot-{name}").symlink_to(logs / name / "snapshot")
+    assert here(tmp_path) == ["link of over, which is over", "link of removed, which is over"]
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch) -> Path:
+    """Muster's folder on a login node, with this version, and one of another day."""
+    base = tmp_path / ".muster"
+    for name in ("this", "other", "new"):
+        write(base / "versions" / name, {".sent": "", "launch/x.py": "12345"})
+    make_old(base / "versions" / "this" / ".sent", days=9)
+    make_old(base / "versions" / "other" / ".sent", days=9)
+    monkeypatch.setattr(leftovers, "REPOSITORY", base / "versions" / "this")
+    return base
+
+
+def session(base: Path, name: str, days: int) -> Path:
+    folder = write(base / "sessions" / name, {"lock": "", "out": "", "err": "", "code": "0"})
+    make_old(folder / "err", days)
+    write(base / "sessions" / f"{name}.call", {"call.pkl": ""})
+    return folder
+
+
+def test_on_a_login_node_other_versions_and_old_sessions_go(base, tmp_path):
+    session(base, "run-1", days=2)
+    session(base, "run-2", days=0)  # whose laptop may ask for the last output
+    found = [leftover for leftover in leftovers.here() if leftover.path.startswith(str(tmp_path))]
+    names = [str(Path(leftover.path).relative_to(base)) for leftover in found]
+    assert names == ["sessions/run-1", "sessions/run-1.call", "versions/other"]
+    assert found[-1].size_bytes == 5 and not found[-1].stays
+    for leftover in found:
+        assert not leftovers.remove(leftover).error
+    assert here(tmp_path) == []
+    assert sorted(path.name for path in (base / "versions").iterdir()) == ["new", "this"]
+
+
+def test_a_version_stays_while_a_run_or_a_command_may_need_it(base, tmp_path):
+    run_dir = remembered(tmp_path / "logs" / "running")
+    write(run_dir, {"job.json": leader()})
+    (other,) = (one for one in leftovers.here() if one.what == "another version of Muster")
+    assert other.stays == "running may need it, and is not over"
+    write(run_dir, {"exit.json": {"code": 0, "message": ""}})
+    folder = session(base, "run-1", days=2)
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (other,) = (one for one in leftovers.here() if one.path.startswith(str(tmp_path)))
+        assert other.stays == "a command may need it, and is not over"
+
+
+def test_what_cannot_be_removed_is_an_error(tmp_path):
+    leftover = leftovers.Leftover(str(tmp_path / "file" / "below"), "")
+    write(tmp_path, {"file": ""})
+    assert leftovers.remove(leftover).error == "Not a directory"

@@ -1,0 +1,116 @@
+"""Nodes with their own disk are asked what runs left there; what a run needs stays."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.nodes import node_facts
+from launch.nodes.survey import here
+from launch.runs import run_record
+from launch.ssh.node_leftovers import on_nodes
+from tests.written import write
+
+pytestmark = pytest.mark.needs("ip")
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch) -> Path:
+    """A checkout that was sent to a node, which does not see this one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return write(tmp_path / "muster", {node_facts.MARKER: "", "logs/.keep": ""})
+
+
+def ran(checkout: Path, name: str, *, checkpoint: bool = False, ended: bool = True) -> Path:
+    """The files that a run has left on a node."""
+    write(checkout / "logs" / f".snapshot-{name}", {"train.py": "print()"})
+    agent = {
+        "host": socket.gethostname(),
+        **run_record.process_start(os.getpid()),
+        "pid": os.getpid(),
+    }
+    files = {".claimed-1": "", "agents/node_00000.json": agent, "workers/rank_00000.out": "123"}
+    if ended:
+        files["agents/node_00000.exit.json"] = {"code": 0}
+    if checkpoint:
+        files["checkpoints/step_1/model.pt"] = "12345"
+    return write(checkout / "logs" / name, files)
+
+
+def ask(checkout: Path, *, named=(), running=(), remove=False) -> dict[str, str]:
+    """The reason why each of them stays, by name; "" for one that goes."""
+    found, silent = on_nodes(here(1), str(checkout), named, running, remove=remove)
+    assert silent == []
+    assert {leftover.node for leftover in found} <= {"node0"}
+    return {
+        Path(leftover.path).name: leftover.stays
+        for leftover in found
+        if leftover.path.startswith(str(checkout))
+    }
+
+
+def test_files_of_a_run_that_is_over_go(checkout):
+    ran(checkout, "over")
+    assert ask(checkout) == {".snapshot-over": "", "over": ""}
+    assert (checkout / "logs" / "over").exists()  # they were only shown
+    ask(checkout, remove=True)
+    assert [path.name for path in (checkout / "logs").iterdir()] == [".keep"]
+
+
+def test_files_of_a_run_stay_while_its_agent_lives_or_its_leader_does(checkout):
+    ran(checkout, "lives", ended=False)
+    ran(checkout, "led")
+    stays = "its run may not be over"
+    found = ask(checkout, running=["led"], named=["lives"], remove=True)
+    assert found == dict.fromkeys([".snapshot-led", ".snapshot-lives", "led", "lives"], stays)
+    assert (checkout / "logs" / "lives").exists() and (checkout / "logs" / "led").exists()
+
+
+def test_files_go_when_the_agent_was_killed(checkout):
+    run_dir = ran(checkout, "killed", ended=False)
+    record = run_dir / "agents" / "node_00000.json"
+    record.write_text(record.read_text().replace(f'"pid": {os.getpid()}', f'"pid": {2**22 + 1}'))
+    assert ask(checkout) == {".snapshot-killed": "", "killed": ""}
+
+
+def test_checkpoints_go_only_if_the_run_is_named(checkout):
+    ran(checkout, "saved", checkpoint=True)
+    found = ask(checkout, remove=True)
+    assert found["saved"] == "it has checkpoints; to remove them, name the run: saved"
+    assert (checkout / "logs" / "saved" / "checkpoints" / "step_1" / "model.pt").exists()
+    assert ask(checkout, named=["saved"], remove=True) == {"saved": ""}
+    assert not (checkout / "logs" / "saved").exists()
+
+
+def test_a_project_that_is_being_sent_stays(checkout):
+    write(checkout / "logs" / ".snapshot-new", {"train.py": ""})
+    assert ask(checkout) == {".snapshot-new": "its run may not be over"}
+
+
+def test_a_folder_that_no_agent_claimed_is_the_user_s_own(checkout):
+    write(checkout / "logs" / "own", {"config.yaml": "", "checkpoints/step_1/model.pt": ""})
+    (checkout / "logs" / ".snapshot-link").symlink_to(checkout / "logs" / "own")
+    assert ask(checkout) == {}
+
+
+def test_a_folder_that_was_not_sent_is_not_looked_into(checkout):
+    ran(checkout, "over")
+    (checkout / node_facts.MARKER).unlink()
+    assert ask(checkout) == {}
+
+
+def test_a_node_that_sees_this_checkout_has_nothing_of_its_own(checkout):
+    ran(checkout, "over")
+    assert on_nodes(here(2), None, [], [], remove=True) == ([], [])
+
+
+def test_a_node_that_does_not_answer_is_an_error(checkout):
+    ran(checkout, "over")
+    transport = here(2)
+    commands = [transport.commands[0], ["false"]]
+    found, silent = on_nodes(
+        replace(transport, commands=commands), str(checkout), [], [], remove=False
+    )
+    assert found and len(silent) == 1 and silent[0].startswith("node1: ")
