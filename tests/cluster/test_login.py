@@ -1,12 +1,14 @@
 """From a laptop: `--login` on a command, through the sshd of one node alone."""
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.cluster.laptops import HOME, LOCAL
 from tests.cluster.testbeds import REPOSITORY
+from tests.written import write
 
 # What a user's script prints: results, a failure, and what `muster.map` and a job found again say.
 CALLS = """import json, os, time, muster
@@ -101,6 +103,13 @@ def test_two_commands_at_once_may_both_send_muster(laptop):
     assert [one.returncode for one in done] == [0, 0], done
     (version,) = (laptop.remote / "versions").iterdir()
     assert not version.name.startswith(".")
+    # an old version goes when that is asked for
+    old = write(laptop.remote / "versions" / "old", {".sent": ""})
+    os.utime(old / ".sent", (0, 0))
+    shown = laptop.known("jobs", *laptop.login, "clean")
+    assert f"{old}\n          another version of Muster" in shown.stdout, shown
+    assert laptop.known("jobs", *laptop.login, "clean", "--remove").returncode == 0
+    assert list((laptop.remote / "versions").iterdir()) == [version]
 
 
 def test_a_passphrase_is_asked_for_once(laptop):
