@@ -223,7 +223,7 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
     for line in data.split(b"\n"):
         try:
             one = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deeply to be one of ours
             continue
         if isinstance(one, dict):
             found.append(one)

@@ -16,9 +16,10 @@ from typing import Any
 
 from configs.settings.program import claim_on_node
 from launch.nodes.channel import Channel
+from launch.nodes.message_forms import OddMessage, quoted
 from launch.spec import Assignment
 from muster import run_files
-from muster.errors import MusterError, UsageError
+from muster.errors import UsageError
 from muster.run_files import RunFile
 from muster.writing import open_plain, writing
 
@@ -115,37 +116,60 @@ def _of_node(
     return None
 
 
-def take(
-    run_dir: Path, message: Mapping[str, Any], assignment: Assignment, host: str | None
-) -> None:
-    """The launcher's side: write what the node with this assignment, and this host, has sent.
+class Received:
+    """The launcher's side: it writes what the node with this assignment sends."""
 
-    A node that has not said its host has begun nothing: its host's files are of an earlier run.
+    def __init__(self, run_dir: Path, assignment: Assignment) -> None:
+        self._run_dir, self._assignment = run_dir, assignment
+        self._ends: dict[str, int] = {}  # how much of each file has come
 
-    Raises:
-        MusterError: the file is not one that this node writes, or the disk here is full.
-    """
-    name = PurePosixPath(str(message["file"]))
-    path = run_dir / name
-    file = _kind_of(name)
-    if file is not None and host is None and "{host}" in file.pattern:
-        return
-    own = None if file is None else _of_node(file, run_dir, assignment, host)
-    if file is None or (assignment.index != 0 if own is None else path not in own):
-        raise MusterError(
-            f"{assignment.name} sent a file that is not its own to write: {str(name)!r}"
-        )
-    grows = file.home == "grows"
-    into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        into.touch(0o600 if file.private else 0o666)  # minus the umask
-        with into.open("r+b") as stream:
-            stream.seek(int(message["at"]))
-            stream.write(base64.b64decode(message["data"]))
-            stream.truncate()
-        if not grows and message.get("last"):
-            into.replace(path)
+    def take(self, message: Mapping[str, Any], host: str | None) -> None:
+        """Write a part of a file of this node, which has said that it is on this host.
+
+        A node that has not said its host has begun nothing: its host's files are of an earlier run.
+
+        Raises:
+            OddMessage: the file is not one that this node writes, or the part does not follow on.
+            MusterError: the disk here is full.
+        """
+        assignment = self._assignment
+        name = PurePosixPath(message["file"])
+        path = self._run_dir / name
+        file = _kind_of(name)
+        if file is not None and host is None and "{host}" in file.pattern:
+            return
+        own = None if file is None else _of_node(file, self._run_dir, assignment, host)
+        if file is None or (assignment.index != 0 if own is None else path not in own):
+            raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
+        at, data = message["at"], self._data_of(message)
+        grows = file.home == "grows"
+        into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            into.touch(0o600 if file.private else 0o666)  # minus the umask
+            with into.open("r+b") as stream:
+                stream.seek(at)
+                stream.write(data)
+                stream.truncate()
+            if not grows and message["last"]:
+                into.replace(path)
+        self._ends[message["file"]] = at + len(data)
+
+    def _data_of(self, message: Mapping[str, Any]) -> bytes:
+        """The part of the file, which begins at its begin, or where the last one has ended.
+
+        Raises:
+            OddMessage: it does not, or is no base64.
+        """
+        name, at = message["file"], message["at"]
+        if at not in (0, self._ends.get(name, 0)):
+            raise OddMessage(
+                f"byte {at} of {quoted(name)}, of which it sent {self._ends.get(name, 0)}"
+            )
+        try:
+            return base64.b64decode(message["data"], validate=True)
+        except ValueError:
+            raise OddMessage(f"no base64, as a part of {quoted(name)}") from None
 
 
 def _kind_of(name: PurePosixPath) -> RunFile | None:

@@ -29,8 +29,9 @@ from typing import IO, Any
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
-from launch.nodes.answer_forms import FORMS, fits, printable, quoted
+from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
+from launch.nodes.message_forms import fits, printable, quoted
 
 # The first line is the size of the text that follows; the rest is for the probe.
 LOAD = (

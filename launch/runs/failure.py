@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.nodes.message_forms import ODD
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
@@ -69,6 +70,11 @@ def explain(
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
     return replace(failure, cause=cause)
+
+
+def odd_message(facts: Facts) -> Failure | None:
+    odd = facts.trouble is not None and f" {ODD}: " in facts.trouble
+    return Failure(1, _lines(facts.trouble or "")) if odd else None
 
 
 def stopped_in_order(facts: Facts) -> Failure | None:
@@ -146,7 +152,8 @@ def command_killed(facts: Facts) -> Failure | None:
     agent = killed[0]
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
     context = [*_because_of_it(facts.exits)]
-    number = signal.Signals[re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]]
+    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
+    number = signal.Signals.__members__.get(name, signal.SIGKILL)
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
@@ -186,7 +193,7 @@ def waited_for_in_vain(facts: Facts) -> Failure | None:
     waited = [one for one in facts.ordered if one["cause"] == "lost_peer" and _timed_out(one)]
     mute = {
         rank: (how["state"] or "hung")
-        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        + (f" and could not be ended (pid {how.get('pid')})" if how.get("survives") else "")
         for rank, how in facts.ended.items()
         if rank not in facts.exits
     }
@@ -254,6 +261,7 @@ def first_echo(facts: Facts) -> Failure:
 # The first rule that applies gives the cause, here with its word in exit.json. Each comment says
 # why the rule comes before those below it.
 RULES: dict[Callable[[Facts], Failure | None], str] = {
+    odd_message: "node_lost",  # the first trouble of the leader, which has ended all others for it
     stopped_in_order: "stopped",  # every worker has recorded it itself: no other cause is needed
     ended_for_a_hang: "hang",  # all that follows, tracebacks too, is its consequence
     stopped_by_signal: "signal",  # tracebacks of programs that are told to end are no failures
@@ -281,7 +289,8 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
     """Somebody ended the run; errors of programs after that are no failure, but worth a look."""
-    name = signal.Signals(agent["code"] - 128).name
+    number = agent["code"] - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     asked = agent["message"].endswith(f"was sent {name}")
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
     tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]

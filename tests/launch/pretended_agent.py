@@ -1,6 +1,6 @@
-"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens`.
+"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens|is_odd`.
 
-`fails` ends at once; `listens` has its one worker print much, and ends well after a while in which
+`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one worker print much, and ends well after a while in which
 it has heard from its launcher all the time.
 """
 
@@ -24,6 +24,12 @@ def main() -> int:
         for message in launcher.receive():
             assignment = message.get("assignment", assignment)
         time.sleep(0.01)
+    if sys.argv[1] == "is_odd":
+        launcher.send(here={"node": "node0", "host": "\x1b[2J"})
+        while not launcher.ended:
+            launcher.receive()
+            time.sleep(0.01)
+        return 1
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
         launcher.send(failed=f"it ended with {code}", lost=None)

@@ -70,6 +70,14 @@ def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
         assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
 
 
+def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
+    assert lead(Pretended("is_odd"), replace(spec, max_restarts=0), FACTS) == 1
+    recorded = run_record.read_end(spec.run_dir)
+    assert (recorded["code"], recorded["cause"]) == (1, "node_lost")
+    assert recorded["message"].startswith("error: node0 sent an odd message: 'here', which has ano")
+    assert "\x1b" not in capsys.readouterr().err
+
+
 class Over:
     """A job of a scheduler that has ended, with this exit code."""
 
