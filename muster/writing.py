@@ -93,6 +93,16 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def tail(path: Path, most_bytes: int) -> bytes:
+    """The end of a plain file, however long it is; empty where there is none."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            return file.read(most_bytes)
+    except OSError:  # put aside as we look
+        return b""
+
+
 def reserve(path: Path) -> None:
     """Reserve the space that `write_last` needs for `path`, while there is some."""
     if path.exists():  # it was already written

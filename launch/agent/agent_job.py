@@ -212,7 +212,8 @@ class AgentJob:
         for agent in self._agents:
             self._hear(agent)
         self._show()
-        if self._recovery is not None and (line := self._recovery.look()):
+        recovery = self._recovery
+        if recovery is not None and recovery.is_due() and (line := recovery.look()):
             self._recovery = None
             self._say(line)
         for request in self._requests.new():

@@ -10,6 +10,7 @@ import base64
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,6 +40,8 @@ class LogSync:
         self._host = socket.gethostname()
         self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
         self._looked = 0.0
+        self._turn: deque[tuple[RunFile, Path]] = deque()  # the files that are next
+        self._is_left = False  # something of a file that had its turn
         self._left_out: set[Path] = set()  # of which a line was printed
 
     def send_news(self, channel: Channel) -> None:
@@ -49,6 +52,7 @@ class LogSync:
 
     def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
         """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
+        self._turn.clear()  # another one begins, with the files that are new
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
@@ -57,16 +61,29 @@ class LogSync:
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
-        """Send new data; return whether something is left."""
-        for file, path in self._files():
-            try:
-                if self._send_file(file, path, channel):
-                    return True
-            except FileNotFoundError:  # removed or renamed in the meantime
-                continue
-            except OSError as error:  # a program has put something else in its place
-                self._leave_out(path, error)
-        return False
+        """Send new data; return whether something is left.
+
+        Each file has its turn, with one part at a time: else one that grows faster than the link
+        takes it would be the only one. The next call goes on with the turn.
+        """
+        while channel.waiting_bytes <= WAITING_BYTES:
+            if not self._turn:
+                self._turn, self._is_left = deque(self._files()), False
+            while self._turn and channel.waiting_bytes <= WAITING_BYTES:
+                self._is_left |= self._send_of(*self._turn.popleft(), channel)
+            if not self._turn and not self._is_left:
+                return False
+        return True
+
+    def _send_of(self, file: RunFile, path: Path, channel: Channel) -> bool:
+        """Send a part of a file; return whether there is more of it."""
+        try:
+            return self._send_part(file, path, channel)
+        except FileNotFoundError:  # removed or renamed in the meantime
+            return False
+        except OSError as error:  # a program has put something else in its place
+            self._leave_out(path, error)
+            return False
 
     def _leave_out(self, path: Path, error: OSError) -> None:
         if path not in self._left_out:
@@ -80,7 +97,7 @@ class LogSync:
                 paths = file.find(self._run_dir) if self._assignment.index == 0 else []
             yield from ((file, path) for path in paths)
 
-    def _send_file(self, file: RunFile, path: Path, channel: Channel) -> bool:
+    def _send_part(self, file: RunFile, path: Path, channel: Channel) -> bool:
         facts = path.stat()
         known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
         version = "" if file.home == "grows" else known
@@ -91,16 +108,12 @@ class LogSync:
             return False
         with open_plain(path) as opened:
             opened.seek(at)
-            while channel.waiting_bytes <= WAITING_BYTES:
-                new = opened.read(CHUNK_BYTES)
-                data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
-                name = path.relative_to(self._run_dir).as_posix()
-                channel.send(file=name, at=at, data=data, last=is_last)
-                at += len(new)
-                self._sent[path] = (version, at)
-                if is_last or not new:
-                    return False
-        return True
+            new = opened.read(CHUNK_BYTES)
+        data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
+        name = path.relative_to(self._run_dir).as_posix()
+        channel.send(file=name, at=at, data=data, last=is_last)
+        self._sent[path] = (version, at + len(new))
+        return bool(new) and not is_last
 
 
 def _of_node(

@@ -33,10 +33,9 @@ from muster.writing import full_disk
 KILLED = 128 + 9
 KILL = " was killed by "
 OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
-# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm. With a
-# question mark it is our own guess.
+# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm.
 MEMORY = re.compile(
-    r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
+    r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
@@ -150,14 +149,17 @@ def command_killed(facts: Facts) -> Failure | None:
     if not killed:
         return None
     agent = killed[0]
-    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
+    is_rank = agent["message"].startswith("rank")  # else it has started all of these
+    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] and not is_rank else ""
     context = [*_because_of_it(facts.exits)]
     name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
     number = signal.Signals.__members__.get(name, signal.SIGKILL)
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
-    why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
+    why = _starved([agent]) if number == signal.SIGKILL else ""
+    if number == signal.SIGKILL and not why:
+        context.append(_perhaps_starved(agent["node"]))
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
     return Failure(128 + number, text, tuple(context))
 
@@ -303,6 +305,11 @@ def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
+def _perhaps_starved(nodes: str) -> str:
+    """Where nobody has counted it: a way to find out, and no cause."""
+    return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
+
+
 def _node_lost(message: str, silent: Sequence[int]) -> Failure:
     context = (f"{_ranks(silent)} ended without a message",) if silent else ()
     return Failure(1, _lines(message), context)
@@ -318,9 +325,12 @@ def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) 
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)
     files = ", ".join(map(str, outputs.values()))
-    why = _starved(facts.agents) or "killed? out of memory?"
+    why = _starved(facts.agents)
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
-    text = f"{_ranks(outputs)} ended without a message ({why}){' on ' * bool(nodes)}{nodes}"
+    on = f" on {nodes}" if nodes else ""
+    text = f"{_ranks(outputs)} ended without a message{f' ({why})' if why else ''}{on}"
+    if not why:
+        also = (*also, _perhaps_starved(nodes or "its node"))
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
 
 

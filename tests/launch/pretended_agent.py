@@ -1,7 +1,7 @@
 """An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens|is_odd`.
 
-`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one worker print much, and ends well after a while in which
-it has heard from its launcher all the time.
+`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one
+worker print much, and ends well after a while in which it has heard from its launcher all the time.
 """
 
 import json

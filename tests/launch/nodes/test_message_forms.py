@@ -21,7 +21,7 @@ import pytest
 from launch.agent.agent_job import AgentJob
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
-from launch.agent.inspection.rank_view import view_of
+from launch.agent.inspection.run_inspection import views_of
 from launch.agent.supervisor import Agent
 from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, fits, of_agent
@@ -301,8 +301,10 @@ def test_nothing_that_a_worker_answers_is_more_than_no_answer(reply):
     with TemporaryDirectory() as name, worker(Path(name), [odd_messages.line(reply, b"")]):
         (report,) = local_workers.ask(Path(name), [0], 60.0, ask="stacks").values()
     Activity().look({0: os.getpid()}, {0: report})
-    view = view_of(report, "node0")
-    assert all(diagnosis.sentences({0: view, 1: replace(view, rank=1)}))
+    reports = [report, {**report, "rank": 1}]
+    node_of = {"0": "node0", "1": "node1"}
+    views = views_of({"reports": reports, "node_of": node_of, "ends": {}})
+    assert all(diagnosis.sentences(views)) and all(map(diagnosis.condition, views.values()))
     if report["answers"]:
         sent = {**report, "clock_offset_s": 0.0}
         for name in ("begun", "places"):
