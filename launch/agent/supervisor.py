@@ -45,7 +45,7 @@ from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
-from muster.errors import STOPPED, MusterError, explained, is_full
+from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
@@ -136,8 +136,8 @@ class Agent:
             return ended
         except MusterError as error:
             return Ended(error.exit_code, "refused", str(error))
-        except OSError as error:
-            if not is_full(error):
+        except (OSError, RuntimeError) as error:
+            if not is_full(error) and not at_limit(error):
                 raise
             return Ended(MusterError.exit_code, "refused", explained(error))
 

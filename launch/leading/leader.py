@@ -82,7 +82,7 @@ def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
         code = conclude(job, facts.world_size, spec)
         if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not code or not restart.is_due(spec, code):
+        if not code or job.signals or not restart.is_due(spec, code):
             return code
         if (times := restart.alike(spec.run_dir)) > 1:
             print(f"it has failed {times} times in a row in the same way", file=sys.stderr)

@@ -17,16 +17,17 @@ from pathlib import Path
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
-from muster.orderly_stop import NOTICE, STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, NOTICE, STOP_SIGNALS
 from muster.writing import read_json
 
 MOST_IDLE = 3
 # Of a flag that is given twice the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
 # Of a job that somebody ended; 137 is that of a job which lost a worker.
-BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP, signal.SIGPIPE))
 # Done, refused, stopped cleanly, given up, or ended on request: it does not restart.
-FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *BY_SIGNAL)
+OF_STOPS = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *OF_STOPS)
 
 
 class GivenUp(MusterError):

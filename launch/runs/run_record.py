@@ -21,7 +21,7 @@ from launch.nodes.message_forms import fits
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
-from muster.errors import MusterError, UsageError, explained, name_of
+from muster.errors import MusterError, UsageError, at_limit, explained, name_of
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -97,7 +97,8 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         end(spec.run_dir, MusterError.exit_code, explained(error))
         raise
     except Exception as error:
-        end(spec.run_dir, MusterError.exit_code, f"{type(error).__name__}: {error}")
+        text = at_limit(error) or f"{type(error).__name__}: {error}"
+        end(spec.run_dir, MusterError.exit_code, text)
         raise
 
 

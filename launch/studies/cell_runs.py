@@ -24,7 +24,7 @@ from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster import json_output, run_files
 from muster.errors import STOPPED, UsageError
-from muster.orderly_stop import STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
@@ -54,7 +54,7 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
     """
     waiting, places, signals, passed_on = list(works), list(range(at_once)), list[int](), 0
     started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
-    before = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
+    before = [(number, signal.getsignal(number)) for number in (*STOP_SIGNALS, *ALSO_STOP)]
     on_stop(lambda number, _: signals.append(number))
     try:
         while started or (waiting and not signals):

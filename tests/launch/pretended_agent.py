@@ -44,8 +44,8 @@ def _listen(launcher: Channel, run_dir: Path) -> int:
     end = time.monotonic() + LISTENS_S
     while time.monotonic() < end:
         launcher.send(beat=True)
-        launcher.receive()
-        if launcher.ended or launcher.silent_s > SILENT_S:
+        is_asked = any("stop" in message for message in launcher.receive())
+        if is_asked or launcher.ended or launcher.silent_s > SILENT_S:
             return 1
         time.sleep(0.05)
     done = {"rank": 0, "cause": "done", "message": "", "time_unix_s": 0.0, "code": 0}

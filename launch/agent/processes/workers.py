@@ -19,7 +19,7 @@ from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import gpu_count, interface_variables
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
-from muster.errors import STOPPED, MusterError
+from muster.errors import STOPPED, MusterError, at_limit
 from muster.run_files import CHECKPOINTS
 from muster.writing import tail
 
@@ -153,7 +153,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
             start_new_session=True,
         )
     except OSError as error:
-        raise MusterError(f"{program}: {error.strerror}") from None
+        why = at_limit(error) or error.strerror
+        raise MusterError(f"{program}: {why}") from None
 
 
 def how_it_ended(code: int, command: NodeCommand, name: str) -> str:

@@ -32,7 +32,7 @@ def spec(tmp_path, monkeypatch):
     return LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1])
 def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     launcher = Pretended("fails", asked=lambda: os.kill(os.getpid(), number))
     code = lead(launcher, spec, FACTS)
@@ -104,6 +104,17 @@ def test_failures_that_are_alike_are_counted(spec):
     assert restart.alike(spec.run_dir) == 3
     write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 1, "message": "boom"}})
     assert restart.alike(spec.run_dir) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT])
+def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path, number):
+    command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
+    with ended(subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)) as process:
+        assert wait_until((tmp_path / "exits").exists)
+        process.send_signal(number)
+        assert process.wait(timeout=300) == 128 + number
+    end = run_record.read_end(tmp_path)
+    assert end["message"] == f"stopped by {number.name}" and run_state.ended(end).word == "stopped"
 
 
 class Over:

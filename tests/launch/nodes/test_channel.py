@@ -260,6 +260,42 @@ def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeyp
     assert (here / name).read_bytes() == b"b" * 300_000
 
 
+class Narrow:
+    """A channel of which nobody takes what it is given."""
+
+    def __init__(self):
+        self.sent, self.waiting_bytes = [], 0
+
+    def send(self, **message):
+        self.sent.append(message)
+        self.waiting_bytes += len(str(message))
+
+
+def test_a_file_that_grows_faster_than_the_link_takes_it_holds_no_other_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sync, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(log_sync, "WAITING_BYTES", 300)
+    output, metrics = "workers/rank_00000.out", "metrics/rank_00000.jsonl"
+    write(tmp_path, {output: b"x" * 1_000, metrics: '{"step": 1}\n'})
+    source, names = source_of(tmp_path, 0), []
+    for _ in range(10):
+        with (tmp_path / output).open("ab") as more:
+            more.write(b"x" * 1_000)
+        channel = Narrow()
+        assert source._send(channel)
+        names += [message["file"] for message in channel.sent]
+    assert names.count(metrics) == 1 and names.count(output) > 5
+
+
+def test_what_is_new_is_sent_though_a_turn_had_begun_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
+    write(tmp_path, {"workers/rank_00000.out": "x", "exits/rank_00000.json": "{}"})
+    source = source_of(tmp_path, 0)
+    assert source._send(Narrow())  # its turn is not over
+    write(tmp_path, {"agents/node_00000.json": "{}"})
+    sent = {message["file"] for message in sent_by(source)}
+    assert "agents/node_00000.json" in sent
+
+
 def test_a_full_disk_at_home_is_one_line(tmp_path):
     (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
     with pytest.raises(MusterError, match=r"summary.json: the disk is full"):

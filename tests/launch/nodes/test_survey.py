@@ -167,6 +167,26 @@ def test_an_answer_without_end_is_left(monkeypatch):
         assert not asked._parts
 
 
+def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
+    well = here(2)
+    survey = Survey(Transport(well.names, [well.commands[0], ["/no/such/program"]], well.explain))
+    with pytest.raises(FileNotFoundError), survey:
+        raise AssertionError("it has begun")
+    ((process, channel, errors),) = survey._starts
+    assert process.returncode == 0 and channel.ended and errors.closed
+
+
+def test_a_probe_that_ends_by_no_signal_but_kill_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(survey, "END_S", 0.2)
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('x', flush=True)\nwhile 1: pass"
+    one = Transport(["node0"], [[sys.executable, "-c", deaf]], here(1).explain)
+    with Survey(one) as asked:
+        ((process, channel, _),) = asked._starts
+        while not channel.noise and not channel.ended:
+            channel.receive()
+    assert process.returncode == -9
+
+
 @pytest.mark.needs("ip")
 @pytest.mark.parametrize("change", [
     {"host": "../etc"}, {"host": "node\x1b[2J"}, {"gpus": [""] * 5000}, {"folder": 7},
