@@ -29,6 +29,13 @@ STOPPED = 75
 NO_RETRY = 93
 # The command's time to wait has passed, as in timeout(1).
 TIME_OVER = 124
+# What a user's process has too much of, and what to do.
+LIMITS = {
+    errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
+    errno.ENFILE: ("too many open files of all processes", "see sysctl fs.file-max"),
+    errno.EAGAIN: ("too many processes or threads of one user", "raise the limit: ulimit -u"),
+    errno.ENOMEM: ("no memory for it", "see free -h, and ulimit -v"),
+}
 BY_CTRL_C = 130  # which needs no message
 
 
@@ -96,10 +103,26 @@ def explained(error: BaseException, path: Path | None = None) -> str:
     if path is None and isinstance(error, OSError) and error.filename:
         path = Path(os.fsdecode(error.filename))
     where = f"{socket.gethostname()}: {path}" if path else socket.gethostname()
+    if limit := at_limit(error):
+        return limit
     if is_full(error):
         return f"{where}: the disk is full, or your quota on it; make room there, and start again"
     why = error.strerror if isinstance(error, OSError) else None
     return f"{where} cannot be written: {why or error}"
+
+
+def at_limit(error: BaseException) -> str:
+    """One line, where a limit on a user's open files or processes, or memory, was met; else ""."""
+    # a reader of our output that takes no more is no limit
+    if isinstance(error, OSError) and hasattr(error, "characters_written"):
+        return ""
+    if isinstance(error, OSError) and error.errno in LIMITS:
+        what, do = LIMITS[error.errno]
+    elif isinstance(error, RuntimeError) and "can't start new thread" in text_of(error):
+        what, do = LIMITS[errno.EAGAIN]
+    else:
+        return ""
+    return f"{socket.gethostname()}: {what}; {do}"
 
 
 def is_full(error: BaseException) -> bool:
@@ -139,8 +162,13 @@ def run(main: Callable[[], int]) -> NoReturn:
     try:
         code = _code(main)
         sys.stdout.flush()  # here an error can still be reported
-    except OSError as error:
-        code = _unwritable(error)
+    except (OSError, RuntimeError) as error:
+        if limit := at_limit(error):
+            code = _report(limit, MusterError.exit_code)
+        elif isinstance(error, OSError):
+            code = _unwritable(error)
+        else:
+            raise
     sys.exit(code)
 
 

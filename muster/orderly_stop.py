@@ -23,6 +23,9 @@ FOLDER = "MUSTER_STOPPABLE"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these somebody stops a run
 # A scheduler announces its time limit or preemption; workers are told the reason.
 NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
+# With these, too, a leader stops its run, unless they have another meaning for it: by themselves
+# they would end it, without a word.
+ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
 
 
 class StopRequest:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from muster.writing import open_plain
+from muster.writing import tail
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
@@ -223,7 +223,7 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
     for line in data.split(b"\n"):
         try:
             one = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deeply to be one of ours
             continue
         if isinstance(one, dict):
             found.append(one)
@@ -232,9 +232,4 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
 
 def last_objects(path: Path) -> list[dict[str, Any]]:
     """The objects in the last `TAIL_BYTES`; none if there is no such file."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return json_objects(file.read())
-    except OSError:  # put aside as we look
-        return []
+    return json_objects(tail(path, TAIL_BYTES))

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from muster.errors import MusterError, explained, is_full
 
 RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
+RECORD_BYTES = 64_000_000  # a longer file is no record of ours
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
 
 
@@ -61,7 +62,8 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     """
     try:
         with open_plain(path) as file:
-            return record_in(file.read(), *needed)
+            data = file.read(RECORD_BYTES + 1)
+            return record_in(data, *needed) if len(data) <= RECORD_BYTES else None
     except OSError:
         return None
 
@@ -70,7 +72,7 @@ def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
     """The value of `write_json` in a file's content; None as for `read_json`."""
     try:
         record = json.loads(data.decode())
-    except ValueError:
+    except (ValueError, RecursionError):  # nested too deeply to be one of ours
         return None
     return record if isinstance(record, dict) and record.keys() >= set(needed) else None
 
@@ -89,6 +91,16 @@ def open_plain(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise other
     return os.fdopen(descriptor, "rb")
+
+
+def tail(path: Path, most_bytes: int) -> bytes:
+    """The end of a plain file, however long it is; empty where there is none."""
+    try:
+        with open_plain(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            return file.read(most_bytes)
+    except OSError:  # put aside as we look
+        return b""
 
 
 def reserve(path: Path) -> None:

@@ -84,7 +84,7 @@ class LaunchConfig(Config):
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
-        0, "how often a run restarts from a checkpoint after it lost a worker or node", least=0
+        0, "how often a run that fails restarts, from its last checkpoint", least=0
     )
     stop_grace_s: float = setting(
         60.0, "seconds for workers to end by themselves when stopped; 0: none", least=0

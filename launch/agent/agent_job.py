@@ -24,6 +24,9 @@ No agent leaves before all have ended, or have done their part.
                      {"failed": "rank 2 on ...", "lost": 3}      ...; the agent that it lost, if any
                      {"ended": {"code": 0, "cause": "done", ...}}
 
+Each message is checked by its form in launch/nodes/message_forms.py. What has none of these, or
+names a file that is not the node's own, is that agent's failure: nothing more is taken from it.
+
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
 handlers append to `signals`, and `_tick` looks at it.
 """
@@ -33,15 +36,18 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from launch.agent import log_sync
 from launch.agent.inspection.run_inspection import RunInspection
+from launch.agent.log_sync import Received
 from launch.agent.membership.door import loss_of, sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
+from launch.nodes import message_forms
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
@@ -60,8 +66,10 @@ class _AgentConnection:
 
     def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
         self.assignment = assignment
+        self.forms = message_forms.of_agent(assignment)
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
+        self._files: Received | None = None  # made when one comes
         self.record: dict[str, Any] | None = None  # the record of its end
         self.process, self.channel = started.process, started.channel
         self._token = started.token
@@ -72,6 +80,11 @@ class _AgentConnection:
             self.channel.send(assignment=assignment.to_json())
         else:
             self.channel.send(**sealed(assignment, self._token))
+
+    def files(self, run_dir: Path) -> Received:
+        """What came of its files."""
+        self._files = self._files or Received(run_dir, self.assignment)
+        return self._files
 
     @property
     def place(self) -> str:
@@ -197,10 +210,10 @@ class AgentJob:
             self._has_announced_end = True
             self._send_all(notice=True)
         for agent in self._agents:
-            for message in agent.channel.receive():
-                self._take(agent, message)
+            self._hear(agent)
         self._show()
-        if self._recovery is not None and (line := self._recovery.look()):
+        recovery = self._recovery
+        if recovery is not None and recovery.is_due() and (line := recovery.look()):
             self._recovery = None
             self._say(line)
         for request in self._requests.new():
@@ -241,6 +254,17 @@ class AgentJob:
                 self._stop_all(130, "SIGINT", hurry=True)
                 return
 
+    def _hear(self, agent: _AgentConnection) -> None:
+        """Take an agent's messages; one that has none of our forms is the last of that agent."""
+        try:
+            for message in agent.channel.receive():
+                message_forms.check(message, agent.forms)
+                is_file = "file" in message  # its name, and what is in it, stay as they are
+                self._take(agent, message if is_file else message_forms.cleaned(message))
+        except OddMessage as error:
+            self._fail(f"{agent.place} {ODD}: {error}", agent)
+            agent.channel.close()  # which ends it
+
     def _take(self, agent: _AgentConnection, message: dict[str, Any]) -> None:
         if "listening" in message:
             for other in self._agents[1:]:
@@ -248,7 +272,7 @@ class AgentJob:
         elif "file" in message:
             self._fed = running_s()
             host = None if agent.here is None else agent.here.get("host")
-            log_sync.take(self._run_dir, message, agent.assignment, host)
+            agent.files(self._run_dir).take(message, host)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:

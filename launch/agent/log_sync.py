@@ -10,15 +10,17 @@ import base64
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from configs.settings.program import claim_on_node
 from launch.nodes.channel import Channel
+from launch.nodes.message_forms import OddMessage, quoted
 from launch.spec import Assignment
 from muster import run_files
-from muster.errors import MusterError, UsageError
+from muster.errors import UsageError
 from muster.run_files import RunFile
 from muster.writing import open_plain, writing
 
@@ -38,6 +40,8 @@ class LogSync:
         self._host = socket.gethostname()
         self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
         self._looked = 0.0
+        self._turn: deque[tuple[RunFile, Path]] = deque()  # the files that are next
+        self._is_left = False  # something of a file that had its turn
         self._left_out: set[Path] = set()  # of which a line was printed
 
     def send_news(self, channel: Channel) -> None:
@@ -48,6 +52,7 @@ class LogSync:
 
     def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
         """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
+        self._turn.clear()  # another one begins, with the files that are new
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
@@ -56,16 +61,29 @@ class LogSync:
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
-        """Send new data; return whether something is left."""
-        for file, path in self._files():
-            try:
-                if self._send_file(file, path, channel):
-                    return True
-            except FileNotFoundError:  # removed or renamed in the meantime
-                continue
-            except OSError as error:  # a program has put something else in its place
-                self._leave_out(path, error)
-        return False
+        """Send new data; return whether something is left.
+
+        Each file has its turn, with one part at a time: else one that grows faster than the link
+        takes it would be the only one. The next call goes on with the turn.
+        """
+        while channel.waiting_bytes <= WAITING_BYTES:
+            if not self._turn:
+                self._turn, self._is_left = deque(self._files()), False
+            while self._turn and channel.waiting_bytes <= WAITING_BYTES:
+                self._is_left |= self._send_of(*self._turn.popleft(), channel)
+            if not self._turn and not self._is_left:
+                return False
+        return True
+
+    def _send_of(self, file: RunFile, path: Path, channel: Channel) -> bool:
+        """Send a part of a file; return whether there is more of it."""
+        try:
+            return self._send_part(file, path, channel)
+        except FileNotFoundError:  # removed or renamed in the meantime
+            return False
+        except OSError as error:  # a program has put something else in its place
+            self._leave_out(path, error)
+            return False
 
     def _leave_out(self, path: Path, error: OSError) -> None:
         if path not in self._left_out:
@@ -79,7 +97,7 @@ class LogSync:
                 paths = file.find(self._run_dir) if self._assignment.index == 0 else []
             yield from ((file, path) for path in paths)
 
-    def _send_file(self, file: RunFile, path: Path, channel: Channel) -> bool:
+    def _send_part(self, file: RunFile, path: Path, channel: Channel) -> bool:
         facts = path.stat()
         known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
         version = "" if file.home == "grows" else known
@@ -90,16 +108,12 @@ class LogSync:
             return False
         with open_plain(path) as opened:
             opened.seek(at)
-            while channel.waiting_bytes <= WAITING_BYTES:
-                new = opened.read(CHUNK_BYTES)
-                data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
-                name = path.relative_to(self._run_dir).as_posix()
-                channel.send(file=name, at=at, data=data, last=is_last)
-                at += len(new)
-                self._sent[path] = (version, at)
-                if is_last or not new:
-                    return False
-        return True
+            new = opened.read(CHUNK_BYTES)
+        data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
+        name = path.relative_to(self._run_dir).as_posix()
+        channel.send(file=name, at=at, data=data, last=is_last)
+        self._sent[path] = (version, at + len(new))
+        return bool(new) and not is_last
 
 
 def _of_node(
@@ -115,37 +129,60 @@ def _of_node(
     return None
 
 
-def take(
-    run_dir: Path, message: Mapping[str, Any], assignment: Assignment, host: str | None
-) -> None:
-    """The launcher's side: write what the node with this assignment, and this host, has sent.
+class Received:
+    """The launcher's side: it writes what the node with this assignment sends."""
 
-    A node that has not said its host has begun nothing: its host's files are of an earlier run.
+    def __init__(self, run_dir: Path, assignment: Assignment) -> None:
+        self._run_dir, self._assignment = run_dir, assignment
+        self._ends: dict[str, int] = {}  # how much of each file has come
 
-    Raises:
-        MusterError: the file is not one that this node writes, or the disk here is full.
-    """
-    name = PurePosixPath(str(message["file"]))
-    path = run_dir / name
-    file = _kind_of(name)
-    if file is not None and host is None and "{host}" in file.pattern:
-        return
-    own = None if file is None else _of_node(file, run_dir, assignment, host)
-    if file is None or (assignment.index != 0 if own is None else path not in own):
-        raise MusterError(
-            f"{assignment.name} sent a file that is not its own to write: {str(name)!r}"
-        )
-    grows = file.home == "grows"
-    into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        into.touch(0o600 if file.private else 0o666)  # minus the umask
-        with into.open("r+b") as stream:
-            stream.seek(int(message["at"]))
-            stream.write(base64.b64decode(message["data"]))
-            stream.truncate()
-        if not grows and message.get("last"):
-            into.replace(path)
+    def take(self, message: Mapping[str, Any], host: str | None) -> None:
+        """Write a part of a file of this node, which has said that it is on this host.
+
+        A node that has not said its host has begun nothing: its host's files are of an earlier run.
+
+        Raises:
+            OddMessage: the file is not one that this node writes, or the part does not follow on.
+            MusterError: the disk here is full.
+        """
+        assignment = self._assignment
+        name = PurePosixPath(message["file"])
+        path = self._run_dir / name
+        file = _kind_of(name)
+        if file is not None and host is None and "{host}" in file.pattern:
+            return
+        own = None if file is None else _of_node(file, self._run_dir, assignment, host)
+        if file is None or (assignment.index != 0 if own is None else path not in own):
+            raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
+        at, data = message["at"], self._data_of(message)
+        grows = file.home == "grows"
+        into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            into.touch(0o600 if file.private else 0o666)  # minus the umask
+            with into.open("r+b") as stream:
+                stream.seek(at)
+                stream.write(data)
+                stream.truncate()
+            if not grows and message["last"]:
+                into.replace(path)
+        self._ends[message["file"]] = at + len(data)
+
+    def _data_of(self, message: Mapping[str, Any]) -> bytes:
+        """The part of the file, which begins at its begin, or where the last one has ended.
+
+        Raises:
+            OddMessage: it does not, or is no base64.
+        """
+        name, at = message["file"], message["at"]
+        if at not in (0, self._ends.get(name, 0)):
+            raise OddMessage(
+                f"byte {at} of {quoted(name)}, of which it sent {self._ends.get(name, 0)}"
+            )
+        try:
+            return base64.b64decode(message["data"], validate=True)
+        except ValueError:
+            raise OddMessage(f"no base64, as a part of {quoted(name)}") from None
 
 
 def _kind_of(name: PurePosixPath) -> RunFile | None:

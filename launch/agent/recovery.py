@@ -6,25 +6,40 @@ record of a rank, but no longer ago than the limit for silence. For the new atte
 `start.json` has the times. A program that records no steps counts as back with its first output.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 from launch.nodes.channel import SILENT_S
+from launch.nodes.running_time import running_s
 from launch.runs import end_facts
 from muster import run_files
 from muster.writing import CannotWrite, read_json, write_json
 
+# Between two looks: a share of the time since the start, which is that error of a "first output".
+SHARE, LEAST_S, MOST_S = 0.02, 0.1, 30.0
 
-@dataclass(frozen=True)
+
+@dataclass
 class Recovery:
     """The recovery of the present attempt of a run that was restarted."""
 
     run_dir: Path
     attempt: int  # 2 is the one after the first
+    _began_s: float = field(default_factory=running_s)
+    _looked_s: float = -math.inf
+
+    def is_due(self) -> bool:
+        """Whether it is time to look: rarely, where nothing has come for long, or ever will."""
+        now = running_s()
+        if now - self._looked_s < min(max((now - self._began_s) * SHARE, LEAST_S), MOST_S):
+            return False
+        self._looked_s = now
+        return True
 
     @property
     def before(self) -> Path:

@@ -39,11 +39,13 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.nodes import message_forms
 from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
+from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
-from muster.errors import STOPPED, MusterError, explained, is_full
+from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.scratch import scratch_folder
 
@@ -67,9 +69,15 @@ def serve(launcher: Channel, read: Callable[[Mapping[str, Any]], Assignment]) ->
     """Wait for the assignment, the launcher's first message, and carry it out."""
     Heartbeat().add(launcher)
     message = launcher.first("assignment", "stop") or {"stop": 1}
+    message_forms.check(message, message_forms.FROM_LEADER)
     if "stop" in message:  # before there was anything to do
         return int(message["stop"])
-    assignment = read(message)
+    try:
+        assignment = read(message)
+    except (KeyError, TypeError, ValueError) as error:
+        raise OddMessage(
+            f"the assignment of this agent has another form than ours: {error!r}"
+        ) from None
     os.chdir(assignment.cwd)
     return Agent(assignment, launcher).run()
 
@@ -127,8 +135,8 @@ class Agent:
             return ended
         except MusterError as error:
             return Ended(error.exit_code, "refused", str(error))
-        except OSError as error:
-            if not is_full(error):
+        except (OSError, RuntimeError) as error:
+            if not is_full(error) and not at_limit(error):
                 raise
             return Ended(MusterError.exit_code, "refused", explained(error))
 
@@ -183,12 +191,17 @@ class Agent:
     def _hear(self) -> None:
         """Note what the launcher says."""
         for message in self._launcher.receive():
+            try:
+                message_forms.check(message, message_forms.FROM_LEADER)
+            except OddMessage as error:
+                self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
+                continue
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
                 self._notices.append(0)
             if "stop" in message:
-                code, reason = int(message["stop"]), str(message.get("why", "told to stop"))
+                code, reason = message["stop"], message.get("why", "told to stop")
                 self._hurry = self._hurry or bool(message.get("hurry"))
                 self._ask_to_stop(Ended(code, "told", reason, message.get("signal", reason)))
             self._lost = self._lost or message.get("lost")
@@ -240,7 +253,8 @@ class Agent:
         launcher, index = self._launcher, self._assignment.index
         if ended is not self._finished:
             lost = self._peers.lost if self._peers is not None else None
-            self._say(failed=ended.message, lost=index if ended.cause == "signal" else lost)
+            message = ended.message[: message_forms.FAILURE_CHARACTERS]
+            self._say(failed=message, lost=index if ended.cause == "signal" else lost)
         if ended.cause in ("command", "peer"):
             deadline = running_s() + ECHO_S
             while self._has_workers() and running_s() < deadline and not self._signals:

@@ -15,6 +15,7 @@ from launch.programs.project_snapshot import new_files
 from launch.runs import node_history, restart, run_record
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL
+from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
 from muster.run_files import SNAPSHOT
@@ -51,7 +52,7 @@ def new_run(
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
-    """Start the run, and restart it after the loss of a worker or node; return its exit code.
+    """Start the run, and restart it after a failure; return its exit code.
 
     Raises:
         MusterError: it could not be started or restarted.
@@ -81,11 +82,13 @@ def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
         code = conclude(job, facts.world_size, spec)
         if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not code or not restart.is_due(spec, code):
+        if not code or job.signals or not restart.is_due(spec, code):
             return code
+        if (times := restart.alike(spec.run_dir)) > 1:
+            print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
         with between_attempts(job.signals):
             spec = restart.next_attempt(spec)
-            facts = _ask_again(launcher, spec)
+            facts = ask_again(launcher, spec)
             print(restart.announcement(spec, len(facts.nodes)), flush=True)
             job = launcher.launch(spec, facts, launcher.plan(spec, facts))
 
@@ -135,17 +138,25 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def _ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
+def ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     """The nodes that answer now: some may be ending, or restarting.
+
+    What it waits for is printed, and again whenever that has changed.
 
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
     deadline = time.monotonic() + spec.join_s
+    printed = ""
     while True:
         try:
             return launcher.probe()
-        except MusterError:
-            if time.monotonic() > deadline or not launcher.waits_for_nodes:
+        except MusterError as error:
+            left_s = deadline - time.monotonic()
+            if left_s < 0 or not launcher.waits_for_nodes:
                 raise
+            if str(error) != printed:
+                printed = str(error)
+                why = "; ".join(printed.splitlines())
+                print(f"a restart waits, {duration(left_s)} at most: {why}", file=sys.stderr)
         time.sleep(ASK_AGAIN_S)

@@ -29,8 +29,9 @@ from typing import IO, Any
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
-from launch.nodes.answer_forms import FORMS, fits, printable, quoted
+from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
+from launch.nodes.message_forms import fits, printable, quoted
 
 # The first line is the size of the text that follows; the rest is for the probe.
 LOAD = (
@@ -94,23 +95,33 @@ class Survey:
 
     def __enter__(self) -> "Survey":
         source = Path(node_facts.__file__).read_bytes()
-        for command in self._transport.commands:
-            errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
-            process, channel = talk_to(command, errors, env=self._transport.env)
-            channel.write(b"%d\n%s" % (len(source), source))
-            self._starts.append((process, channel, errors))
+        try:
+            for command in self._transport.commands:
+                errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
+                process, channel = talk_to(command, errors, env=self._transport.env)
+                self._starts.append((process, channel, errors))
+                channel.write(b"%d\n%s" % (len(source), source))
+        except BaseException:  # a probe could not start: those before it end
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
         for _, channel, _ in self._starts:
             channel.close()  # then its probes end
         deadline = time.monotonic() + END_S
-        for process, _, errors in self._starts:
+        for process, _, _ in self._starts:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.terminate()
-                process.wait()
+        for process, _, errors in self._starts:
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):  # it may wait for a disk, for good
+                    process.wait(END_S)
             errors.close()
 
     def ask(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.nodes.message_forms import fits, is_size
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
 from muster.worker import lost_peer
 from muster.writing import read_json
@@ -16,6 +17,53 @@ OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
+
+SECONDS = 1e11
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_time(value: Any) -> bool:
+    return fits(value, (int, float)) and abs(value) < SECONDS
+
+
+def _are_victims(value: object) -> bool:
+    """Whether it has, by rank, the state of each worker that its agent has ended."""
+    if not isinstance(value, dict):
+        return False
+    ranks = all(key.isascii() and key.isdigit() and len(key) < 10 for key in value)
+    return ranks and all(
+        isinstance(one, dict) and _is_text(one.get("state")) and is_size(one.get("pid", 0))
+        for one in value.values()
+    )
+
+
+# What is read of the record of a worker's end, and of an agent: its form, and what counts where it
+# is missing.
+RANK: dict[str, tuple[Any, Any]] = {
+    "host": ("?", _is_text),
+    "time_unix_s": (0.0, _is_time),
+    "code": (1, int),
+    "cause": ("exit", _is_text),
+    "message": ("", _is_text),
+    "traceback": ("", _is_text),
+}
+NODE: dict[str, tuple[Any, Any]] = {
+    "index": (0, is_size),
+    "node": ("?", _is_text),
+    "address": ("?", _is_text),
+    "code": (1, int),
+    "cause": ("", _is_text),
+    "message": ("", _is_text),
+    "ranks": ([], [is_size]),
+    "noticed_unix_s": (0.0, _is_time),
+    "clock_offset_s": (0.0, _is_time),
+    "oom_kills": (0, is_size),
+    "full": ("", _is_text),
+    "ended": ({}, _are_victims),
+}
 
 
 class Facts:
@@ -62,7 +110,9 @@ class Facts:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
+    paths = RANK_END.by_number(run_dir)
+    ends = ((rank, _record(path, RANK)) for rank, path in paths.items())
+    return {rank: _judged({**record, "rank": rank}) for rank, record in ends if record is not None}
 
 
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +125,7 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for nodes whose agent could record it."""
-    return _records(AGENT_END.find(run_dir))
+    return _records(AGENT_END.find(run_dir), NODE)
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -83,13 +133,24 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(AGENT.find(run_dir))
+        for one in _records(AGENT.find(run_dir), NODE)
         if one["index"] not in ended
     )
 
 
-def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    return [record for path in paths if (record := read_json(path)) is not None]
+def _records(paths: Iterable[Path], form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [record for path in paths if (record := _record(path, form)) is not None]
+
+
+def _record(path: Path, form: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A record, with what it lacks; None where it is none: a node may have sent anything."""
+    record = read_json(path)
+    if record is None:
+        return None
+    needed = {key: default for key, (default, _) in form.items()} | record
+    forms = {key: one for key, (_, one) in form.items()}
+    is_ours = fits({key: needed[key] for key in forms}, forms)
+    return needed if is_ours else None
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.nodes.message_forms import ODD
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
@@ -32,10 +33,9 @@ from muster.writing import full_disk
 KILLED = 128 + 9
 KILL = " was killed by "
 OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
-# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm. With a
-# question mark it is our own guess.
+# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm.
 MEMORY = re.compile(
-    r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
+    r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
@@ -69,6 +69,11 @@ def explain(
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
     return replace(failure, cause=cause)
+
+
+def odd_message(facts: Facts) -> Failure | None:
+    odd = facts.trouble is not None and f" {ODD}: " in facts.trouble
+    return Failure(1, _lines(facts.trouble or "")) if odd else None
 
 
 def stopped_in_order(facts: Facts) -> Failure | None:
@@ -144,13 +149,17 @@ def command_killed(facts: Facts) -> Failure | None:
     if not killed:
         return None
     agent = killed[0]
-    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
+    is_rank = agent["message"].startswith("rank")  # else it has started all of these
+    of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] and not is_rank else ""
     context = [*_because_of_it(facts.exits)]
-    number = signal.Signals[re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]]
+    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
+    number = signal.Signals.__members__.get(name, signal.SIGKILL)
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
-    why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
+    why = _starved([agent]) if number == signal.SIGKILL else ""
+    if number == signal.SIGKILL and not why:
+        context.append(_perhaps_starved(agent["node"]))
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
     return Failure(128 + number, text, tuple(context))
 
@@ -186,7 +195,7 @@ def waited_for_in_vain(facts: Facts) -> Failure | None:
     waited = [one for one in facts.ordered if one["cause"] == "lost_peer" and _timed_out(one)]
     mute = {
         rank: (how["state"] or "hung")
-        + (f" and could not be ended (pid {how['pid']})" if how.get("survives") else "")
+        + (f" and could not be ended (pid {how.get('pid')})" if how.get("survives") else "")
         for rank, how in facts.ended.items()
         if rank not in facts.exits
     }
@@ -254,6 +263,7 @@ def first_echo(facts: Facts) -> Failure:
 # The first rule that applies gives the cause, here with its word in exit.json. Each comment says
 # why the rule comes before those below it.
 RULES: dict[Callable[[Facts], Failure | None], str] = {
+    odd_message: "node_lost",  # the first trouble of the leader, which has ended all others for it
     stopped_in_order: "stopped",  # every worker has recorded it itself: no other cause is needed
     ended_for_a_hang: "hang",  # all that follows, tracebacks too, is its consequence
     stopped_by_signal: "signal",  # tracebacks of programs that are told to end are no failures
@@ -281,7 +291,8 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
     """Somebody ended the run; errors of programs after that are no failure, but worth a look."""
-    name = signal.Signals(agent["code"] - 128).name
+    number = agent["code"] - 128
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     asked = agent["message"].endswith(f"was sent {name}")
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
     tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]
@@ -292,6 +303,11 @@ def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
     """The nodes on which memory ran out, by the kernel; "" if there are none."""
     nodes = [one["node"] for one in agents if one.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
+
+
+def _perhaps_starved(nodes: str) -> str:
+    """Where nobody has counted it: a way to find out, and no cause."""
+    return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
 
 
 def _node_lost(message: str, silent: Sequence[int]) -> Failure:
@@ -309,9 +325,12 @@ def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) 
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)
     files = ", ".join(map(str, outputs.values()))
-    why = _starved(facts.agents) or "killed? out of memory?"
+    why = _starved(facts.agents)
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
-    text = f"{_ranks(outputs)} ended without a message ({why}){' on ' * bool(nodes)}{nodes}"
+    on = f" on {nodes}" if nodes else ""
+    text = f"{_ranks(outputs)} ended without a message{f' ({why})' if why else ''}{on}"
+    if not why:
+        also = (*also, _perhaps_starved(nodes or "its node"))
     return Failure(KILLED, f"error: {text}; its output: {files}", also)
 
 

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.writing import tail
+
 FATAL = "Fatal Python error:"  # faulthandler prints it first
 WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
 # The log line of torchrun, and of preload.py, for the first worker that has failed.
 EXIT_CODE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
+# What is read, at the end of a file: faulthandler's dump has at most 100 threads of 100 lines each;
+# an agent's log has less.
+DUMP_BYTES, LOG_BYTES = 4_000_000, 1_000_000
 LOG_LINES = 25  # usually a whole traceback
 # torchrun logs notes, and after a failure a long report that hides the reason.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -32,7 +37,7 @@ class Crash:
 
 def crash_of(errors: Path) -> Crash | None:
     """How a worker died, from its stderr; None if faulthandler has printed nothing in it."""
-    text = errors.read_text(encoding="utf-8", errors="replace") if errors.is_file() else ""
+    text = tail(errors, DUMP_BYTES).decode(errors="replace")
     if FATAL not in text:
         return None
     dump = text[text.index(FATAL) :].rstrip()
@@ -54,8 +59,7 @@ def exit_codes_of(log: str) -> dict[int, int]:
 
 def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     """The end of the first log with any text; torchrun's words only if there are no others."""
-    plain = [log for log in logs if log.is_file()]
-    texts = {log: log.read_text(encoding="utf-8", errors="replace") for log in plain}
+    texts = {log: tail(log, LOG_BYTES).decode(errors="replace") for log in logs}
     for words in (_before_report, str.splitlines):
         for log, text in texts.items():
             if lines := words(text.strip()):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launch.nodes.message_forms import is_request_id
 from launch.runs.run_record import changed_at_ns
 from muster import json_output
 from muster.errors import silence
@@ -164,7 +165,7 @@ class RequestFile:
         self._looked = now
         whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
         ids = ((one, one.get("id")) for one in json_objects(whole)) if end else ()
-        return [one for one, name in ids if isinstance(name, str) and name.isalnum()]
+        return [one for one, name in ids if is_request_id(name)]
 
     def answer(self, request: str, **message: Any) -> None:
         """Append a line to the answer; the asking process may have gone."""

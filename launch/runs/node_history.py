@@ -37,7 +37,7 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
         at_fault = of_ranks.get(end.get("rank", -1))
     hosts = [one.spec.host for one in nodes if one.name == at_fault]
     if hosts:
-        last = text.strip().splitlines()[-1].removeprefix("error: ")
+        last = (text.strip().splitlines() or [""])[-1].removeprefix("error: ")
         record = {"time_unix_s": time.time(), "cluster": cluster, "node": hosts[0]}
         record |= {"run_id": run_dir.name, "message": last}
         _change(lambda known: [*known, record])

@@ -1,11 +1,14 @@
 """Decide whether a failed run restarts, and how: the same for every launcher.
 
-A new attempt is made if a worker or a node was lost, but not if somebody stopped the run or its
-settings are wrong. After three attempts in a row without progress over the earlier ones, the run is
-given up. All workers restart, with a new port, on the nodes that answer then: torchrun's own
+A new attempt is made after any failure, as by torchrun: a worker or a node was lost, or a program
+failed, perhaps for a reason that passes. It is not made if somebody stopped the run or its settings
+are wrong. After three attempts in a row without progress over the earlier ones, the run is given
+up; of a program whose progress is unknown each restart says how often it has failed in the same
+way. All workers restart, with a new port, on the nodes that answer then: torchrun's own
 restarts use a store with old addresses.
 """
 
+import itertools
 import signal
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,16 +17,17 @@ from pathlib import Path
 from launch.spec import LaunchSpec
 from muster import run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
-from muster.orderly_stop import NOTICE, STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, NOTICE, STOP_SIGNALS
 from muster.writing import read_json
 
 MOST_IDLE = 3
 # Of a flag that is given twice the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
 # Of a job that somebody ended; 137 is that of a job which lost a worker.
-BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP, signal.SIGPIPE))
 # Done, refused, stopped cleanly, given up, or ended on request: it does not restart.
-FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *BY_SIGNAL)
+OF_STOPS = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *OF_STOPS)
 
 
 class GivenUp(MusterError):
@@ -71,6 +75,14 @@ def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
     how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
     return f"restart {spec.attempt} of {spec.max_restarts}: {num_nodes} nodes {how}"
+
+
+def alike(run_dir: Path) -> int:
+    """How many attempts, up to the last one, have failed in the same way in a row."""
+    folders = run_files.attempt_folders(run_dir).values()
+    ends = [read_json(run_files.EXIT.path(one)) or {} for one in (*folders, run_dir)]
+    ways = [(end.get("cause"), end.get("rank"), end.get("message")) for end in ends if end]
+    return len(list(itertools.takewhile(lambda way: way == ways[-1], reversed(ways))))
 
 
 def last_step(run_dir: Path) -> int:

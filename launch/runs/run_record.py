@@ -17,10 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from launch.nodes.message_forms import fits
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
-from muster.errors import MusterError, UsageError, explained, name_of
+from muster.errors import MusterError, UsageError, at_limit, explained, name_of
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -94,6 +95,10 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         raise
     except OSError as error:
         end(spec.run_dir, MusterError.exit_code, explained(error))
+        raise
+    except Exception as error:
+        text = at_limit(error) or f"{type(error).__name__}: {error}"
+        end(spec.run_dir, MusterError.exit_code, text)
         raise
 
 
@@ -183,7 +188,8 @@ def changed_at_ns(place: Path) -> int:
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have recorded it."""
     records = [read_json(path, "node", "ranks") for path in run_files.AGENT.find(run_dir)]
-    return {rank: one["node"] for one in records if one is not None for rank in one["ranks"]}
+    ours = [one for one in records if one is not None and fits(one["ranks"], [int])]
+    return {rank: str(one["node"]) for one in ours for rank in one["ranks"]}
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:

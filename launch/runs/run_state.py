@@ -15,11 +15,11 @@ from typing import Any
 from configs import plugins
 from launch.runs import run_record
 from muster.errors import STOPPED, MusterError
-from muster.orderly_stop import STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
-STOPPED_BY_SIGNAL = tuple(128 + number for number in STOP_SIGNALS)
+STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
 MARGIN_S = 30.0  # for a run to end, after its workers have had their time to stop
 
 

@@ -36,10 +36,11 @@ from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, Nod
 from launch.starters.base import commands_of
 from muster import run_files
 from muster.errors import MusterError
-from muster.writing import write_json, writing
+from muster.writing import tail, write_json, writing
 
 SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
 TICK_S = 0.05
+LOG_BYTES = 65_536  # that are read of srun's output
 OPTIONS = (
     "--ntasks-per-node=1",
     "--overlap",  # another step, such as the shell that called this, may have the cores
@@ -246,7 +247,7 @@ def _gather(
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
     """Why an agent will not connect any more: from its own output, or else srun's."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
     failed = [line for line in lines if line.startswith("srun: error: ")]
     if not failed and srun.poll() is None:
         return None

@@ -24,14 +24,15 @@ from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster import json_output, run_files
 from muster.errors import STOPPED, UsageError
-from muster.orderly_stop import STOP_SIGNALS
-from muster.writing import read_json, write_text
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
 # Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
+LOG_BYTES = 65_536  # read of a log, for its last line
 POLL_S = 0.1
 
 
@@ -53,7 +54,7 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
     """
     waiting, places, signals, passed_on = list(works), list(range(at_once)), list[int](), 0
     started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
-    before = [(number, signal.getsignal(number)) for number in STOP_SIGNALS]
+    before = [(number, signal.getsignal(number)) for number in (*STOP_SIGNALS, *ALSO_STOP)]
     on_stop(lambda number, _: signals.append(number))
     try:
         while started or (waiting and not signals):
@@ -266,8 +267,8 @@ def last_line(text: str) -> str:
 
 
 def text_of(log: Path) -> str:
-    """What was printed; empty where it has not begun."""
-    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    """The end of what was printed; empty where it has not begun."""
+    return tail(log, LOG_BYTES).decode(errors="replace")
 
 
 def results(run_dir: Path) -> dict[str, Any]:

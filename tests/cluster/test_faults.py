@@ -153,6 +153,6 @@ def test_a_script_that_eats_all_memory(small_node, begin, way):
     (run.folder / "fault_2").write_text("eat")
     run.ends()
     run.end()
-    says = "rank 2 ended without a message (out of memory on node2: the kernel killed it for that)"
+    says = "rank 2 on node2 was killed by SIGKILL; out of memory on node2: the kernel killed it"
     assert says in last_words(run.printed())
     assert says in run.exit()["message"]

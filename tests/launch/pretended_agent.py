@@ -1,7 +1,7 @@
-"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens`.
+"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens|is_odd`.
 
-`fails` ends at once; `listens` has its one worker print much, and ends well after a while in which
-it has heard from its launcher all the time.
+`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one
+worker print much, and ends well after a while in which it has heard from its launcher all the time.
 """
 
 import json
@@ -24,6 +24,12 @@ def main() -> int:
         for message in launcher.receive():
             assignment = message.get("assignment", assignment)
         time.sleep(0.01)
+    if sys.argv[1] == "is_odd":
+        launcher.send(here={"node": "node0", "host": "\x1b[2J"})
+        while not launcher.ended:
+            launcher.receive()
+            time.sleep(0.01)
+        return 1
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
         launcher.send(failed=f"it ended with {code}", lost=None)
@@ -38,8 +44,8 @@ def _listen(launcher: Channel, run_dir: Path) -> int:
     end = time.monotonic() + LISTENS_S
     while time.monotonic() < end:
         launcher.send(beat=True)
-        launcher.receive()
-        if launcher.ended or launcher.silent_s > SILENT_S:
+        is_asked = any("stop" in message for message in launcher.receive())
+        if is_asked or launcher.ended or launcher.silent_s > SILENT_S:
             return 1
         time.sleep(0.05)
     done = {"rank": 0, "cause": "done", "message": "", "time_unix_s": 0.0, "code": 0}

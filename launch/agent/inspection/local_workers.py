@@ -20,11 +20,14 @@ from typing import Any
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
+from launch.nodes.channel import CHUNK_BYTES
+from launch.nodes.message_forms import fits, is_pid, of_worker
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import read_json
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for a worker that is about to be ended
+ANSWER_BYTES = 3_000_000  # of one worker: a message to the leader may have a little more
 DUMP_S = 0.4  # for faulthandler to write
 # faulthandler's output.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
@@ -59,7 +62,8 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     found = {}
     for rank in ranks:  # the program itself, if a wrapper started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
-        state = state_of(int(raw["pid"])) if raw is not None else None
+        is_known = raw is not None and is_pid(raw["pid"])
+        state = state_of(raw["pid"]) if raw is not None and is_known else None
         if state is not None and state.status != "zombie":
             found[rank] = state.pid
     if len(found) < len(ranks):  # another command, or a program that has not begun
@@ -77,12 +81,31 @@ def _reply(
             connection.settimeout(patience_s)
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as lines:
-                answer = json.loads(lines.readline())
+            answer = json.loads(_line(connection, patience_s))
+            if not fits(answer, of_worker(rank)):
+                return None
             answer["pid"] = _peer(connection) or answer["pid"]
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return dict(answer)
+
+
+def _line(connection: socket.socket, patience_s: float) -> bytes:
+    """The line that a worker answers.
+
+    Raises:
+        OSError: it is late, or goes on for ever.
+    """
+    deadline, line = time.monotonic() + patience_s, b""
+    while not line.endswith(b"\n"):
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        new = connection.recv(CHUNK_BYTES)
+        if not new:
+            return line
+        line += new
+        if len(line) > ANSWER_BYTES or time.monotonic() > deadline:
+            raise TimeoutError
+    return line
 
 
 def _peer(connection: socket.socket) -> int:
@@ -124,7 +147,7 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
                     break
                 size = now
             file.seek(before)
-            return threads_of(file.read().decode(errors="replace"))
+            return threads_of(file.read(ANSWER_BYTES).decode(errors="replace"))
     except OSError:
         return []
 

@@ -26,7 +26,7 @@ Messages, to and from the leader:
 import queue
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ class NodeInspection:
         """Begin to answer a request; the answer is sent by a later tick."""
         match request.get("ask"):
             case "stacks":
-                threading.Thread(target=self._ask, args=(request,), daemon=True).start()
+                with suppress(RuntimeError):  # at a limit of threads it does not answer
+                    threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
                 for path in self._folder.glob("*.gave_up"):
                     path.unlink(missing_ok=True)
@@ -88,8 +89,10 @@ class NodeInspection:
         is_due = self._samples and now - self._sampled > self._every_s
         if is_due and not self._sampler.is_alive():
             self._sampled = now
-            self._sampler = threading.Thread(target=self._sample, daemon=True)
-            self._sampler.start()
+            sampler = threading.Thread(target=self._sample, daemon=True)
+            with suppress(RuntimeError):  # at a limit of threads: no reason to end a run
+                sampler.start()
+                self._sampler = sampler
         while not self._answers.empty():
             self._leader.send(inspected=self._answers.get())
 

@@ -32,6 +32,9 @@ from muster.writing import read_json
 # The time and the bytes that a new connection has for its proof.
 HELLO_S, HELLO_BYTES = 10.0, 4_096
 NAME_CHARACTERS, WORKERS = 255, 4_096  # at most, of one node
+# How many connections may wait for their proof at a time, since each is an open file; if there are
+# so many, the time that one has for it.
+STRANGERS, ROOM_S = 128, 1.0
 ACCEPTS = 256  # connections accepted at a time
 
 
@@ -163,14 +166,24 @@ class Door:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS):
+            if len(self.strangers) >= STRANGERS and not self._make_room():
+                return  # others wait in the kernel's queue
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # no connection to accept
+            except OSError:  # no connection to accept, or this process has too many files open
                 return
             try:
                 self.strangers.append(Link(connection))
             except OSError:  # it has closed already
                 connection.close()
+
+    def _make_room(self) -> bool:
+        """Leave the stranger that came first, once it has had time; false: none has."""
+        oldest = self.strangers[0]
+        if running_s() - oldest.began < ROOM_S:
+            return False
+        self._drop(oldest)
+        return True
 
     def _proved(self, link: Link) -> str | None:
         """What an agent says of itself, once it has proved that it knows the token.

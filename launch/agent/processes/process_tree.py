@@ -25,7 +25,7 @@ from types import FrameType
 import psutil
 
 from launch.nodes.running_time import running_s
-from muster.orderly_stop import STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 
 PR_SET_CHILD_SUBREAPER = 36
 # A process that survives SIGKILL so long waits for a disk, for example, perhaps for ever.
@@ -202,12 +202,19 @@ class Stopped(BaseException):
         self.number = number
 
 
+_handlers: dict[int, Callable[[int, FrameType | None], None]] = {}  # of `ALSO_STOP`, set here
+
+
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
     """Have stop signals call `handler` from now on."""
     for number in STOP_SIGNALS:
         # with nohup a run outlives its terminal
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
+    for number in ALSO_STOP:
+        if signal.getsignal(number) in (signal.SIG_DFL, _handlers.get(number, signal.SIG_DFL)):
+            signal.signal(number, handler)
+            _handlers[number] = handler
 
 
 @contextmanager

@@ -19,14 +19,17 @@ from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import gpu_count, interface_variables
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
-from muster.errors import STOPPED, MusterError
+from muster.errors import STOPPED, MusterError, at_limit
 from muster.run_files import CHECKPOINTS
+from muster.writing import tail
 
 # A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
 # would wait half a minute for it.
 LOOK_S, FAILED_S = 0.2, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
 SHUTDOWN_S = 5
+READ_BYTES = 1_000_000  # of a log at a time
+OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
 
 
@@ -42,6 +45,8 @@ class Workload:
         self._looked = 0.0
         self._failed_at: float | None = None  # when a failure of a worker was first seen
         self._log = open_log(assignment)
+        self._read_bytes, self._begun = 0, b""  # of the log, and of its unfinished line
+        self._codes: dict[int, int] = {}
         commands = [command.decided(master_port) for command in assignment.commands]
         self._children = [spawn(command, env, self._log) for command in commands]
 
@@ -60,9 +65,11 @@ class Workload:
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
             own = "RANK" in command.env  # otherwise it has started several
-            self._write_ends({int(command.env["RANK"]): code} if own else self._logged())
+            ends = {int(command.env["RANK"]): code} if own else self._logged()
+            self._write_ends(ends)
             if not stopped_cleanly(self._assignment):
-                return how_it_ended(child.returncode, command, self._assignment.name)
+                killed = None if own else self._killed(ends)
+                return killed or how_it_ended(child.returncode, command, self._assignment.name)
         return self._failed()
 
     def kill_starter(self) -> None:
@@ -89,17 +96,29 @@ class Workload:
         self._failed_at = self._failed_at or now
         if not ends and now - self._failed_at < FAILED_S:
             return None
+        if killed := self._killed(ends):
+            return killed
         names = ", ".join(map(str, gone))
         went_on = "" if ends else ", and others there went on"
         return f"rank {names} on {self._assignment.name} failed{went_on}"
 
+    def _killed(self, ends: Mapping[int, int]) -> str | None:
+        """A line about workers that SIGKILL ended, of which only their starter knows."""
+        ranks = [str(rank) for rank, code in sorted(ends.items()) if code == -signal.SIGKILL]
+        if not ranks:
+            return None
+        who = f"{'ranks' if ranks[1:] else 'rank'} {', '.join(ranks)} on {self._assignment.name}"
+        return f"{who} {'were' if ranks[1:] else 'was'} killed by SIGKILL"
+
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
-        self._log.seek(0)
-        if not (text := self._log.read().decode(errors="replace")):
-            return {}
-        found = exit_codes_of(text).items()
-        return {self._assignment.ranks[local_rank]: code for local_rank, code in found}
+        self._log.seek(self._read_bytes)
+        whole, end, begun = (self._begun + self._log.read(READ_BYTES)).rpartition(b"\n")
+        self._read_bytes = self._log.tell()
+        self._begun = begun[-READ_BYTES:]
+        for local_rank, code in exit_codes_of((whole + end).decode(errors="replace")).items():
+            self._codes[self._assignment.ranks[local_rank]] = code
+        return dict(self._codes)
 
     def _write_ends(self, ends: Mapping[int, int]) -> None:
         """Record the exit codes of workers that could not, as C code ended them."""
@@ -134,7 +153,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
             start_new_session=True,
         )
     except OSError as error:
-        raise MusterError(f"{program}: {error.strerror}") from None
+        why = at_limit(error) or error.strerror
+        raise MusterError(f"{program}: {why}") from None
 
 
 def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
@@ -174,7 +194,7 @@ def after_prologue(
     while process.poll() is None:
         meanwhile()
     if process.returncode or not result.exists():
-        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:]
+        lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
         printed = "".join(f"\n{one}" for one in lines)
         raise MusterError(
             f"--prologue on {assignment.name} ended with exit code {process.returncode}:{printed}"

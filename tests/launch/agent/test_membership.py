@@ -243,6 +243,20 @@ def test_a_stranger_who_never_stops_holds_nobody_up(meet):
         assert tick([coordinator, client], lambda: coordinator.master_port)
 
 
+def test_strangers_who_say_nothing_hold_few_files_open(meet, monkeypatch):
+    monkeypatch.setattr("launch.agent.membership.door.STRANGERS", 5)
+    monkeypatch.setattr("launch.agent.membership.door.ROOM_S", 0.2)
+    (coordinator, client) = meet(2)
+    with ExitStack() as stack:
+        for _ in range(50):
+            where = ("127.0.0.1", coordinator.door.port)
+            stack.enter_context(socket.create_connection(where))
+        coordinator.tick()
+        assert len(coordinator.door.strangers) == 5
+        assert tick([coordinator, client], lambda: coordinator.master_port)
+        assert len(coordinator.door.strangers) <= 5
+
+
 def test_a_head_that_is_held_up_is_waited_for(meet):
     (coordinator, client) = meet(2)
     assert tick([client], lambda: client._waited_s() > 3.0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 
 import pytest
 
@@ -67,6 +68,17 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     (run_dir / "start.json").unlink()
     (run_dir / "attempts" / "0" / "start.json").unlink()
     assert found.look().startswith("attempt 2: first output after ")
+
+
+def test_where_nothing_comes_it_looks_rarely(run_dir, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr("launch.agent.recovery.running_s", lambda: now_s[0])
+    found, looks = Recovery(run_dir, 2), []
+    while now_s[0] < 36_000:  # as often as the leader comes by, and less often once that is long
+        looks += [now_s[0]] * found.is_due()
+        now_s[0] += 0.05 if now_s[0] < 60 else 1.0
+    assert sum(at < 5 for at in looks) > 20 and sum(at >= 5 for at in looks) < 2_000
+    assert max(after - before for before, after in pairwise(looks)) < 32
 
 
 def test_no_line_where_nothing_recorded_the_fault(run_dir):

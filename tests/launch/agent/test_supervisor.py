@@ -13,7 +13,7 @@ from launch.nodes.channel import MARK
 from launch.spec import NodeCommand
 from tests.commands import call
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, run_well, submit
+from tests.launch.submit import REPOSITORY, run_well, start, submit
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -106,3 +106,15 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     words = "import sys, launch.agent.supervisor, launch.agent.agent_job; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
+
+
+@pytest.mark.needs("prlimit")
+def test_too_many_open_files_are_one_line_that_names_the_limit(tmp_path):
+    (tmp_path / "t.py").write_text("print('here')\n")
+    flags = (*LOCAL, "--nodes", "8", "--workers", "manual", "--run-id", "limited", "--", "t.py")
+    process = start(*flags, cwd=tmp_path, before=["prlimit", "--nofile=20:20"])
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1 and "Traceback" not in err, err
+    assert err.endswith(": too many open files for one process; raise the limit: ulimit -n\n")
+    end = json.loads((tmp_path / "logs" / "limited" / "exit.json").read_text())
+    assert end["code"] == 1 and end["message"] in err

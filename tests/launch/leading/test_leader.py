@@ -12,10 +12,12 @@ from dataclasses import replace
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.leading import leader
 from launch.leading.leader import conclude, lead
-from launch.runs import run_record, run_state
+from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import LaunchSpec
+from muster.errors import MusterError
 from tests.commands import ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
@@ -30,7 +32,7 @@ def spec(tmp_path, monkeypatch):
     return LaunchSpec("run", tmp_path, PROGRAM, join_s=300.0, max_restarts=3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1])
 def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     launcher = Pretended("fails", asked=lambda: os.kill(os.getpid(), number))
     code = lead(launcher, spec, FACTS)
@@ -70,6 +72,51 @@ def test_ctrl_z_leaves_the_run_as_it_is(tmp_path):
         assert process.wait(timeout=300) == 0, run_record.read_end(tmp_path)
 
 
+def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
+    assert lead(Pretended("is_odd"), replace(spec, max_restarts=0), FACTS) == 1
+    recorded = run_record.read_end(spec.run_dir)
+    assert (recorded["code"], recorded["cause"]) == (1, "node_lost")
+    assert recorded["message"].startswith("error: node0 sent an odd message: 'here', which has ano")
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):
+    monkeypatch.setattr(leader, "ASK_AGAIN_S", 0.0)
+    answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
+
+    def asked():
+        if why := next(answers):
+            raise MusterError(why)
+
+    assert leader.ask_again(Pretended("fails", asked), spec) == FACTS
+    printed = capsys.readouterr().err.splitlines()
+    assert [one.partition(" at most: ")[2] for one in printed] == [
+        "node1: no route; node2: no route",
+        "node2: no route",
+    ]
+
+
+def test_failures_that_are_alike_are_counted(spec):
+    for number, message in enumerate(["other", "boom", "boom"]):
+        folder = spec.run_dir / "attempts" / str(number)
+        write(folder, {"exit.json": {"cause": "program", "rank": 0, "message": message}})
+    write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 0, "message": "boom"}})
+    assert restart.alike(spec.run_dir) == 3
+    write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 1, "message": "boom"}})
+    assert restart.alike(spec.run_dir) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT])
+def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path, number):
+    command = [sys.executable, "-m", "tests.launch.pretended", "listens", str(tmp_path)]
+    with ended(subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)) as process:
+        assert wait_until((tmp_path / "exits").exists)
+        process.send_signal(number)
+        assert process.wait(timeout=300) == 128 + number
+    end = run_record.read_end(tmp_path)
+    assert end["message"] == f"stopped by {number.name}" and run_state.ended(end).word == "stopped"
+
+
 class Over:
     """A job of a scheduler that has ended, with this exit code."""
 
@@ -90,8 +137,10 @@ def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
     write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
     assert conclude(Over(137), 2, spec) == 137
     explained = run_record.read_end(spec.run_dir)["message"]
-    assert explained == f"error: {message} (rank 1); out of memory?"
-    assert "stopped by SIGKILL" not in capsys.readouterr().err
+    assert explained == f"error: {message} (rank 1)"
+    printed = capsys.readouterr().err
+    assert "stopped by SIGKILL" not in printed
+    assert "the kernel may have ended it for lack of memory: see dmesg on node1\n" in printed
 
 
 @pytest.mark.parametrize("code", BY_SIGNAL)

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.agent import log_sync
-from launch.agent.log_sync import LogSync
+from launch.agent.log_sync import LogSync, Received
 from launch.nodes.channel import MARK, Channel
 from muster import run_files
 from muster.errors import MusterError
@@ -31,7 +32,13 @@ def source_of(run_dir: Path, node: int) -> LogSync:
 
 def take(run_dir: Path, message, node: int = 0, host: str | None = None) -> None:
     """What this node has sent arrives; it is on this host, or the given one."""
-    log_sync.take(run_dir, message, assignment(run_dir, node), host or socket.gethostname())
+    part = {"at": 0, "last": True, **message}
+    receiver(run_dir, node).take(part, host or socket.gethostname())
+
+
+@cache
+def receiver(run_dir: Path, node: int) -> Received:
+    return Received(run_dir, assignment(run_dir, node))
 
 
 @contextmanager
@@ -138,7 +145,7 @@ def test_a_node_s_files_come_back_as_they_are_written(tmp_path):
     + ["model.partial/x", "model/x\0", ""],
 )
 def test_a_node_writes_its_own_files_only(name, tmp_path):
-    with pytest.raises(MusterError, match="node0 sent a file that is not its own to write"):
+    with pytest.raises(MusterError, match="a file that is not its own to write"):
         take(tmp_path, {"file": name, "at": 0, "data": ""})
 
 
@@ -148,7 +155,7 @@ def test_a_node_writes_its_own_files_only(name, tmp_path):
     + ["agents/node_00000.json", "environment/other.json", "model/x", "metrics/rank_00002.jsonl"],
 )
 def test_a_node_writes_no_file_of_another(name, tmp_path):
-    with pytest.raises(MusterError, match="node1 sent a file that is not its own to write"):
+    with pytest.raises(MusterError, match="a file that is not its own to write"):
         take(tmp_path, {"file": name, "at": 0, "data": "", "last": True}, node=1, host="mine")
     for own in ("exits/rank_00001.json", "agents/node_00001.json", "environment/mine.json"):
         take(tmp_path, {"file": own, "at": 0, "data": "", "last": True}, node=1, host="mine")
@@ -158,7 +165,7 @@ def test_a_node_writes_no_file_of_another(name, tmp_path):
 def test_a_node_that_has_not_said_its_host_writes_no_file_of_a_host(tmp_path):
     """It was refused at once, and sends what an earlier run has left there."""
     message = {"file": "environment/node0.json", "at": 0, "data": "", "last": True}
-    log_sync.take(tmp_path, message, assignment(tmp_path, 0), None)
+    receiver(tmp_path, 0).take(message, None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -251,6 +258,42 @@ def test_a_file_that_is_replaced_while_it_is_sent_is_sent_anew(tmp_path, monkeyp
         for message in receiver.receive():
             take(here, message)
     assert (here / name).read_bytes() == b"b" * 300_000
+
+
+class Narrow:
+    """A channel of which nobody takes what it is given."""
+
+    def __init__(self):
+        self.sent, self.waiting_bytes = [], 0
+
+    def send(self, **message):
+        self.sent.append(message)
+        self.waiting_bytes += len(str(message))
+
+
+def test_a_file_that_grows_faster_than_the_link_takes_it_holds_no_other_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sync, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(log_sync, "WAITING_BYTES", 300)
+    output, metrics = "workers/rank_00000.out", "metrics/rank_00000.jsonl"
+    write(tmp_path, {output: b"x" * 1_000, metrics: '{"step": 1}\n'})
+    source, names = source_of(tmp_path, 0), []
+    for _ in range(10):
+        with (tmp_path / output).open("ab") as more:
+            more.write(b"x" * 1_000)
+        channel = Narrow()
+        assert source._send(channel)
+        names += [message["file"] for message in channel.sent]
+    assert names.count(metrics) == 1 and names.count(output) > 5
+
+
+def test_what_is_new_is_sent_though_a_turn_had_begun_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sync, "WAITING_BYTES", 100)
+    write(tmp_path, {"workers/rank_00000.out": "x", "exits/rank_00000.json": "{}"})
+    source = source_of(tmp_path, 0)
+    assert source._send(Narrow())  # its turn is not over
+    write(tmp_path, {"agents/node_00000.json": "{}"})
+    sent = {message["file"] for message in sent_by(source)}
+    assert "agents/node_00000.json" in sent
 
 
 def test_a_full_disk_at_home_is_one_line(tmp_path):

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, node_facts, survey
+from launch.nodes import answer_forms, message_forms, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
 from tests.written import write
 
@@ -167,6 +167,26 @@ def test_an_answer_without_end_is_left(monkeypatch):
         assert not asked._parts
 
 
+def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
+    well = here(2)
+    survey = Survey(Transport(well.names, [well.commands[0], ["/no/such/program"]], well.explain))
+    with pytest.raises(FileNotFoundError), survey:
+        raise AssertionError("it has begun")
+    ((process, channel, errors),) = survey._starts
+    assert process.returncode == 0 and channel.ended and errors.closed
+
+
+def test_a_probe_that_ends_by_no_signal_but_kill_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(survey, "END_S", 0.2)
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('x', flush=True)\nwhile 1: pass"
+    one = Transport(["node0"], [[sys.executable, "-c", deaf]], here(1).explain)
+    with Survey(one) as asked:
+        ((process, channel, _),) = asked._starts
+        while not channel.noise and not channel.ended:
+            channel.receive()
+    assert process.returncode == -9
+
+
 @pytest.mark.needs("ip")
 @pytest.mark.parametrize("change", [
     {"host": "../etc"}, {"host": "node\x1b[2J"}, {"gpus": [""] * 5000}, {"folder": 7},
@@ -178,8 +198,8 @@ def test_facts_of_another_form_are_no_facts(change):
     with facts_request(disks={"data": Path("/nowhere/data")}) as request:
         facts = node_facts.describe({"request": request})
     form = answer_forms.FORMS[node_facts.describe]
-    assert answer_forms.fits(json.loads(json.dumps(facts)), form)
-    assert not answer_forms.fits({**facts, **change}, form)
+    assert message_forms.fits(json.loads(json.dumps(facts)), form)
+    assert not message_forms.fits({**facts, **change}, form)
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

@@ -58,7 +58,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, victim):
     assert wait_until(lambda: alive(project) == [])
     last = err.splitlines()[-1]
     if victim == "worker":
-        assert "error: rank 2 ended without a message (killed? out of memory?)" in last
+        assert "error: rank 2 on node1 was killed by SIGKILL" in last
     elif victim == "agent":
         assert "is gone: its agent was killed" in last or "ended without a message" in last
     else:

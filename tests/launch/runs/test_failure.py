@@ -2,11 +2,18 @@
 
 import os
 import time
+import tracemalloc
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from launch.agent.recovery import Recovery
+from launch.runs import run_record
 from launch.runs.failure import explain
 from launch.runs.last_output import crash_of, of_logs
+from tests.fuzzing import fuzzed
+from tests.launch.odd_messages import line, nearly
 from tests.written import write
 from train.distributed.exit_guard import PeerFailed
 
@@ -94,7 +101,7 @@ def test_the_first_by_time_of_those_with_a_cause_of_their_own(ended):
 def test_killed_ranks_are_the_cause_and_those_that_noticed_are_not(ended, tmp_path, cause, message):
     ended(1, cause, 1.0, message, "Traceback ...")
     failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
-    assert failure.code == 137 and failure.context == ("ranks 1, 3 stopped because of it",)
+    assert failure.code == 137 and failure.context[0] == "ranks 1, 3 stopped because of it"
     assert failure.text.startswith("error: ranks 0, 2 ended without a message")
     assert str(tmp_path / "workers" / "rank_00002.err") in failure.text
 
@@ -160,7 +167,7 @@ def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     ended(0, "lost_peer", 1.0, "lost another worker")
     agent(tmp_path, 1, "command", message, oom_kills=1)
     why = "out of memory on node1: the kernel killed it for that"
-    assert explain(tmp_path, 2, 1).text == f"error: {message} (rank 1); {why}"
+    assert explain(tmp_path, 2, 1).text == f"error: {message}; {why}"
 
 
 def test_a_job_that_was_cancelled_was_stopped(tmp_path):
@@ -225,6 +232,73 @@ def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
     agent(tmp_path, 1, "command", "torchrun on node1 ended", ranks=[1, 2, 3], ended=how)
     failure = explain(tmp_path, 4, 1)
     assert failure.code == 137 and failure.text.startswith("error: rank 1 ended without a message")
+
+
+@pytest.mark.parametrize(("kills", "then"), [(0, ""), (1, "; out of memory on node0: the kernel ")])
+def test_memory_is_said_to_be_the_cause_only_where_the_kernel_has_counted_it(tmp_path, kills, then):
+    message = "rank 0 on node0 was killed by SIGKILL"
+    agent(tmp_path, 0, "command", message, oom_kills=kills)
+    failure = explain(tmp_path, 1, 1)
+    assert failure.text.startswith(f"error: {message}{then}")
+    assert failure.cause == ("out_of_memory" if kills else "killed")
+    advice = "the kernel may have ended it for lack of memory: see dmesg on node0"
+    assert failure.context == (() if kills else (advice,))
+
+
+def test_of_a_long_output_only_the_end_is_read(ended, tmp_path):
+    """The dump of a rank that died is the last that it prints."""
+    errors = tmp_path / "workers" / "rank_00000.err"
+    with errors.open("ab") as file:
+        file.truncate(2_000_000_000)  # a hole, which takes no space
+        file.seek(0, 2)
+        file.write(
+            b"\nFatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n"
+        )
+    tracemalloc.start()
+    assert crash_of(errors).code == 134
+    assert "\nFatal Python error: Aborted\n" in of_logs([errors])[1]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100_000_000
+
+
+END = {"rank": 0, "host": "node0", "pid": 7, "time_unix_s": 8.0, "code": 1, "cause": "crash"}
+END |= {"message": "ValueError: 7", "traceback": "Traceback ..."}
+AGENT_END = {
+    "index": 0,
+    "node": "node0",
+    "code": 130,
+    "cause": "signal",
+    "message": "was sent SIGINT",
+}
+AGENT_END |= {
+    "ranks": [0],
+    "clock_offset_s": 0.0,
+    "noticed_unix_s": 8.0,
+    "oom_kills": 0,
+    "full": "",
+}
+AGENT_END["ended"] = {
+    "0": {"pid": 8, "rank": 0, "state": "", "signal": "SIGTERM", "survives": True}
+}
+
+
+@fuzzed(nearly([[end, agent_end] for end in (END, {**END, "cause": "done"}) for agent_end in (
+    AGENT_END,
+    {**AGENT_END, "cause": "command", "message": "rank 0 on node0 was killed by SIGKILL"},
+    {**AGENT_END, "cause": "peer", "message": ""},
+)]))  # fmt: skip
+def test_whatever_a_node_s_records_say_there_is_a_cause(records):
+    names = ["exits/rank_00000.json", "agents/node_00000.exit.json"]
+    with TemporaryDirectory() as folder:
+        run_dir = write(Path(folder), {"workers/rank_00000.err": "", **dict.fromkeys(names, "")})
+        for name, record in zip(names, records if isinstance(records, list) else [], strict=False):
+            (run_dir / name).write_bytes(line(record, b""))
+        failure = explain(run_dir, 1, 1, "node0 is gone")
+        assert failure.code and failure.cause and isinstance(failure.text, str)
+        assert all(isinstance(one, str) for one in failure.context)
+        run_record.each_ran_alone(run_dir)
+        Recovery(run_dir, 2).look()
 
 
 def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):

@@ -1,0 +1,271 @@
+"""The forms of all messages between a run's leader and its agents, and of workers' answers.
+
+Whoever receives a message checks it here, before anything of it is used. What has none of these
+forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
+worker counts as one that does not answer. What the messages are for: launch/agent/agent_job.py.
+What nodes answer before a run has its forms in `answer_forms.py`.
+
+A form is a type, a tuple of forms of which one fits, a list with the form of each element, or a
+dict: of keys, each with its form, or of any texts as keys, `{str: FORM}`. A key that ends with "?"
+may be missing. A function is a form, too; it says whether a value fits.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launch.spec import Assignment
+from muster.errors import MusterError
+
+FAILURE_CHARACTERS = 100_000  # of an agent's failure, which may quote a program's output
+QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
+TEXT_CHARACTERS = 4_096  # of a name, or a line of source
+SHOWN_CHARACTERS = 200
+DATA_CHARACTERS = 400_000  # of a part of a file, as base64: see log_sync.CHUNK_BYTES
+SECONDS, MOST = 1e9, 1e18
+RANKS = 65_536
+PIDS = 1 << 31
+PORTS = range(1, 65_536)
+ID_CHARACTERS = 64  # of a question
+MAYBE = "?"  # at the end of a key
+ODD = "sent an odd message"  # what is said of an agent for which there is nothing else to say
+
+Forms = Mapping[str, Any]
+
+
+class OddMessage(MusterError):
+    """A message has none of our forms; the text says what is odd about it."""
+
+
+def fits(value: object, form: Any) -> bool:
+    """Whether a value, as JSON has it, is of this form; texts are short and can be printed."""
+    if isinstance(form, tuple):
+        return any(fits(value, one) for one in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(fits(one, form[0]) for one in value)
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return False
+        if str in form:
+            return all(fits(key, str) and fits(one, form[str]) for key, one in value.items())
+        forms = {key.removesuffix(MAYBE): one for key, one in form.items()}
+        needed = {key for key in form if not key.endswith(MAYBE)}
+        is_known = needed <= value.keys() <= forms.keys()
+        return is_known and all(fits(value[key], forms[key]) for key in value)
+    if not isinstance(form, type):
+        return value is None if form is None else bool(form(value))
+    if type(value) is not form:  # True is no number here
+        return False
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, str) or (len(value) <= TEXT_CHARACTERS and value.isprintable())
+
+
+def check(message: Mapping[str, Any], forms: Forms) -> None:
+    """Check a message by the form of the first name in it that is one of `forms`.
+
+    Raises:
+        OddMessage: it does not fit, or has no such name.
+    """
+    name = next((one for one in forms if one in message), None)
+    if name is None:
+        raise OddMessage(f"of no kind that is known here: {quoted(message)}")
+    if not fits(message, forms[name]):
+        raise OddMessage(f"{name!r}, which has another form than ours: {quoted(message)}")
+
+
+def printable(text: str) -> str:
+    """A text of others, with escapes for all that could move a terminal's cursor, but lines."""
+    plain = text.expandtabs()
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in plain)
+
+
+def quoted(value: object) -> str:
+    """The beginning of what a node has said, in a form that can be shown."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        text = "it is nested too deeply"
+    return ascii(text[:SHOWN_CHARACTERS])
+
+
+def cleaned(value: Any) -> Any:
+    """A message that was checked, with escapes in its texts for all that could move a cursor."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [cleaned(one) for one in value]
+    if isinstance(value, dict):
+        return {key: cleaned(one) for key, one in value.items()}
+    return value
+
+
+def _text(most: int) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, str) and len(value) <= most
+
+
+def _seconds(most: float) -> Callable[[Any], bool]:
+    return lambda value: _is_number(value) and 0 <= value <= most
+
+
+def _below(end: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value < end
+
+
+def is_port(value: object) -> bool:
+    return fits(value, int) and value in PORTS
+
+
+def is_size(value: Any) -> bool:
+    return fits(value, int) and 0 <= value < 1 << 63
+
+
+def is_request_id(value: object) -> bool:
+    """Whether it may name a request, and the file for its answer."""
+    return isinstance(value, str) and value.isalnum() and len(value) <= ID_CHARACTERS
+
+
+def is_pid(value: object) -> bool:
+    """Whether it may be the number of a process."""
+    return type(value) is int and 0 <= value < PIDS
+
+
+def _is_true(value: object) -> bool:
+    return value is True
+
+
+def _is_number(value: Any) -> bool:
+    return fits(value, (int, float)) and abs(value) < MOST
+
+
+def _is_file_name(value: object) -> bool:
+    """Whether it may be the name of a file, in whatever letters; not yet whose file it is."""
+    if not isinstance(value, str) or not 0 < len(value) <= TEXT_CHARACTERS:
+        return False
+    try:
+        return "\0" not in value and bool(os.fsencode(value))
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_host(value: object) -> bool:
+    return fits(value, str) and bool(value) and "/" not in str(value)
+
+
+def _is_end(value: object) -> bool:
+    """Whether it is a record of an agent's end; the leader uses its exit code alone."""
+    return isinstance(value, dict) and _below(256)(value.get("code"))
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+BEAT = {"beat": (bool, int, float)}
+SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
+PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
+AGE = _seconds(SECONDS)
+PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
+COLLECTIVE = {
+    "group": SOURCE,
+    "description": SOURCE,
+    "number": int,
+    "operation": SOURCE,
+    "shapes": [[int]],
+    "types": [SOURCE],
+    "waits": bool,
+    "begun_unix_s": _is_number,
+    "age_s": _is_number,
+    "limit_s": _is_number,
+}
+STACKS = {
+    "gave_up?": (None, {"message": SOURCE, "frames": [PLACE]}),
+    "threads?": [
+        {"name": SOURCE, "main": bool, "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_number}]}
+    ],
+    "groups?": {str: {"ranks?": [_below(RANKS)], "begun?": int}},
+    "collectives?": [COLLECTIVE],
+}
+
+
+def of_worker(rank: int) -> Any:
+    """The form of what the worker of this rank answers to its agent."""
+    return {
+        "rank": _only(rank),
+        "pid": is_pid,
+        "time_unix_s": _is_number,
+        "begun?": int,
+        "places?": [int],
+        **STACKS,
+    }
+
+
+def _only(own: object) -> Callable[[object], bool]:
+    return lambda value: type(value) is type(own) and value == own
+
+
+def of_agent(assignment: Assignment) -> Forms:
+    """The forms of what the agent with this assignment may say to its leader."""
+    report = {
+        "rank": lambda value: type(value) is int and value in assignment.ranks,
+        "pid": (None, is_pid),
+        "time_unix_s": _is_number,
+        "answers": bool,
+        "clock_offset_s": _is_number,
+        "process?": {"status": SOURCE, "words": SOURCE, "computing?": [is_pid]},
+        "is_command?": bool,
+        **STACKS,
+    }
+    here = {
+        "index": _only(assignment.index),
+        "node": _only(assignment.name),
+        "ranks": _only(list(assignment.ranks)),
+        "address": str,
+        "interface": (None, str),
+        "time_unix_s": _is_number,
+        "host": _is_host,
+        "pid": is_pid,
+        "started_unix_s": _is_number,
+        "start_ticks?": int,
+        "boot_id?": str,
+    }
+    first = {"listening": {"listening": is_port}} if assignment.index == 0 else {}
+    return {
+        "beat": BEAT,
+        **first,
+        "waiting": {"waiting": SOURCE},
+        "here": {"here": here},
+        "file": {
+            "file": _is_file_name,
+            "at": is_size,
+            "data": _text(DATA_CHARACTERS),
+            "last": bool,
+        },
+        "inspected": {
+            "inspected": (
+                {"id": _only("still"), "still": {"s": AGE, "pause_s": AGE}},
+                {"id": _only("timeout"), "look": _is_true},
+                {"id": is_request_id, "complete": _is_true},
+                {"id": is_request_id, "report": report},
+            )
+        },
+        "stopping": {"stopping": _seconds(assignment.spec.stop_grace_s), "all?": bool},
+        "done": {"done": _is_true},
+        "failed": {"failed": SHOWN, "lost": (None, _below(assignment.count))},
+        "ended": {"ended": _is_end},
+    }
+
+
+FROM_LEADER: Forms = {
+    "beat": BEAT,
+    "assignment": {"assignment": _is_object, "shown?": SOURCE},
+    "notice": {"notice": _is_true},
+    "stop": {"stop": _below(256), "why?": PASSED_ON, "signal?": PASSED_ON, "hurry?": bool},
+    "lost": {"lost": PASSED_ON},
+    "inspect": {
+        "inspect": {"id": is_request_id, "ask": lambda value: value in ("stacks", "resume")},
+    },
+    "go": {"go": _is_true},
+}

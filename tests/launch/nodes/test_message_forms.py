@@ -1,0 +1,343 @@
+"""Whatever a node says, the leader goes on: at worst the node has failed.
+
+The same holds for an agent, of its leader and of its workers.
+"""
+
+import base64
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import pytest
+
+from launch.agent.agent_job import AgentJob
+from launch.agent.inspection import diagnosis, local_workers
+from launch.agent.inspection.node_inspection import Activity, NodeInspection
+from launch.agent.inspection.run_inspection import views_of
+from launch.agent.supervisor import Agent
+from launch.nodes.channel import AgentProcess, Channel
+from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, fits, of_agent
+from launch.runs.failure import explain
+from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from tests.fuzzing import fuzzed
+from tests.launch import odd_messages
+from tests.launch.odd_messages import nearly
+
+NODE = NodeFacts(NodeSpec("localhost", 2), "node0", "python", "/", 2)
+FACTS = Facts((NODE, replace(NODE, name="node1")), "127.0.0.1")
+PLACE = {"file": "/home/x/train.py", "line": 7, "function": "main"}
+STACKS = {
+    "gave_up": {"message": "Timed out", "frames": [PLACE]},
+    "threads": [{"name": "main", "main": True, "frames": [{**PLACE, "text": "x", "for_s": 3.0}]}],
+    "groups": {"0": {"ranks": [0, 1, 2, 3], "begun": 3}},
+    "collectives": [
+        {
+            "group": "0",
+            "description": "default_pg",
+            "number": 4,
+            "operation": "all_reduce",
+            "shapes": [[1000]],
+            "types": ["Float"],
+            "waits": True,
+            "begun_unix_s": 5.0,
+            "age_s": 7.0,
+            "limit_s": 60.0,
+        }
+    ],
+}
+REPORT = {
+    "rank": 2,
+    "pid": 7,
+    "time_unix_s": 8.0,
+    "answers": True,
+    "clock_offset_s": 0.0,
+    **STACKS,
+    "process": {"status": "sleeping", "words": "sleeps", "computing": [8]},
+}
+HERE = {
+    "index": 1,
+    "node": "node1",
+    "address": "10.0.0.2",
+    "interface": "eth0",
+    "ranks": [2, 3],
+    "time_unix_s": 5.0,
+    "host": "host1",
+    "pid": 7,
+    "started_unix_s": 4.0,
+    "start_ticks": 9,
+    "boot_id": "0b",
+}
+END = {
+    "index": 1,
+    "node": "node1",
+    "host": "host1",
+    "code": 1,
+    "cause": "command",
+    "message": "rank 2 on node1 was killed by SIGKILL",
+    "noticed_unix_s": 8.0,
+    "full": "",
+    "time_unix_s": 9.0,
+    "clock_offset_s": 0.0,
+    "ranks": [2, 3],
+    "oom_kills": 0,
+    "workers": {},
+    "ended": {"3": {"pid": 8, "rank": 3, "state": "", "signal": "SIGTERM", "survives": False}},
+}
+RANK_END = {
+    "rank": 2,
+    "host": "host1",
+    "pid": 7,
+    "time_unix_s": 8.0,
+    "code": 1,
+    "cause": "crash",
+    "message": "ValueError: 7",
+    "traceback": "Traceback ...",
+    "peak_memory_bytes": 7,
+}
+
+
+def file(name: str, content: object, **more) -> dict:
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return {"file": name, "at": 0, "data": base64.b64encode(data).decode(), "last": True, **more}
+
+
+FROM_AGENT = [
+    {"beat": 5.0},
+    {"waiting": "waiting for node 1"},
+    {"here": HERE},
+    file("workers/rank_00002.out", b"x" * 100),
+    file("exits/rank_00002.json", RANK_END),
+    file("agents/node_00001.exit.json", END),
+    file("agents/node_00001.json", HERE),
+    {"inspected": {"id": "still", "still": {"s": 70.0, "pause_s": 1.0}}},
+    {"inspected": {"id": "timeout", "look": True}},
+    {"inspected": {"id": "timeout", "report": REPORT}},
+    {"inspected": {"id": "timeout", "complete": True}},
+    {"inspected": {"id": "end", "report": REPORT}},
+    {"stopping": 60.0, "all": True},
+    {"done": True},
+    {"failed": "rank 2 on node1 failed", "lost": 1},
+    {"ended": END},
+]
+
+
+@contextmanager
+def leader():
+    """A job that is led here, of two nodes that say nothing by themselves, and the other ends."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    handlers = [(number, signal.getsignal(number)) for number in (*numbers, signal.SIGQUIT)]
+    handlers += [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    pairs = [socket.socketpair() for _ in FACTS.nodes]
+    channels = [Channel(ours.fileno(), ours.detach()) for ours, _ in pairs]
+    with TemporaryDirectory() as folder:
+        spec = LaunchSpec("run", Path(folder), Program(()), quiet=True)
+        process = SimpleNamespace(poll=lambda: 0)
+        agents = [AgentProcess(channel, process) for channel in channels]
+        heartbeat = SimpleNamespace(add=lambda channel: None, stop=lambda: None)
+        job = AgentJob(spec, FACTS, [], lambda _: agents, prefixes=False, heartbeat=heartbeat)
+        try:
+            yield job, [theirs for _, theirs in pairs]
+        finally:
+            for number, handler in handlers:
+                signal.signal(number, handler)
+            for channel in channels:
+                channel.close()
+            for _, theirs in pairs:
+                theirs.close()
+
+
+def hear(job, other, sent: bytes) -> None:
+    """The leader reads all of what its second agent has sent, and looks at it."""
+    while sent:
+        try:
+            sent = sent[other.send(sent, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has left this agent
+            return
+        job._hear(job._agents[1])
+    if job._inspection is not None:
+        job._inspection.tick()
+
+
+def held_bytes(run_dir: Path) -> int:
+    return sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("message", FROM_AGENT, ids=lambda one: next(iter(one)))
+def test_what_agents_say_is_taken(message):
+    with leader() as (job, others):
+        before = held_bytes(job._run_dir)
+        hear(job, others[1], odd_messages.line(message))
+        assert job.trouble is None or "failed" in message
+        assert not job._agents[1].channel.ended
+        assert held_bytes(job._run_dir) > before or "file" not in message
+
+
+ODD = {
+    "of no kind": {"other": 1},
+    "two kinds": {"done": True, "ended": END},
+    "no record of the end": {"ended": []},
+    "no code": {"ended": {"code": "0"}},
+    "a time without end": {"stopping": 1e300},
+    "another node": {"here": {**HERE, "node": "node0"}},
+    "ranks of another node": {"here": {**HERE, "ranks": [0, 1]}},
+    "no address": {"here": {"node": "node1", "ranks": [2, 3]}},
+    "a port of the second agent": {"listening": 40_000},
+    "an agent that does not exist": {"failed": "x", "lost": 2},
+    "a rank of another node": {"inspected": {"id": "end", "report": {**REPORT, "rank": 0}}},
+    "a hole": file("workers/rank_00002.out", b"x", at=2**40),
+    "before the begin": file("workers/rank_00002.out", b"x", at=-1),
+    "no base64": {**file("workers/rank_00002.out", b""), "data": "*"},
+    "half a character": file("model/\ud800", b"x"),
+    "a file of another rank": file("workers/rank_00000.out", b"x"),
+    "nested too deeply": {"failed": odd_messages.DEEP, "lost": None},
+}
+
+
+@pytest.mark.parametrize("message", ODD.values(), ids=ODD)
+def test_an_odd_message_is_that_agent_s_failure(message):
+    with leader() as (job, others):
+        hear(job, others[1], odd_messages.line(message))
+        if job.trouble is None:  # brackets that JSON itself does not take are noise
+            assert message == ODD["nested too deeply"] and job._agents[1].channel.noise
+            return
+        assert job.trouble.startswith("node1 sent an odd message: ") and job.lost_node == "node1"
+        assert job.trouble.isprintable() and len(job.trouble) < 500
+        assert job._agents[1].channel.ended and not job._agents[0].channel.ended
+        failure = explain(job._run_dir, 4, 1, job.trouble)
+        assert (failure.code, failure.text) == (1, f"error: {job.trouble}")
+        assert held_bytes(job._run_dir) < 1000
+
+
+@fuzzed(nearly([[one, two] for one in FROM_AGENT for two in FROM_AGENT[-8:]]))
+def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
+    with leader() as (job, others):
+        sent = b"".join(map(odd_messages.line, messages))
+        hear(job, others[1], sent)
+        assert (job.trouble is None) or "node1" in job.trouble or "failed" in str(messages)
+        assert held_bytes(job._run_dir) < len(sent) + 10_000
+        job._inspect().finish()
+        failure = explain(job._run_dir, 4, 1, job.trouble)
+        assert failure.code and failure.text.encode(errors="backslashreplace")
+
+
+TO_AGENT = [
+    {"beat": 5.0},
+    {"notice": True},
+    {"stop": 130, "why": "told to stop (SIGINT)", "signal": "SIGINT", "hurry": False},
+    {"lost": "node2 is gone"},
+    {"inspect": {"id": "timeout", "ask": "stacks"}},
+    {"inspect": {"id": "timeout", "ask": "resume"}},
+    {"go": True},
+]
+
+
+@fuzzed(nearly([[one, two] for one in TO_AGENT for two in TO_AGENT]))
+def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
+    ours, theirs = socket.socketpair()
+    with TemporaryDirectory() as folder, theirs:
+        spec = LaunchSpec("run", Path(folder), Program(()))
+        assignment = replace(assignments_of(spec, FACTS, [])[0], ranks=())
+        channel = Channel(ours.fileno(), ours.detach())
+        agent = Agent(assignment, channel)
+        agent._inspection = NodeInspection(Path(folder, "inspection"), assignment, channel)
+        for message in messages if isinstance(messages, list) else [messages]:
+            theirs.sendall(odd_messages.line(message))
+            agent._hear()
+            if isinstance(message, dict) and not fits_any(message):
+                assert agent._lost
+        assert agent._lost is None or isinstance(agent._lost, str)
+        assert agent._stop_request is None or 0 <= agent._stop_request.code < 256
+        channel.close()
+
+
+def fits_any(message) -> bool:
+    try:
+        check(json.loads(odd_messages.line(message, b"")), FROM_LEADER)
+    except OddMessage:
+        return False
+    except (RecursionError, ValueError):  # the channel does not take it
+        return True
+    return True
+
+
+WORKER = {"rank": 0, "pid": 7, "time_unix_s": 8.0, **STACKS}
+PROGRESS = {"rank": 0, "pid": 7, "time_unix_s": 8.0, "gave_up": None, "begun": 3, "places": [7]}
+
+
+@contextmanager
+def worker(folder: Path, answer):
+    """Someone at the socket of rank 0, who sends what `answer` makes, to whoever asks."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "rank_00000.sock"))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                try:
+                    for part in answer:
+                        connection.sendall(part)
+                except OSError:  # nobody reads on
+                    return
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
+
+
+@fuzzed(nearly([WORKER, PROGRESS]))
+def test_nothing_that_a_worker_answers_is_more_than_no_answer(reply):
+    with TemporaryDirectory() as name, worker(Path(name), [odd_messages.line(reply, b"")]):
+        (report,) = local_workers.ask(Path(name), [0], 60.0, ask="stacks").values()
+    Activity().look({0: os.getpid()}, {0: report})
+    reports = [report, {**report, "rank": 1}]
+    node_of = {"0": "node0", "1": "node1"}
+    views = views_of({"reports": reports, "node_of": node_of, "ends": {}})
+    assert all(diagnosis.sentences(views)) and all(map(diagnosis.condition, views.values()))
+    if report["answers"]:
+        sent = {**report, "clock_offset_s": 0.0}
+        for name in ("begun", "places"):
+            sent.pop(name, None)
+        first = assignments_of(LaunchSpec("run", Path("/nowhere"), Program(())), FACTS, [])[0]
+        check({"inspected": {"id": "7", "report": sent}}, of_agent(first))
+
+
+def endless():
+    while True:
+        yield b" " * 65_536
+
+
+def slow():
+    for _ in range(1000):
+        yield b" "
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("answer", [endless, slow])
+def test_a_worker_that_answers_for_ever_is_one_that_does_not_answer(answer, tmp_path):
+    with worker(tmp_path, answer()):
+        (report,) = local_workers.ask(tmp_path, [0], 0.5, ask="progress").values()
+    assert not report["answers"]
+
+
+def test_a_text_of_a_node_moves_no_cursor():
+    message = {"failed": "one\n\x1b[2Jtwo", "lost": None, "more": [{"x": "\r"}]}
+    shown = {"failed": "one\n\\x1b[2Jtwo", "lost": None, "more": [{"x": "\\r"}]}
+    assert cleaned(message) == shown
+
+
+def test_a_key_with_a_question_mark_may_be_missing():
+    form = {"a": int, "b?": str}
+    assert fits({"a": 1}, form) and fits({"a": 1, "b": "x"}, form)
+    assert not any(fits(one, form) for one in ({"b": "x"}, {"a": 1, "b": 2}, {"a": 1, "c": 2}))
