@@ -85,6 +85,24 @@ def test_every_refused_flag_is_refused_by_its_name():
         assert f"{flag}: " in refusal(*LEAST, flag, "1")
 
 
+def test_a_command_for_ner_is_answered_with_ours():
+    """As HetSeq's page on named entities gives it, but for the folders."""
+    given = (
+        "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5 "
+        "--dict vocab.txt --config_file bert_config.json --transformers_state_dict bert.bin "
+        "--train_file train.json --validation_file valid.json --test_file test.json "
+        "--extension_file ext.py --load_state_dict_strict"
+    )
+    lines = refusal(*given.split()).splitlines()
+    assert len(lines) == 6 and all(line.startswith("--") for line in lines)
+    assert (
+        sum("train.txt, valid.txt and test.txt, in CoNLL's columns" in line for line in lines) == 4
+    )
+    ours = "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5"
+    config = translate(*ours.split(), *"--data conll --model bert --tokenizer vocab.txt".split())
+    assert (config.task, config.model, config.data_dir) == ("ner", "bert", Path("conll"))
+
+
 def command(folder, run_id, *flags):
     given = f"--task mnist --data {folder} --max-sentences 8 --max-epoch 1 --cpu"
     given += f" --optimizer adadelta --logs-dir {folder}/logs --run-id {run_id} --no-save"
