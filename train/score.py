@@ -1,7 +1,7 @@
 """Score a saved model: `python -m train.score MODEL --task rte --data-dir glue_data/RTE`.
 
-MODEL is a folder such as `logs/<run>/model`, or for transformers models a name on the Hub. All
-flags of a run hold; nothing is trained. It may run on several workers, as any run.
+MODEL is a folder such as `logs/<run>/model`, that of the run, or for transformers models a name on
+the Hub. All flags of a run hold; nothing is trained. It may run on several workers, as any run.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
-from muster.run_files import SCORES, clears
+from muster.run_files import CONFIG, MODEL, SCORES, clears
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
@@ -30,16 +30,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m train.score MODEL",
         description="Evaluate a saved model, as it was evaluated in training.",
     )
-    folder = Path(model)
+    folder = _folder_of(Path(model))
     if config.overwrite and config.run_id is not None:
         run_dir = (config.logs_root / config.run_id).absolute()
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
             raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
     weights = folder if folder.is_dir() and not (folder / "config.json").exists() else None
+    if config.new_head:
+        raise UsageError("--new-head would score a head that has learnt nothing; leave it out")
     config = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
     if weights is None:
-        config = replace(config, model=model)
+        config = replace(config, model=str(folder) if folder.is_dir() else model)
     return as_worker(config, by_hand, lambda *raw: _score(weights, *raw))
+
+
+def _folder_of(path: Path) -> Path:
+    """The model's folder, where `path` may be that of its run, or a name on the Hub.
+
+    Raises:
+        UsageError: a folder without a model.
+    """
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    from train.loop.export import WEIGHTS  # here, since a wrong flag should be reported at once
+
+    if (path / WEIGHTS).exists():
+        return path
+    own = MODEL.path(path)
+    if own.is_dir():
+        return own
+    state = "is a run without a saved model, as it has not ended, or had --no-save-model"
+    if not CONFIG.path(path).exists():
+        state = f"has neither config.json nor {WEIGHTS}"
+    raise UsageError(f"{path} {state}; give the folder of a model, such as logs/RUN/model")
 
 
 def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
