@@ -93,6 +93,19 @@ def test_a_tagger_for_other_tags_is_refused(made):
     assert message in refusal(made, "ner", model=str(made / "tuned"))
 
 
+def test_a_classifier_of_texts_needs_a_new_head_to_tag_words(made):
+    """Its weights have the name of a tagger's, and here even their shape."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = AutoConfig.from_pretrained(made / "config.json", num_labels=4)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(made / "model")
+    message = refusal(made, "ner", model=str(made / "model"))
+    assert "for SequenceClassification, not TokenClassification, but the training set" in message
+    assert message.endswith("or --new-head for a new head on this one")
+    task = prepared(made, "ner", model=str(made / "model"), new_head=True)
+    assert task.build_model().config.label2id == {"O": 0, "B-LOC": 1, "I-LOC": 2, "B-PER": 3}
+
+
 def test_an_evaluation_tag_that_training_lacks_is_refused(made):
     path = made / "ner" / "dev.txt"
     path.write_text("Ann B-PER\nsaw I-PER\n")

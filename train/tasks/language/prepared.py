@@ -1,6 +1,5 @@
 """Shared by tasks on text: a model, its tokenizer, and a cache that is made once for all ranks."""
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -123,9 +122,8 @@ class PreparedTask(Task):
             return
         for name, paths in self._files.items():
             yield name
-            for path in paths:  # not all in memory at once: they may be large
-                with path.open("rb") as file:
-                    yield hashlib.file_digest(file, "sha256").digest()
+            for path in paths:
+                yield cache.sum_of(self.config.cache_dir, path)
 
     def lengths(self, samples: Samples) -> Tensor | None:
         """The lengths of tokenised text."""

@@ -73,6 +73,24 @@ def of_distilbert(folder):
     return str(folder / "distilbert")
 
 
+def test_a_doubled_line_of_a_vocabulary_is_named(made):
+    (made / "twice.txt").write_text("\n".join([*WORDS, "dog", "more"]) + "\n")
+    line, first = len(WORDS) + 1, WORDS.index("dog") + 1
+    message = f"twice.txt:{line}: 'dog' is in line {first}, too; a line is the number of its token"
+    assert message in refusal(made, tokenizer=str(made / "twice.txt"))
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
+def test_a_tokenizers_file_that_is_a_pointer_is_named(made, name):
+    """Also where transformers would read it, as a vocabulary of three words."""
+    folder = made / "tokens"
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 9\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    message = f"--tokenizer {folder / name} is a Git LFS pointer, not the file itself"
+    assert refusal(made, tokenizer=str(folder)).startswith(message)
+
+
 def test_tokens_of_a_model_without_token_types_are_not_taken_for_another(made):
     prepared(made, tokenizer=of_distilbert(made))
     (sample, *_) = prepared(made).build_datasets().train

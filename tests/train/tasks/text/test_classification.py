@@ -170,6 +170,20 @@ def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
     assert str(error.value) == f"{tmp_path}/train.tsv{message}"
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4\n", "is a Git LFS pointer"),
+        (b"\n <!DOCTYPE html>\n<title>404</title>\n", "is a web page, not the file itself"),
+        (b"", "is empty; download or copy it again"),
+    ],
+)
+def test_a_data_file_that_is_another_is_named(made, data, message):
+    path = made / "rte" / "dev.tsv"
+    path.write_bytes(data)
+    assert refusal(made).startswith(f"{path} {message}")
+
+
 def test_missing_files_and_folders_are_named(made):
     for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
         assert refusal(made, data_dir=folder) == f"--data-dir {folder} {what}"
