@@ -114,7 +114,7 @@ def _shape(path: Path) -> tuple[int, int]:
             shapes = {name: file[name].shape or () for name in DATASETS}
     except (OSError, KeyError) as error:  # the latter of a link that leads nowhere
         raise UsageError(f"{path}: not an HDF5 file ({text_of(error)})") from None
-    rows, width = (*shapes["input_ids"], 0, 0)[:2]
+    rows, width = [*shapes["input_ids"], 0, 0][:2]
     fits = (
         all(shapes[name] == (rows, width) for name in PER_TOKEN)
         and shapes[PER_GUESS[0]] == shapes[PER_GUESS[1]]

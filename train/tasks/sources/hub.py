@@ -35,8 +35,8 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
         except FAILURES as error:
             failure = error
     if is_path:
-        for file in _files_of(path, flag):
-            refuse_damage(file, flag)
+        for damaged in _files_of(path, flag):
+            refuse_damage(damaged, flag)
     file = "vocab.txt" if flag == "--tokenizer" else "config.json"
     reason = first_line(failure) if is_path else _reason(failure, f"a folder or {file}")
     raise UsageError(f"{flag} {name}: {reason}") from None

@@ -192,3 +192,11 @@ def test_missing_files_and_folders_are_named(made):
     assert message in refusal(made, "mnli", data_dir=made / "none")
     (made / "rte").rename(made / "RTE")  # as in GLUE's own archive
     assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")
+
+
+def test_the_hubs_test_set_is_read_by_its_own_columns(made, hub):
+    texts = ["the cat", "a dog ran"]
+    asked = hub({"sentence1": texts, "sentence2": texts, "label": [-1, -1], "idx": [0, 1]})
+    unlabelled = build(made, data_dir=None).unlabelled()["RTE"]
+    assert (unlabelled.texts, unlabelled.keys) == ([texts, texts], ["0", "1"])
+    assert [words[-1] for words in asked] == ["test"]
