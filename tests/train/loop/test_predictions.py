@@ -57,9 +57,10 @@ def predicted(ranks: Ranks, made: str, task: str) -> dict[str, str]:
     built = plugins.load("train.tasks", task)(config)
     built.prepare()
     trainer = trainer_of(config, ranks, built)
-    head = trainer.state.model.classifier  # its numbers are to differ from row to row
-    head.weight.data.mul_(10)
-    head.bias.data.fill_(2.5)
+    model = trainer.state.model
+    for name, values in model.named_parameters():  # the answers are to differ from row to row
+        values.data.mul_(1 if "LayerNorm" in name else 20)
+    model.classifier.bias.data.fill_(2.5)
     run_dir = folder / f"run-{ranks.world_size}"
     paths = predictions.write(trainer, predictions.read(trainer), run_dir)
     return {path.name: path.read_text() for path in paths} if ranks.rank == 0 else {}

@@ -4,6 +4,8 @@ Files are read with their quirks; what is wrong is named by file and line. Score
 """
 
 import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.train.tasks.text.made import MODEL as SMALL
 from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import ner
@@ -104,6 +107,35 @@ def test_a_classifier_of_texts_needs_a_new_head_to_tag_words(made):
     assert message.endswith("or --new-head for a new head on this one")
     task = prepared(made, "ner", model=str(made / "model"), new_head=True)
     assert task.build_model().config.label2id == {"O": 0, "B-LOC": 1, "I-LOC": 2, "B-PER": 3}
+
+
+PIECES = [
+    b"\t",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"\xff",
+    b" ",
+    b"O",
+    b"B-",
+    b"-DOCSTART-",
+    b"a I-X\n",
+    b"\n\n",
+]
+
+
+@fuzzed(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
+def test_any_bytes_are_sentences_or_are_refused_by_line(pieces):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "train.txt")
+        for start in (b"", b"a B-X\nb O\n"):
+            path.write_bytes(start + b"".join(pieces))
+            try:
+                sentences = ner.read(path)
+            except UsageError as error:
+                assert str(error).startswith(str(path))
+            else:
+                assert sentences and all(len(one.words) == len(one.tags) > 0 for one in sentences)
 
 
 def test_an_evaluation_tag_that_training_lacks_is_refused(made):

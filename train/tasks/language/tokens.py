@@ -148,15 +148,18 @@ def _from_vocabulary(path: Path, lower_case: str) -> Any:
     if path.suffix != ".txt":
         raise UsageError(f"--tokenizer {path}: give a Hub name, a folder, or a vocab.txt")
     refuse_stand_in(path, "--tokenizer")
-    lines = dict[str, int]()
-    for number, word in numbered_lines(path):
-        if word in lines:
+    lines = list(numbered_lines(path))
+    while lines and not lines[-1][1]:  # blank lines at the end are no tokens
+        lines.pop()
+    first = dict[str, int]()
+    for number, word in lines:
+        if word in first:
             raise UsageError(
-                f"--tokenizer {path}:{number}: {word!r} is in line {lines[word]}, too; a line is "
+                f"--tokenizer {path}:{number}: {word!r} is in line {first[word]}, too; a line is "
                 "the number of its token, so each has to be another"
             )
-        lines[word] = number
-    words = list(lines)
+        first[word] = number
+    words = list(first)
     missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise UsageError(

@@ -111,7 +111,7 @@ def _shape(path: Path) -> tuple[int, int]:
                     raise UsageError(
                         f"{path}: {name} holds {file[name].dtype}, but its values are whole numbers"
                     )
-            shapes = {name: file[name].shape or () for name in DATASETS}
+            shapes: dict[str, tuple[int, ...]] = {name: file[name].shape or () for name in DATASETS}
     except (OSError, KeyError) as error:  # the latter of a link that leads nowhere
         raise UsageError(f"{path}: not an HDF5 file ({text_of(error)})") from None
     rows, width = [*shapes["input_ids"], 0, 0][:2]

@@ -4,14 +4,27 @@ The files are read with all their quirks; what is wrong is named by file and lin
 """
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.tasks.text.made import FORMS, WORDS, build, pads_agree, prepared, refusal, small
+from tests.fuzzing import fuzzed
+from tests.train.tasks.text.made import (
+    FORMS,
+    WORDS,
+    build,
+    pads_agree,
+    prepared,
+    refusal,
+    rows,
+    small,
+)
 from train.loop.evaluation import lengths_of
 from train.tasks.text import classification
 
@@ -182,6 +195,26 @@ def test_a_data_file_that_is_another_is_named(made, data, message):
     path = made / "rte" / "dev.tsv"
     path.write_bytes(data)
     assert refusal(made).startswith(f"{path} {message}")
+
+
+PIECES = [b"\t", b"\n", b"\r", b"\0", b"\xff", b" ", b'"', b"1", b"nan", b"0.5", "\u2028".encode()]
+FILES = {
+    task: (f"{form[0]}{rows(form, 1)}".encode(), form[0].encode()) for task, form in FORMS.items()
+}
+
+
+@fuzzed(st.sampled_from(sorted(FORMS)), st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
+def test_any_bytes_after_a_header_are_rows_or_are_refused_by_line(task, pieces):
+    spec = plugins.load("train.tasks", task)(TrainConfig(task=task)).spec
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "dev.tsv")
+        for start in (b"", *FILES[task]):
+            path.write_bytes(start + b"".join(pieces))
+            for read in (classification.read, classification.read_unlabelled):
+                try:
+                    assert all(map(len, read(spec, path)))
+                except UsageError as error:
+                    assert str(error).startswith(str(path))
 
 
 def test_missing_files_and_folders_are_named(made):
