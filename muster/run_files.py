@@ -118,6 +118,7 @@ START = RunFile("start.json", "attempt", "whole")  # the times of its phases up 
 STOPPED = RunFile("stopped.json", "attempt", "whole")
 MODEL = RunFile("model/**", "run", "whole")
 SCORES = RunFile("scores.json", "run", "whole")
+PREDICTIONS = RunFile("predictions/{name}.tsv", "run", "whole")  # of samples without labels
 NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: they are much larger than all the rest.

@@ -27,6 +27,12 @@ DESCRIPTION = (
     "course's 256, each of four nodes computes 64 samples of a step."
 )
 
+# The names of these flags in scripts of the course's students.
+ALSO = {
+    "-M": "--master-ip", "--master-addr": "--master-ip", "-N": "--num-nodes",
+    "--nnodes": "--num-nodes", "-R": "--rank", "--node-rank": "--rank",
+}  # fmt: skip
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     config, by_hand = parse(sys.argv[1:] if argv is None else argv, os.environ)
@@ -40,7 +46,9 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
         UsageError: a flag is wrong; all problems at once.
     """
     page = {"prog": "python train/main.py", "description": DESCRIPTION}
-    config, by_hand, _ = translation.of_worker(["--task=cs744", *argv], env, {}, **page)
+    pairs = [word.partition("=") for word in cli.dashed_flags(argv)]
+    words = [ALSO.get(flag, flag) + equals + text for flag, equals, text in pairs]
+    config, by_hand, _ = translation.of_worker(["--task=cs744", *words], env, {}, **page)
     return config, by_hand
 
 

@@ -1,7 +1,7 @@
-r"""The COS598D course's own command lines run unchanged, on the same trainer as all others.
+r"""The COS568 course's own command lines run unchanged, on the same trainer as all others.
 
 python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased --task_name RTE \
-    --do_train --do_eval --data_dir glue_data/RTE --per_gpu_train_batch_size 16 \
+    --do_train --do_eval --data_dir glue_data/RTE --per_device_train_batch_size 16 \
     --output_dir /tmp/RTE --master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_rank 0
 """
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = config.logs_root / str(config.run_id)
         if args.do_train:  # for `from_pretrained`, as the skeleton leaves it
             shutil.copytree(MODEL.path(run_dir), args.output_dir, dirs_exist_ok=True)
-        if args.do_eval:
+        if args.do_eval or args.evaluate_during_training:
             write_results(run_dir, args.output_dir)
     return code
 
@@ -66,7 +66,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     Raises:
         UsageError: a missing or wrong flag.
     """
-    what = "Fine-tune on a GLUE task, with the command line of the COS598D course"
+    what = "Fine-tune on a GLUE task, with the command line of the COS568 course, once COS598D"
     parser = translation.Parser(FLAGS, "python train/run_glue.py", what)
     add = parser.add_argument
     add("--task_name", required=True, type=str.lower, choices=FLAGS.tasks, help="in any case")
@@ -76,7 +76,14 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     add("--config_name", default="", help="accepted if it is the model's own")
     add("--do_train", action="store_true", help="train")
     add("--do_eval", action="store_true", help="evaluate after every epoch, or only evaluate")
-    add("--per_gpu_train_batch_size", type=int, default=8, help="samples per worker")
+    per_worker = ("--per_device_train_batch_size", "--per_gpu_train_batch_size")
+    add(*per_worker, type=int, default=8, help="samples per worker")
+    add(
+        "--total_batch_size",
+        type=int,
+        help="refused if the batch sizes of all workers make another",
+    )
+    add("--evaluate_during_training", action="store_true", help="evaluate after every epoch")
     add("--gradient_accumulation_steps", type=int, default=1, help="batches per step")
     add("--num_train_epochs", type=float, default=3.0, help="whole passes over the training set")
     add("--max_steps", type=int, default=-1, help="above 0: train so many steps instead")
@@ -99,8 +106,13 @@ def translate(
     """
     refuse(_problems(args))
     argv = [*_argv(args), *words]
-    config, by_hand, world = translation.of_worker(argv, env, FLAGS.same)
+    config, by_hand, world = translation.of_worker(argv, env, args.theirs)
     config = config.on(world.world_size)
+    if args.total_batch_size not in (None, config.batch_size):
+        raise UsageError(
+            f"--total_batch_size {args.total_batch_size}, but world size {world.world_size} with "
+            f"{_name_of_batch(args)} {args.per_device_train_batch_size} makes {config.batch_size}"
+        )
     if config.bucket_mb == 0:
         config = replace(config, overlap=False, sparse_rows=False)
     if world.is_main:  # it chooses the name for all, and needs it afterwards
@@ -135,7 +147,7 @@ def _problems(args: argparse.Namespace) -> Iterator[str]:
             f"--config_name {args.config_name}: weights go with their own configuration; leave "
             f"it out, or give it as --model_name_or_path to start from random weights"
         )
-    if args.num_train_epochs != int(args.num_train_epochs):
+    if not args.num_train_epochs.is_integer():  # nor infinity
         yield f"--num_train_epochs {args.num_train_epochs}: give whole epochs"
 
 
@@ -148,8 +160,9 @@ def _argv(args: argparse.Namespace) -> Iterator[str]:
         epochs, evaluate = args.max_steps, "end"
         yield from (f"--max-steps={args.max_steps}", f"--schedule-steps={args.max_steps}")
     yield f"--epochs={epochs if args.do_train else 0}"
-    yield f"--evaluate={evaluate if args.do_eval else 'never'}"
-    per_step = args.per_gpu_train_batch_size * args.gradient_accumulation_steps
+    evaluates = args.do_eval or args.evaluate_during_training
+    yield f"--evaluate={evaluate if evaluates else 'never'}"
+    per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
     yield f"--local-batch-size={per_step}"
     yield f"--accumulation={args.gradient_accumulation_steps}"
     if args.overwrite_output_dir:
@@ -158,7 +171,7 @@ def _argv(args: argparse.Namespace) -> Iterator[str]:
 
 def batch_size(args: argparse.Namespace, world: World) -> str:
     """What it comes to, and what the assignment's would need."""
-    of_each, parts = args.per_gpu_train_batch_size, args.gradient_accumulation_steps
+    of_each, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
     total, parts = of_each * parts * world.world_size, parts * world.world_size
     text = (
         f"batch size: {of_each} per worker x world size {world.world_size}"
@@ -167,9 +180,14 @@ def batch_size(args: argparse.Namespace, world: World) -> str:
     if world.world_size > 1 and total != COURSE_TOTAL and COURSE_TOTAL % parts == 0:
         text += (
             f"\nthe course's total of {COURSE_TOTAL} on {world.world_size} workers needs "
-            f"--per_gpu_train_batch_size {COURSE_TOTAL // parts}"
+            f"{_name_of_batch(args)} {COURSE_TOTAL // parts}"
         )
     return text
+
+
+def _name_of_batch(args: argparse.Namespace) -> str:
+    """The flag of a worker's batch size, as it was typed."""
+    return str(args.theirs["--local-batch-size"])
 
 
 def _check_output(args: argparse.Namespace) -> None:

@@ -1,22 +1,31 @@
 """Score a saved model: `python -m train.score MODEL --task rte --data-dir glue_data/RTE`.
 
-MODEL is a folder such as `logs/<run>/model`, or for transformers models a name on the Hub. All
-flags of a run hold; nothing is trained. It may run on several workers, as any run.
+MODEL is a folder such as `logs/<run>/model`, that of the run, or for transformers models a name on
+the Hub. All flags of a run hold; nothing is trained. It may run on several workers, as any run.
+With --predict it writes labels for GLUE's test sets, which have none, as GLUE's site takes them.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs import cli
+from configs.settings.fields import Config, neutral
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
-from muster.run_files import SCORES, clears
+from muster.run_files import CONFIG, MODEL, SCORES, clears
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictConfig(Config):
+    """What is done with the model beside scoring it."""
+
+    predict: bool = neutral(False, "write labels for the task's test sets, which have none")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,36 +33,72 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         raise UsageError("which model? python -m train.score MODEL --task TASK [flags]")
     model, asks = words[0], words[0].startswith("-")  # for help
-    config, by_hand = cli.parse(
-        [TrainConfig, ByHand],
+    config, by_hand, more = cli.parse(
+        [TrainConfig, ByHand, PredictConfig],
         words if asks else words[1:],
         prog="python -m train.score MODEL",
         description="Evaluate a saved model, as it was evaluated in training.",
     )
-    folder = Path(model)
+    folder = _folder_of(Path(model))
     if config.overwrite and config.run_id is not None:
         run_dir = (config.logs_root / config.run_id).absolute()
         if folder.exists() and clears(run_dir, folder.absolute(), resumed=False):
             raise UsageError(f"--overwrite would remove {folder}; use another --run-id")
     weights = folder if folder.is_dir() and not (folder / "config.json").exists() else None
+    if config.new_head:
+        raise UsageError("--new-head would score a head that has learnt nothing; leave it out")
     config = replace(config, epochs=0, save_model=False, evaluate="end", resume=None)
     if weights is None:
-        config = replace(config, model=model)
-    return as_worker(config, by_hand, lambda *raw: _score(weights, *raw))
+        config = replace(config, model=str(folder) if folder.is_dir() else model)
+    return as_worker(config, by_hand, lambda *raw: _score(weights, more, *raw))
 
 
-def _score(weights: Path | None, config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
-    from train.loop import export, run  # here, since a wrong flag should be reported at once
+def _folder_of(path: Path) -> Path:
+    """The model's folder, where `path` may be that of its run, or a name on the Hub.
+
+    Raises:
+        UsageError: a folder without a model.
+    """
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    from train.loop.export import WEIGHTS  # here, since a wrong flag should be reported at once
+
+    if (path / WEIGHTS).exists():
+        return path
+    own = MODEL.path(path)
+    if own.is_dir():
+        return own
+    state = "is a run without a saved model, as it has not ended, or had --no-save-model"
+    if not CONFIG.path(path).exists():
+        state = f"has neither config.json nor {WEIGHTS}"
+    raise UsageError(f"{path} {state}; give the folder of a model, such as logs/RUN/model")
+
+
+def _score(
+    weights: Path | None,
+    more: PredictConfig,
+    config: TrainConfig,
+    world: World,
+    exit_guard: ExitGuard,
+) -> None:
+    from train.loop import (
+        export,
+        predictions,
+        run,
+    )  # here, since a wrong flag should be reported at once
 
     with run.prepared(config, world, exit_guard) as (trainer, run_dir):
         if weights is not None:
             export.load_weights(trainer.state.model, weights)
+        unlabelled = predictions.read(trainer) if more.predict else {}
         (record,) = trainer.fit().evaluations
         if trainer.ranks.rank == 0:
             scores = {"task": config.task, "samples": record.samples, **record.metrics}
             write_json(SCORES.path(run_dir), scores)
             rows = [(name, f"{value:.4f}") for name, value in record.metrics.items()]
             trainer.console.table([*rows, ("samples", str(record.samples))])
+        for path in predictions.write(trainer, unlabelled, run_dir):
+            trainer.console.line(f"predictions: {path}")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
     tokenizer: str | None = neutral(None, "Hub name, folder, or vocab.txt (default: the model's)")
     random_weights: bool = setting(False, "start from random weights, not the model's own")
+    new_head: bool = setting(
+        False, "replace the head of --model by a new one for the task's labels"
+    )
     lower_case: Literal["auto", "yes", "no"] = setting(
         "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
     )
@@ -140,6 +143,8 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
             f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
                 steps is not None and self.warmup_steps > steps,
+            "--new-head keeps the model's other weights, --random-weights none; give one of them":
+                self.new_head and self.random_weights,
             "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
                 self.backend == "nccl" and self.device == "cpu",
         })  # fmt: skip

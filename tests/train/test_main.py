@@ -18,6 +18,19 @@ def test_the_given_command():
     assert (by_hand.master_ip, by_hand.world_size, by_hand.rank) == ("10.10.1.1", 4, 2)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-M 10.10.1.1 -N 4 -R 2",
+        "--master-ip 10.10.1.1 --num-nodes 4 --node-rank 2",
+        "--master_addr=10.10.1.1 --nnodes=4 --node_rank=2",
+    ],
+)
+def test_the_names_of_students_scripts_are_taken(words):
+    _, by_hand = main.parse(words.split(), {})
+    assert (by_hand.master_ip, by_hand.world_size, by_hand.rank) == ("10.10.1.1", 4, 2)
+
+
 def test_our_own_flags_win():
     flags = "--master-ip 10.10.1.1 --num-nodes 4 --rank 2 --sync gather_scatter --model vgg16"
     config, _ = main.parse([*flags.split(), "--batch-size=64"], {})

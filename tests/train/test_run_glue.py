@@ -1,14 +1,17 @@
 """The course's command lines mean what they say, and run from any folder."""
 
+import itertools
 import json
 import sys
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from configs.plugins import REPOSITORY
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.train.distributed.test_world import TORCHRUN
 from tests.train.tasks.text.made import make
 from tests.train.workers import finish, free_port, start
@@ -57,6 +60,7 @@ def test_the_given_command_on_one_machine():
         ("", 256, "total of 64 on 4 workers needs --per_gpu_train_batch_size 16"),
         ("--per_gpu_train_batch_size 16", 64, "= 64 in total"),
         ("--gradient_accumulation_steps=2", 512, "needs --per_gpu_train_batch_size 8"),
+        ("--total_batch_size=256", 256, "needs --per_gpu_train_batch_size 16"),
     ],
 )
 def test_four_machines_say_what_the_batch_size_comes_to(flags, batch_size, note):
@@ -71,6 +75,61 @@ def test_max_steps_is_also_the_horizon_of_the_learning_rate():
     assert (config.max_steps, config.schedule_steps, config.evaluate) == (40, 40, "end")
     assert config.epochs >= 40  # no set is too small for as many steps
     assert translate(*GIVEN, "--max_steps", "-1").config.epochs == 3
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "--master_addr 10.10.1.1 --master_port 12356 --world_size 4 --local_rank 2",
+        "--master_addr 10.10.1.1 --master_port 12356 --nnodes 4 --node_rank 2",
+        "--master-ip 10.10.1.1 --master-port 12356 --num-nodes 4 --rank 2",
+    ],
+)
+def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
+    assert translate(*GIVEN, *where.split()).world == translate(*GIVEN, *ON_RANK_2).world
+
+
+def test_a_script_may_evaluate_during_training_alone():
+    argv = [*LEAST[:-1], "--do_train", "--evaluate_during_training"]
+    assert translate(*argv).config.evaluate == "epoch"
+
+
+def test_every_refused_flag_is_refused_by_its_name():
+    for flag in run_glue.FLAGS.refused:
+        assert f"{flag}: " in refusal(*LEAST, flag, "1")
+
+
+VALUES = (
+    "",
+    "0",
+    "-1",
+    "3",
+    "2.5",
+    "1e400",
+    "nan",
+    "no",
+    "RTE",
+    "/tmp",
+    "tcp://a:1",
+    "\ud800",
+    "=",
+)
+THEIRS = (*run_glue.FLAGS.same, *run_glue.FLAGS.also, *run_glue.FLAGS.refused)
+THEIRS += (*run_glue.FLAGS.not_needed, "--max_steps", "--total_batch_size", "--num_train_epochs")
+
+
+@fuzzed(
+    st.lists(st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5)
+)
+def test_any_words_are_a_run_or_are_refused(pairs):
+    of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
+    words = list(itertools.chain.from_iterable(of_each))
+    try:
+        run = translate(*LEAST, "--do_train", *words)
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert run.world.world_size == 1 or not {"--master_ip", "--master_addr"}.isdisjoint(words)
 
 
 def test_evaluation_alone_trains_nothing():
@@ -96,6 +155,13 @@ AS_THE_SKELETON_HAS_IT = (
         ("--max_grad_norm 0 --warmup_steps 5", "--max-grad-norm=0 --warmup-steps=5"),
         ("--per_gpu_eval_batch_size 3 --logs_dir a", "--eval-batch-size=3 --logs-dir=a"),
         ("--config_name m --overwrite_cache", ""),
+        ("--per_device_train_batch_size 4", "--local-batch-size=4"),
+        ("--per_gpu_train_batch_size 4", "--local-batch-size=4"),
+        ("--per_device_eval_batch_size 3", "--eval-batch-size=3"),
+        ("--eval_all_checkpoints --timing", ""),
+        ("--logging_steps 5 --save_steps 50", "--log-every=5 --checkpoint-every=50"),
+        ("--save_total_limit 3 --bf16 --use_cpu", "--keep-last=3 --precision=bf16 --device=cpu"),
+        ("--dataloader_num_workers 2 --dist_backend gloo", "--data-workers=2 --backend=gloo"),
     ],
 )
 def test_flags_are_ours_by_other_names(theirs, ours):
@@ -132,8 +198,14 @@ def test_the_single_process_rank_and_torchruns_environment():
         ("--fp16 --fp16_opt_level O1", "apex"),
         ("--config_name other", "weights go with their own configuration"),
         ("--num_train_epochs 2.5", "give whole epochs"),
+        ("--num_train_epochs inf", "give whole epochs"),
         ("--task_name imdb", "--task_name: invalid choice: 'imdb' (choose from "),
         ("--per_gpu_train_batch_size 0", "--per_gpu_train_batch_size must be at least 1"),
+        ("--per_device_train_batch_size 0", "--per_device_train_batch_size must be at least 1"),
+        (
+            "--total_batch_size 64",
+            "64, but world size 1 with --per_device_train_batch_size 8 makes 8",
+        ),
         ("--learning_rate 0", "--learning_rate must be a finite number above 0"),
         ("--sync ring", "--sync: unknown 'ring'"),
         ("--learn_rate 1", "unknown flag --learn_rate; "),

@@ -88,7 +88,7 @@ def translate(args: argparse.Namespace, ours: Sequence[str]) -> TrainConfig:
     Raises:
         UsageError: one is wrong; all problems at once, in HetSeq's words.
     """
-    config: TrainConfig = translation.settings([TrainConfig], [*_argv(args, ours)], FLAGS.same)[0]
+    config: TrainConfig = translation.settings([TrainConfig], [*_argv(args, ours)], args.theirs)[0]
     return config
 
 

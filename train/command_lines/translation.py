@@ -60,6 +60,9 @@ class Parser(argparse.ArgumentParser):
     def parted(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The values of the added flags, and the other words as ours.
 
+        The values have `theirs` for errors: the program's name of each flag of ours, as typed if it
+        has several.
+
         Raises:
             UsageError: a flag is wrong or missing, or has no meaning here.
         """
@@ -71,22 +74,27 @@ class Parser(argparse.ArgumentParser):
         )
         pairs = [word.partition("=") for word in words]
         names = {**self._flags.same, **self._flags.also}
+        args.theirs = {ours: theirs for theirs, ours in self._flags.same.items()}
+        for theirs in (word.partition("=")[0] for word in argv):
+            if theirs in names:
+                args.theirs[names[theirs]] = theirs
         return args, [names.get(flag, flag) + equals + text for flag, equals, text in pairs]
 
 
 def settings(
     classes: Sequence[type],
     argv: Sequence[str],
-    names: Mapping[str, str],
+    theirs: Mapping[str, str],
     prog: str = "",
     description: str = "",
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`; `prog` and `description` are for --help.
 
+    `theirs` has the program's names of our flags.
+
     Raises:
         UsageError: one is wrong; every one at once, with the flags that were typed.
     """
-    theirs = {ours: theirs for theirs, ours in names.items()}
     try:
         return cli.parse(classes, argv, prog=prog, description=description)
     except UsageError as error:
@@ -95,15 +103,15 @@ def settings(
 
 
 def of_worker(
-    argv: Sequence[str], env: Mapping[str, str], names: Mapping[str, str], **page: str
+    argv: Sequence[str], env: Mapping[str, str], theirs: Mapping[str, str], **page: str
 ) -> tuple[TrainConfig, ByHand, World]:
     """The settings of one of the workers; a process alone has the mode single, if no other is set.
 
     Raises:
         UsageError: a flag is wrong; every one at once.
     """
-    config, by_hand = settings([TrainConfig, ByHand], argv, names, **page)
+    config, by_hand = settings([TrainConfig, ByHand], argv, theirs, **page)
     world = World.find(env, **asdict(by_hand))
     if world.world_size == 1:
-        config, _ = settings([TrainConfig, ByHand], ["--sync=single", *argv], names, **page)
+        config, _ = settings([TrainConfig, ByHand], ["--sync=single", *argv], theirs, **page)
     return config, by_hand, world

@@ -27,8 +27,9 @@ T = TypeVar("T")
 # torch after 2.13 has a new name for it and warns of the old one.
 set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
-# For preparing, loading and saving; after it a disk counts as gone, not slow.
-PATIENCE_S = 3600.0
+# For preparing, loading and saving: no healthy run takes as long. In milliseconds it must be an int
+# of C, below 25 days.
+PATIENCE_S = 7 * 24 * 3600.0
 POLL_S = 0.005
 
 

@@ -13,6 +13,7 @@ from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from muster.writing import writing
 from train.tasks.base import Task
+from train.tasks.sources import hub
 
 WEIGHTS = "model.safetensors"
 
@@ -89,8 +90,11 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     Raises:
         UsageError: they are missing, or belong to another model.
     """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise UsageError(f"{folder} has no {WEIGHTS} to score")
+    hub.refuse_damage(path)
     try:
-        load_model(model, folder / WEIGHTS)
+        load_model(model, path)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(f"{folder / WEIGHTS}: {reason}") from None
+        raise UsageError(f"{path}: {hub.first_line(error)}") from None

@@ -124,6 +124,8 @@ def prepared(
         console = Console(speaks=ranks.rank == 0 and not config.quiet)
         if advice := precision.advice(config.precision, device):
             console.line(advice)
+        if config.new_head:
+            console.line(f"--new-head: the model's head is a new one, from seed {config.seed}")
         folder = config.checkpoint_dir or run_files.CHECKPOINTS.path(run_dir)
         trainer = Trainer(
             config, ranks, device, task, console, sinks,

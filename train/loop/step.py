@@ -196,10 +196,20 @@ def _not_finite(numbers: Sequence[float]) -> list[int]:
 
 
 def to_device(batch: Batch, model: nn.Module, device: torch.device) -> Batch:
-    """`batch` on the device of `model`, with floats in the model's precision."""
+    """`batch` on the device of `model`, with floats in the model's precision.
+
+    Labels have at least float32: a score of 2.6 is not a number of bfloat16.
+    """
     dtype = next(param.dtype for param in model.parameters() if param.is_floating_point())
+    of_labels = torch.promote_types(dtype, torch.float32)
+
+    def kind(name: str, tensor: Tensor) -> torch.dtype | None:
+        if not tensor.is_floating_point():
+            return None
+        return of_labels if name == "labels" else dtype
+
     return {
-        name: tensor.to(device, dtype if tensor.is_floating_point() else None, non_blocking=True)
+        name: tensor.to(device, kind(name, tensor), non_blocking=True)
         for name, tensor in batch.items()
     }
 

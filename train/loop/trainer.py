@@ -147,6 +147,7 @@ class Trainer:
         epochs, per_epoch = self.config.epochs, self.plan.steps_per_epoch
         total = self.at.before + epochs * per_epoch
         last = min(total, self.config.max_steps or total)
+        self._warn_of_warmup(last)
         self.console.start(last, self.at.step)
         began_s = time.perf_counter()
         self.sinks.total_steps = last
@@ -175,6 +176,16 @@ class Trainer:
         self.history.total_s = time.perf_counter() - began_s
         self.console.stop()
         return self.history
+
+    def _warn_of_warmup(self, last: int) -> None:
+        """Say so if the learning rate never becomes --lr."""
+        steps, has_own = self.config.warmup_steps, self.task.schedule(max(1, last)) is not None
+        if self.at.step < last < steps and not has_own:
+            reached = self.config.lr * (last - 1) / steps
+            self.console.line(
+                f"the warm-up of {steps} steps is longer than the run of {last}: the learning rate "
+                f"rises to {reached:.1e}, not to {self.config.lr:.1e}; see --warmup-steps"
+            )
 
     def _count_traffic(self, before: int, epoch: int) -> None:
         """Record what crossed the network since step `before`."""

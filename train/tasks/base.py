@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,13 @@ class Datasets(NamedTuple):
 
     train: Samples
     evaluation: Mapping[str, Samples]
+
+
+class Unlabelled(NamedTuple):
+    """n samples whose labels are to be predicted."""
+
+    keys: Sequence[str]  # n, by which the file of predictions names them
+    texts: Sequence[Sequence[str]]  # one or two columns of n
 
 
 class Output(NamedTuple):
@@ -142,3 +149,22 @@ class Task(ABC):
         over the whole global batch, for any split.
         """
         return None
+
+
+@runtime_checkable
+class PredictingTask(Protocol):
+    """A task with sets without labels, as those of a competition."""
+
+    def unlabelled(self) -> Mapping[str, Unlabelled]:
+        """Each set by the name of the file that its predictions go to."""
+        ...
+
+    def batch_of(self, unlabelled: Unlabelled, rows: Sequence[int]) -> Batch:
+        """Those rows as one batch without labels."""
+        ...
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor: ...
+
+    def answers(self, logits: Tensor) -> list[str]:
+        """The predictions of n samples in the file's words, from logits (n, ...)."""
+        ...

@@ -1,12 +1,15 @@
 """HetSeq's command lines mean what they say, start a node's workers, and meet as they say."""
 
+import itertools
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.launch.submit import wait_until
 from tests.train.tasks.vision.files import write_mnist
 from tests.train.workers import finish, free_port, losses, read_json, start
@@ -83,6 +86,44 @@ def test_what_has_no_meaning_here_is_refused_with_what_to_use(flags, message):
 def test_every_refused_flag_is_refused_by_its_name():
     for flag in hetseq.FLAGS.refused:
         assert f"{flag}: " in refusal(*LEAST, flag, "1")
+
+
+def test_a_command_for_ner_is_answered_with_ours():
+    """As HetSeq's page on named entities gives it, but for the folders."""
+    given = (
+        "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5 "
+        "--dict vocab.txt --config_file bert_config.json --transformers_state_dict bert.bin "
+        "--train_file train.json --validation_file valid.json --test_file test.json "
+        "--extension_file ext.py --load_state_dict_strict"
+    )
+    lines = refusal(*given.split()).splitlines()
+    assert len(lines) == 6 and all(line.startswith("--") for line in lines)
+    assert (
+        sum("train.txt, valid.txt and test.txt, in CoNLL's columns" in line for line in lines) == 4
+    )
+    ours = "--task BertForTokenClassification --max-epoch 1 --max-sentences 32 --lr 1e-5"
+    config = translate(*ours.split(), *"--data conll --model bert --tokenizer vocab.txt".split())
+    assert (config.task, config.model, config.data_dir) == ("ner", "bert", Path("conll"))
+
+
+VALUES = ("", "0", "-1", "3", "1e400", "nan", "(a,.)", "mnist", "/tmp", "tcp://a:1", "\ud800", "=")
+PARSER_FLAGS = ("--update-freq", "--max-update", "--adam-betas", "--restore-file", "--device-id",
+                "--distributed-gpus", "--distributed-world-size", "--distributed-rank",
+                "--distributed-init-method", "--no-save", "--distributed-no-spawn")  # fmt: skip
+THEIRS = (*hetseq.FLAGS.same, *hetseq.FLAGS.also, *hetseq.FLAGS.not_needed, *PARSER_FLAGS)
+
+
+@fuzzed(
+    st.lists(st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5)
+)
+def test_any_words_are_a_run_or_are_refused(pairs):
+    of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
+    try:
+        config = translate(*LEAST, *itertools.chain.from_iterable(of_each))
+    except UsageError as error:
+        assert str(error)
+    else:
+        assert config.task == "mnist"
 
 
 def command(folder, run_id, *flags):

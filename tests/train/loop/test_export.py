@@ -1,9 +1,11 @@
 """What a run saves loads back, and scores as it did when training ended."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from configs.settings.train import TrainConfig
@@ -113,5 +115,36 @@ def test_scoring_does_not_clear_the_model_that_it_scores(tmp_path):
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"model\.safetensors: "):
-        export.load_weights(torch.nn.Linear(2, 2), tmp_path)
+    model, path = torch.nn.Linear(2, 2), tmp_path / "model.safetensors"
+    with pytest.raises(UsageError, match=r"has no model\.safetensors to score"):
+        export.load_weights(model, tmp_path)
+    save_file({"other": torch.ones(2)}, path)
+    with pytest.raises(UsageError, match=r"model\.safetensors: Error"):
+        export.load_weights(model, tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match=r"model\.safetensors is damaged or cut off"):
+        export.load_weights(model, tmp_path)
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n")
+    with pytest.raises(UsageError, match=r"model\.safetensors is a Git LFS pointer.*lfs pull"):
+        export.load_weights(model, tmp_path)
+
+
+def test_a_runs_folder_stands_for_its_model(tmp_path):
+    run, model = tmp_path / "run", tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    assert score._folder_of(run) == model
+    (model / "model.safetensors").touch()
+    assert score._folder_of(model) == model
+    shutil.rmtree(model)
+    with pytest.raises(
+        UsageError, match=r"run has neither config.json nor model.safetensors; give"
+    ):
+        score.main([str(run), "--task", "rte"])
+    (run / "config.yaml").touch()
+    with pytest.raises(UsageError, match="run is a run without a saved model"):
+        score.main([str(run), "--task", "rte"])
+
+
+def test_a_new_head_is_not_scored():
+    with pytest.raises(UsageError, match="--new-head would score a head that has learnt nothing"):
+        score.main(["bert-base-cased", "--task", "rte", "--new-head"])

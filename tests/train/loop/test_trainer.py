@@ -82,6 +82,19 @@ def test_the_schedule_warms_up_and_decays_over_its_horizon():
     assert rates == pytest.approx([0, 0.25, 0.5, 0.75, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 0])
 
 
+@pytest.mark.parametrize(("max_steps", "warmup_steps"), [(None, 16), (4, 4), (4, 5)])
+def test_a_warm_up_that_is_longer_than_the_run_is_said_first(tmp_path, max_steps, warmup_steps):
+    config = replace(retained.CONFIG, max_steps=max_steps, warmup_steps=warmup_steps)
+    _, lines = retained.run(config, tmp_path)
+    message = (
+        "the warm-up of 5 steps is longer than the run of 4: the learning rate rises to 6.0e-03, "
+        "not to 1.0e-02; see --warmup-steps"
+    )
+    assert (
+        lines[:1] == [message] if warmup_steps == 5 else not any("warm-up" in one for one in lines)
+    )
+
+
 def test_biases_and_norms_do_not_decay():
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 4))
     decays, keeps = build.optimizer(replace(CONFIG, weight_decay=0.1), model).param_groups

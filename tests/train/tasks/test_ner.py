@@ -4,6 +4,8 @@ Files are read with their quirks; what is wrong is named by file and line. Score
 """
 
 import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.train.tasks.text.made import MODEL as SMALL
 from tests.train.tasks.text.made import build, prepared, refusal, small, trained
 from train.tasks import ner
@@ -91,6 +94,48 @@ def test_a_tagger_for_other_tags_is_refused(made):
     AutoModelForTokenClassification.from_config(config).save_pretrained(made / "tuned")
     message = "has 2 labels (O, B-ORG), but the training set has 4 (O, B-LOC, I-LOC, B-PER)"
     assert message in refusal(made, "ner", model=str(made / "tuned"))
+
+
+def test_a_classifier_of_texts_needs_a_new_head_to_tag_words(made):
+    """Its weights have the name of a tagger's, and here even their shape."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = AutoConfig.from_pretrained(made / "config.json", num_labels=4)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(made / "model")
+    message = refusal(made, "ner", model=str(made / "model"))
+    assert "for SequenceClassification, not TokenClassification, but the training set" in message
+    assert message.endswith("or --new-head for a new head on this one")
+    task = prepared(made, "ner", model=str(made / "model"), new_head=True)
+    assert task.build_model().config.label2id == {"O": 0, "B-LOC": 1, "I-LOC": 2, "B-PER": 3}
+
+
+PIECES = [
+    b"\t",
+    b"\n",
+    b"\r",
+    b"\0",
+    b"\xff",
+    b" ",
+    b"O",
+    b"B-",
+    b"-DOCSTART-",
+    b"a I-X\n",
+    b"\n\n",
+]
+
+
+@fuzzed(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
+def test_any_bytes_are_sentences_or_are_refused_by_line(pieces):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "train.txt")
+        for start in (b"", b"a B-X\nb O\n"):
+            path.write_bytes(start + b"".join(pieces))
+            try:
+                sentences = ner.read(path)
+            except UsageError as error:
+                assert str(error).startswith(str(path))
+            else:
+                assert sentences and all(len(one.words) == len(one.tags) > 0 for one in sentences)
 
 
 def test_an_evaluation_tag_that_training_lacks_is_refused(made):

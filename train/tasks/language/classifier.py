@@ -1,5 +1,6 @@
 """A classifier from a Hub name, a folder or a config.json; one that cannot fit is refused."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import nn
 from muster.errors import UsageError
 from train.tasks.sources import hub
 
+HEAD = re.compile(r"For(\w+Classification)$")  # in transformers' names of models
 # Their position ids start after the padding id, so that the last positions are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer", "xlm-roberta-xl")
 
@@ -52,22 +54,23 @@ def load_config(name: str) -> Any:
 def set_labels(name: str, config: Any, task: Labels, is_fresh: bool) -> list[int] | None:
     """Give a model's configuration the labels of the task, unless it has just them, in any order.
 
-    `is_fresh`: the model has no weights.
+    `is_fresh`: the model has no weights, or gets a new head.
 
     Returns:
         The model's output for each of the task's labels; None if they are in GLUE's order. For
         example, RoBERTa's MNLI models have contradiction first.
 
     Raises:
-        UsageError: the model was made for another number of labels.
+        UsageError: the model was made for another number of labels, or for labels of another kind.
     """
-    has_head = any(f"For{task.head}" in made for made in config.architectures or ())
-    if not is_fresh and has_head and config.num_labels != task.num_labels:
-        found = ", ".join(str(label) for label in config.id2label.values())
+    heads = [found[1] for made in config.architectures or () if (found := HEAD.search(made))]
+    if not is_fresh and heads and (heads[0] != task.head or config.num_labels != task.num_labels):
+        known = ", ".join(str(label) for label in config.id2label.values())
+        kind = "" if heads[0] == task.head else f", for {heads[0]}, not {task.head}"
         raise UsageError(
-            f"--model {name} has {config.num_labels} labels ({found}), but {task.name} has "
+            f"--model {name} has {config.num_labels} labels ({known}){kind}, but {task.name} has "
             f"{task.num_labels} ({', '.join(task.class_names) or 'a score'}); "
-            "give a model without a classification head, or one for this task"
+            "give a model for this task, or --new-head for a new head on this one"
         )
     if task.is_regression:
         config.problem_type = "regression"
@@ -90,9 +93,10 @@ def check_tokenizer(name: str, config: Any, tokenizer: Any) -> None:
     """
     if tokenizer.pad_token_id is None:
         raise UsageError(f"the tokenizer of {name} has no padding token; give another --tokenizer")
-    if len(tokenizer) > config.vocab_size:
+    count = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=-1))
+    if count > config.vocab_size:
         raise UsageError(
-            f"the tokenizer has {len(tokenizer)} tokens, but --model {name} knows "
+            f"the tokenizer has {count} tokens, but --model {name} knows "
             f"{config.vocab_size}; give the model's own with --tokenizer"
         )
 
@@ -112,24 +116,39 @@ def check_length(name: str, config: Any, max_seq_length: int) -> None:
         )
 
 
-def build(name: str, config: Any, is_fresh: bool, kind: Any) -> nn.Module:
+def build(
+    name: str, config: Any, is_fresh: bool, kind: Any, *, new_head: bool = False
+) -> nn.Module:
     """The model in float32; missing weights come from torch's seeded generator.
 
-    `kind` is transformers' class for it.
+    `kind` is transformers' class for it. With `new_head` all weights outside of its body do, too.
 
     Raises:
         UsageError: the weights are missing, or belong to another model.
     """
     model: nn.Module
     try:
-        if is_fresh:
-            model = kind.from_config(config, dtype=torch.float32)
+        random = kind.from_config(config, dtype=torch.float32) if is_fresh or new_head else None
+        if random is not None and is_fresh:
+            model = random
             return model
         options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        options["ignore_mismatched_sizes"] = True  # they are refused below, by their names
         model, loading = hub.fetch("--model", name, kind.from_pretrained, **options)
-    except (ValueError, KeyError, RuntimeError) as error:  # of the latter: weights of other sizes
-        raise UsageError(f"--model {name}: {str(error).partition(chr(10))[0]}") from None
-    body = [key for key in model.state_dict() if key.startswith(f"{model.base_model_prefix}.")]
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise UsageError(f"--model {name}: {hub.first_line(error)}") from None
+    prefix = f"{model.base_model_prefix}."
+    body = [key for key in model.state_dict() if key.startswith(prefix)]
+    for key, theirs, ours in sorted(loading["mismatched_keys"]):
+        if not new_head or key in body:
+            remedy = "; give --new-head for a new head" if key not in body else ""
+            raise UsageError(
+                f"--model {name}: {key} is of shape {tuple(theirs)} in its weights, but "
+                f"{tuple(ours)} in its configuration{remedy}"
+            )
+    if random is not None:
+        head = {key: own for key, own in random.state_dict().items() if key not in body}
+        model.load_state_dict(head, strict=False)
     missing = set(loading["missing_keys"]).intersection(body)
     if 2 * len(missing) > len(body):
         raise UsageError(

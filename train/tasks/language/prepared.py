@@ -1,6 +1,5 @@
 """Shared by tasks on text: a model, its tokenizer, and a cache that is made once for all ranks."""
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -69,6 +68,7 @@ class PreparedTask(Task):
         home = str(Path(self.model).parent) if is_configuration else self.model
         self.tokenizer = config.tokenizer or tokenizer or home
         self.is_fresh = config.random_weights or is_configuration
+        self.new_head = config.new_head and not self.is_fresh
         if config.pad == "max_length":
             self.pad_multiple = config.max_seq_length
 
@@ -122,9 +122,8 @@ class PreparedTask(Task):
             return
         for name, paths in self._files.items():
             yield name
-            for path in paths:  # not all in memory at once: they may be large
-                with path.open("rb") as file:
-                    yield hashlib.file_digest(file, "sha256").digest()
+            for path in paths:
+                yield cache.sum_of(self.config.cache_dir, path)
 
     def lengths(self, samples: Samples) -> Tensor | None:
         """The lengths of tokenised text."""
@@ -137,7 +136,10 @@ class PreparedTask(Task):
 
     @cached_property
     def _loaded_tokenizer(self) -> Any:
-        return tokens.load(self.tokenizer, self.config.lower_case)
+        tokenizer = tokens.load(self.tokenizer, self.config.lower_case)
+        if tokenizer.pad_token_id is None and tokenizer.eos_token is not None:  # as for GPT-2
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
 
     @cached_property
     def _model_config(self) -> Any:
@@ -171,16 +173,20 @@ class LabelledTask(PreparedTask):
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
         super().prepare()  # a tagger's labels are those of its text
-        classifier.set_labels(self.model, self._model_config, self.labels, self.is_fresh)
+        own_head = self.is_fresh or self.new_head
+        classifier.set_labels(self.model, self._model_config, self.labels, own_head)
 
     def build_model(self) -> nn.Module:
         """The model on the CPU in float32."""
         config = self._model_config
-        self._label_order = classifier.set_labels(self.model, config, self.labels, self.is_fresh)
+        own_head = self.is_fresh or self.new_head
+        self._label_order = classifier.set_labels(self.model, config, self.labels, own_head)
+        if config.pad_token_id is None:  # such as GPT-2, which looks for a text's last token
+            config.pad_token_id = self._loaded_tokenizer.pad_token_id
         import transformers
 
         kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
-        model = classifier.build(self.model, config, self.is_fresh, kind)
+        model = classifier.build(self.model, config, self.is_fresh, kind, new_head=self.new_head)
         # DistilBERT has no token types; wrappers, such as DDP's, do not name what they pass on.
         self._inputs = signature(model.forward).parameters.keys() - {"labels"}
         return model

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from muster.errors import UsageError
 from train.tasks.sources import hub
-from train.tasks.sources.files import numbered_lines
+from train.tasks.sources.files import numbered_lines, refuse_stand_in
 
 BATCH = 1000  # texts that the fast tokenizers divide among the cores at a time
 IGNORED = -100  # the label of other tokens than a word's first, and of padding
@@ -44,6 +44,9 @@ def load(name: str, lower_case: str) -> Any:
                 f"{name} has no tokenizer files (one of {', '.join(FILES)}); "
                 "give a tokenizer with --tokenizer"
             )
+        read = {"tokenizer.json"} & present or set(FILES) & present
+        for file in sorted(read):  # a pointer can be read as a vocabulary of three words
+            refuse_stand_in(path / file, "--tokenizer")
         if present.isdisjoint({"tokenizer.json", "tokenizer_config.json"}):
             path /= "vocab.txt"
     if path.is_file():
@@ -144,7 +147,19 @@ def refuse_unknown(tokenizer: Any, name: str, input_ids: Tensor) -> None:
 def _from_vocabulary(path: Path, lower_case: str) -> Any:
     if path.suffix != ".txt":
         raise UsageError(f"--tokenizer {path}: give a Hub name, a folder, or a vocab.txt")
-    words = [word for _, word in numbered_lines(path)]
+    refuse_stand_in(path, "--tokenizer")
+    lines = list(numbered_lines(path))
+    while lines and not lines[-1][1]:  # blank lines at the end are no tokens
+        lines.pop()
+    first = dict[str, int]()
+    for number, word in lines:
+        if word in first:
+            raise UsageError(
+                f"--tokenizer {path}:{number}: {word!r} is in line {first[word]}, too; a line is "
+                "the number of its token, so each has to be another"
+            )
+        first[word] = number
+    words = list(first)
     missing = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise UsageError(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from muster.errors import UsageError
-from train.tasks.sources.files import folder_of, numbered_lines
+from train.tasks.sources.files import folder_of, numbered_lines, refuse_stand_in
 
 HEADING = re.compile(r"^ ?(=( =)*) .*\S \1 ?$")  # WikiText's: " = Title = ", " = = Section = = "
 BLANK = re.compile(r"\s*$")
@@ -131,6 +131,8 @@ def find(data_dir: Path | None) -> dict[str, list[Path]]:
     kinds = {path.suffix in SHARDS for paths in sets.values() for path in paths}
     if len(kinds) > 1:
         raise UsageError(f"--data-dir {folder} has text and HDF5 shards; give a folder of one kind")
+    for path in (path for paths in sets.values() for path in paths):
+        refuse_stand_in(path)
     return sets
 
 

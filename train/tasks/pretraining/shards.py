@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import torch
 
-from muster.errors import UsageError
+from muster.errors import UsageError, text_of
 from muster.writing import writing
 from train.tasks.base import Samples
 from train.tasks.pretraining.segment_pairs import PairSample, padded
@@ -29,7 +29,8 @@ class Shards:
     """The rows of all `paths`, in order.
 
     Raises:
-        UsageError: a file is not HDF5, or lacks a dataset; on reading, a row does not fit the
+        UsageError: a file is not HDF5, or lacks a dataset of whole numbers; on reading, a row
+            cannot be read, or has a value that is none of its column's, such as a token beyond the
             model's `vocabulary_size`.
     """
 
@@ -46,15 +47,22 @@ class Shards:
     def __getitem__(self, index: int) -> PairSample:
         number = bisect_right(self._ends, index)
         row = index - (self._ends[number - 1] if number else 0)
-        shard = self._opened(number)
-        length = int(shard["input_mask"][row].sum())
-        tokens, segments = (shard[name][row, :length].tolist() for name in PER_TOKEN[::2])
-        positions, targets = (shard[name][row].tolist() for name in PER_GUESS)
+        where = f"{self.paths[number]}: row {row}"
+        try:
+            read = {name: values[row] for name, values in self._opened(number).items()}
+        except OSError as error:  # a damaged chunk, or one of a filter that is not installed
+            raise UsageError(f"{where} cannot be read ({text_of(error)})") from None
+        mask = read["input_mask"].astype(int).tolist()
+        length = sum(mask)
+        if mask != [1] * length + [0] * (len(mask) - length):
+            raise UsageError(f"{where}: input_mask is not ones, then zeros")
+        tokens, segments = (read[name].tolist()[:length] for name in PER_TOKEN[::2])
+        positions, targets = (read[name].tolist() for name in PER_GUESS)
         guesses = positions.index(0) if 0 in positions else len(positions)  # 0 is [CLS]
         sample = PairSample(
-            tokens, segments, positions[:guesses], targets[:guesses], shard[LABELS][row].item()
+            tokens, segments, positions[:guesses], targets[:guesses], int(read[LABELS].item())
         )
-        self._check(sample, f"{self.paths[number]}: row {row}")
+        self._check(sample, where)
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,6 +88,13 @@ class Shards:
             )
         if not sample.tokens or max(sample.positions, default=0) >= len(sample.tokens):
             raise UsageError(f"{where} has a masked position behind its last token")
+        columns = (sample.tokens, sample.segments, sample.positions, sample.targets)
+        for name, values in zip((*PER_TOKEN[::2], *PER_GUESS), columns, strict=True):
+            if min(values, default=0) < 0:
+                raise UsageError(f"{where}: {name} has {min(values)}, below 0")
+        for name, most in (("segment_ids", max(sample.segments)), (LABELS, sample.is_random_next)):
+            if not 0 <= most <= 1:
+                raise UsageError(f"{where}: {name} has {most}, but it is 0 or 1")
 
 
 def _shape(path: Path) -> tuple[int, int]:
@@ -89,10 +104,17 @@ def _shape(path: Path) -> tuple[int, int]:
             missing = [name for name in DATASETS if name not in file]
             if missing:
                 raise UsageError(f"{path} has no {', '.join(missing)}; it has {', '.join(file)}")
-            shapes = {name: file[name].shape for name in DATASETS}
-    except OSError as error:
-        raise UsageError(f"{path}: not an HDF5 file ({error})") from None
-    rows, width = (*shapes["input_ids"], 0)[:2]
+            for name in DATASETS:
+                if not isinstance(file[name], h5py.Dataset):
+                    raise UsageError(f"{path}: {name} is a group, not a dataset")
+                if file[name].dtype.kind not in "iub":
+                    raise UsageError(
+                        f"{path}: {name} holds {file[name].dtype}, but its values are whole numbers"
+                    )
+            shapes: dict[str, tuple[int, ...]] = {name: file[name].shape or () for name in DATASETS}
+    except (OSError, KeyError) as error:  # the latter of a link that leads nowhere
+        raise UsageError(f"{path}: not an HDF5 file ({text_of(error)})") from None
+    rows, width = [*shapes["input_ids"], 0, 0][:2]
     fits = (
         all(shapes[name] == (rows, width) for name in PER_TOKEN)
         and shapes[PER_GUESS[0]] == shapes[PER_GUESS[1]]

@@ -9,15 +9,19 @@ import hashlib
 import os
 import pickle
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from muster.errors import UsageError
+from muster.writing import CannotWrite, write_text
 
 VERSION = "4"  # of the files' format
+SETTLED_S = 3.0  # longer than a tick of a file system's clock, and than clocks differ
 
 
 def root(cache_dir: Path | None) -> Path:
@@ -45,6 +49,27 @@ def fingerprint(parts: Iterable[str | bytes]) -> str:
 def place(cache_dir: Path | None, name: str, parts: Iterable[str | bytes]) -> Path:
     """The cache's path for data that `parts` identify completely."""
     return root(cache_dir) / f"{name}-{fingerprint(parts)}.pt"
+
+
+def sum_of(cache_dir: Path | None, path: Path) -> bytes:
+    """The SHA-256 of a data file; one that has not changed is read only once, for all ranks.
+
+    Files that have just been written are always read: they may change within one tick of a clock.
+    """
+    status = path.stat()
+    times = (status.st_mtime_ns, status.st_ctime_ns)  # nobody can set the latter back
+    parts = [str(path.absolute()), *map(str, (status.st_size, status.st_ino, *times))]
+    stored = root(cache_dir) / "sums" / fingerprint(parts)
+    with suppress(OSError, ValueError):
+        found = bytes.fromhex(stored.read_text(encoding="ascii"))
+        if len(found) == hashlib.sha256().digest_size:
+            return found
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").digest()
+    if time.time() - max(times) / 1e9 > SETTLED_S:
+        with suppress(CannotWrite):  # without it the file is read again
+            write_text(stored, found.hex())
+    return found
 
 
 def is_whole(path: Path) -> bool:

@@ -1,10 +1,18 @@
-"""Read folders and text files that a user names; a missing file, or one not UTF-8, is refused."""
+"""Read folders and text files that a user names; what is missing, or not what it says, is refused.
+
+A download may leave another file in a file's place, which its reader would not name.
+"""
 
 import codecs
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from muster.errors import UsageError
+
+HEAD_BYTES = 512
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+HTML = re.compile(rb"\s*<(!doctype html|html)\b", re.IGNORECASE)
 
 
 def folder_of(data_dir: Path | None) -> Path:
@@ -37,7 +45,36 @@ def find(
     }
     if missing := [" or ".join(names[name]) for name, path in found.items() if path is None]:
         raise UsageError(f"--data-dir {home} has no {', '.join(missing)}; {what}")
-    return {name: path for name, path in found.items() if path is not None}
+    paths = {name: path for name, path in found.items() if path is not None}
+    for path in paths.values():
+        refuse_stand_in(path)
+    return paths
+
+
+def stand_in(path: Path) -> str:
+    """What lies in the place of this file, and what to do; empty: nothing is known against it."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if not head:
+        return "is empty; download or copy it again"
+    if head.startswith(LFS_POINTER):
+        return (
+            "is a Git LFS pointer, not the file itself; run `git lfs pull` in its repository, or "
+            "download it again"
+        )
+    if HTML.match(head):
+        return "is a web page, not the file itself; download it again"
+    return ""
+
+
+def refuse_stand_in(path: Path, flag: str = "") -> None:
+    """Refuse a file with another in its place; the message begins with `flag`, if there is one.
+
+    Raises:
+        UsageError: there is one; the message names the file.
+    """
+    if problem := stand_in(path):
+        raise UsageError(f"{flag}{' ' * bool(flag)}{path} {problem}")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

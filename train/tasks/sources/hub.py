@@ -3,9 +3,18 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from muster.errors import UsageError
+from train.tasks.sources import files
+
+# What the readers of weights and of tokenizers raise about a file that is not theirs.
+FAILURES = (OSError, ValueError, KeyError, EOFError, UnpicklingError, SafetensorError)
+MODEL = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin")
+TOKENIZER = ("*.json", "*.txt", "*.model")
 
 
 def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any:
@@ -23,11 +32,38 @@ def fetch(flag: str, name: str, load: Callable[..., Any], **options: Any) -> Any
     for more in ({},) if is_path else ({"local_files_only": True}, {}):
         try:
             return load(str(path) if is_path else name, **options, **more)
-        except (OSError, ValueError, KeyError) as error:
+        except FAILURES as error:
             failure = error
+    if is_path:
+        for damaged in _files_of(path, flag):
+            refuse_damage(damaged, flag)
     file = "vocab.txt" if flag == "--tokenizer" else "config.json"
-    reason = _first_line(failure) if is_path else _reason(failure, f"a folder or {file}")
+    reason = first_line(failure) if is_path else _reason(failure, f"a folder or {file}")
     raise UsageError(f"{flag} {name}: {reason}") from None
+
+
+def _files_of(path: Path, flag: str) -> list[Path]:
+    """The files that are read for `flag`, if `path` is the model's or tokenizer's folder."""
+    if not path.is_dir():
+        return [path]
+    patterns = TOKENIZER if flag == "--tokenizer" else MODEL
+    return sorted({file for pattern in patterns for file in path.glob(pattern) if file.is_file()})
+
+
+def refuse_damage(file: Path, flag: str = "") -> None:
+    """Refuse a file that is not what its name says, or a file of weights that is cut off.
+
+    Raises:
+        UsageError: it is; the message names the file.
+    """
+    files.refuse_stand_in(file, flag)
+    if file.suffix == ".safetensors":
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except SafetensorError as error:
+            problem = f"{flag}{' ' * bool(flag)}{file} is damaged or cut off ({first_line(error)})"
+            raise UsageError(f"{problem}; download or copy it again") from None
 
 
 def rows(*name: str, **options: Any) -> Any:
@@ -55,10 +91,11 @@ def _reason(error: Exception, instead: str) -> str:
             "not on this disk, and the Hub cannot be reached; "
             f"give {instead}, or run once where there is internet"
         )
-    return _first_line(error)
+    return first_line(error)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; its type, if it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 

@@ -5,7 +5,7 @@ A wrong row of a file is refused with file and line.
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,14 @@ from torch.nn.functional import cross_entropy, mse_loss
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from train.evaluation.metrics import Confusion, Correlation
-from train.tasks.base import Answers, Batch, Metric, Output, Samples
+from train.tasks.base import Answers, Batch, Metric, Output, Samples, Unlabelled
 from train.tasks.language import tokens
 from train.tasks.language.classifier import Labels
-from train.tasks.language.prepared import LabelledTask, Sets
+from train.tasks.language.prepared import LabelledTask, Sets, TokenSet
 from train.tasks.sources import files, hub
 
 DEFAULT_MODEL = "bert-base-cased"
+KEYS = ("index", "id")  # columns of files without labels
 HUB_SET = "nyu-mll/glue"
 
 
@@ -57,6 +58,9 @@ class Spec(Labels):
     # All sets: "train", "valid" if there is one to evaluate on, else each by its name.
     parts: Mapping[str, Part] = field(default_factory=lambda: {"train": TRAIN, "valid": DEV})
     pad_multiple: int = 1  # samples are padded to a multiple of it
+    scores: tuple[float, float] = (-math.inf, math.inf)  # the lowest and the highest
+    # Sets without labels, each by the name that GLUE's site gives to the file of predictions.
+    tests: Mapping[str, Part] = field(default_factory=dict)
 
 
 class Examples(NamedTuple):
@@ -100,6 +104,47 @@ class GlueTask(LabelledTask):
         if self.spec.is_regression:
             return logits.reshape(len(labels)), labels
         return super().predictions(logits, labels)
+
+    def unlabelled(self) -> dict[str, Unlabelled]:
+        """Those of the sets that are there.
+
+        Raises:
+            UsageError: none is, or a file is wrong.
+        """
+        tests = self.spec.tests
+        if not tests:
+            raise UsageError(f"--predict: --task {self.config.task} has no sets without labels")
+        if self.data_dir is None:
+            return {name: self._unlabelled_of_hub(part) for name, part in tests.items()}
+        home = self._files["train"][0].parent
+        paths = {name: home / part.file for name, part in tests.items()}
+        found = {
+            name: read_unlabelled(self.spec, path) for name, path in paths.items() if path.is_file()
+        }
+        if not found:
+            known = " and ".join(part.file for part in tests.values())
+            raise UsageError(f"--predict: {home} has no {known}, whose labels are to be predicted")
+        return found
+
+    def _unlabelled_of_hub(self, part: Part) -> Unlabelled:
+        rows = hub.rows(*self.hub_name, split=part.split)
+        columns = [list(rows[column]) for column in self.spec.hub_text or self.spec.text]
+        return Unlabelled([str(row) for row in range(len(columns[0]))], columns)
+
+    def batch_of(self, unlabelled: Unlabelled, rows: Sequence[int]) -> Batch:
+        """Those rows, tokenised as the samples that have labels."""
+        columns = [[column[row] for row in rows] for column in unlabelled.texts]
+        length = self.config.max_seq_length
+        encoded = TokenSet(tokens.encode(self._loaded_tokenizer, columns, length))
+        return self.collate([encoded[at] for at in range(len(rows))])
+
+    def answers(self, logits: Tensor) -> list[str]:
+        """The labels as the files spell them, or scores within their range."""
+        if self.spec.is_regression:
+            return [
+                f"{score:.3f}" for score in logits.reshape(-1).clamp(*self.spec.scores).tolist()
+            ]
+        return [self.spec.labels[number] for number in logits.argmax(-1).tolist()]
 
     def _source(self) -> Iterator[str | bytes]:
         """Also what the files mean: columns, separator, order of labels."""
@@ -164,6 +209,38 @@ def read(spec: Spec, path: Path) -> Examples:
             "%s: left out %d rows that lack fields, kept %d", path, skipped, len(rows)
         )
     return Examples(tuple(list(column) for column in zip(*rows, strict=True)), labels)
+
+
+def read_unlabelled(spec: Spec, path: Path) -> Unlabelled:
+    """All rows of a file without labels, which has a header.
+
+    Their keys are those of the column `index` or `id`, else their numbers from 0.
+
+    Raises:
+        UsageError: the file is empty, not UTF-8, or holds a wrong header or row.
+    """
+    files.refuse_stand_in(path)
+    lines = ((number, line) for number, line in files.numbered_lines(path) if line.strip())
+    header = next(lines, (1, ""))[1].split("\t")
+    if missing := [column for column in spec.text if column not in header]:
+        raise UsageError(
+            f"{path}:1: the header has no {', '.join(map(repr, missing))}; "
+            f"it has {', '.join(map(repr, header))}"
+        )
+    rows: list[list[str]] = []
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            raise UsageError(
+                f"{path}:{number}: expected {len(header)} fields between '\\t' "
+                f"({', '.join(header)}), got {len(fields)}"
+            )
+        rows.append(fields)
+    if not rows:
+        raise UsageError(f"{path}: no examples in it")
+    key = next((header.index(name) for name in KEYS if name in header), None)
+    keys = [str(number) if key is None else row[key] for number, row in enumerate(rows)]
+    return Unlabelled(keys, [[row[header.index(name)] for row in rows] for name in spec.text])
 
 
 def label(spec: Spec, text: str, where: str) -> float:

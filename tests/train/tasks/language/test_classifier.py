@@ -1,6 +1,7 @@
 """The user's model takes a task's labels as they are meant, or is refused."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,14 +28,16 @@ def test_the_loss_is_the_models_own(made, name):
     assert loss == pytest.approx(model(**batch).loss.item(), abs=1e-6)
 
 
-def saved(made, folder, labels):
+def saved(made, folder, labels, head="SequenceClassification"):
     """A fine-tuned model's folder with labels of its own."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+    import transformers
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(made / "config.json")
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: at for at, label in enumerate(labels)}
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(made / folder)
+    kind = getattr(transformers, f"AutoModelFor{head}")
+    kind.from_config(config).save_pretrained(made / folder)
     return str(made / folder)
 
 
@@ -58,6 +61,102 @@ def test_a_model_with_other_labels_is_refused_unless_its_weights_are_not_used(ma
     assert message in refusal(made, model=folder)
     task = prepared(made, model=folder, random_weights=True)
     assert task.build_model().num_labels == 2
+
+
+def test_a_head_for_labels_of_another_kind_is_refused(made):
+    """Also where it has as many labels, and its weights would fit."""
+    folder = saved(made, "tuned", ["O", "B-LOC"], "TokenClassification")
+    message = "has 2 labels (O, B-LOC), for TokenClassification, not SequenceClassification"
+    assert message in refusal(made, model=folder)
+    assert "but rte has 2" in refusal(made, model=folder)
+
+
+def test_weights_of_other_sizes_than_their_configuration_are_named(made):
+    folder = saved(made, "tuned", ["yes", "no", "perhaps"])
+    settings = json.loads(Path(folder, "config.json").read_text())
+    for changed, message in (
+        ({"architectures": None}, "classifier.bias is of shape (3,) in its weights, but (2,) in"),
+        ({"architectures": None}, "give --new-head for a new head"),
+        ({"intermediate_size": 24}, "dense.bias is of shape (32,) in its weights, but (24,) in"),
+    ):
+        Path(folder, "config.json").write_text(json.dumps({**settings, **changed}))
+        assert message in refusal(made, model=folder, new_head="intermediate_size" in changed)
+
+
+@pytest.mark.parametrize("task", ["rte", "mnli"])
+def test_a_new_head_comes_from_the_seed_and_the_body_from_the_model(made, task):
+    """Also where the old one would fit."""
+    from transformers import AutoModelForSequenceClassification
+
+    folder = saved(made, "tuned", ["entailment", "neutral", "contradiction"])
+    old = AutoModelForSequenceClassification.from_pretrained(folder)
+    built = prepared(made, task, model=folder, new_head=True)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        models.append(built.build_model())
+    first, second = (model.state_dict() for model in models)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    of_body = [name for name in first if name.startswith("bert.")]
+    assert all(torch.equal(first[name], old.state_dict()[name]) for name in of_body)
+    assert models[0].num_labels == built.labels.num_labels
+    assert first["classifier.weight"].shape == (built.labels.num_labels, 16)
+    assert not torch.equal(first["classifier.weight"][:2], old.classifier.weight[:2])
+    assert first["classifier.weight"].std() > 0
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 133466304\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "harm", "message"),
+    [
+        ("model.safetensors", lambda _: POINTER, "is a Git LFS pointer, not the file itself; run"),
+        ("model.safetensors", lambda _: b"", "is empty; download or copy it again"),
+        ("model.safetensors", lambda _: b"<!DOCTYPE html><p>404", "is a web page, not the file"),
+        ("model.safetensors", lambda data: data[:-9], "is damaged or cut off (Error while"),
+        ("config.json", lambda _: POINTER, "is a Git LFS pointer"),
+        ("pytorch_model.bin", lambda _: POINTER, "is a Git LFS pointer"),
+    ],
+)
+def test_a_file_of_the_model_that_is_another_is_named(made, file, harm, message):
+    folder = Path(saved(made, "tuned", ["entailment", "not_entailment"]))
+    data = (folder / "model.safetensors").read_bytes()
+    if file == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    (folder / file).write_bytes(harm(data))
+    assert refusal(made, model=str(folder)).startswith(f"--model {folder / file} {message}")
+
+
+def test_a_pointer_that_is_not_read_is_no_obstacle(made):
+    folder = saved(made, "tuned", ["entailment", "not_entailment"])
+    Path(folder, "pytorch_model.bin").write_bytes(POINTER)
+    assert prepared(made, model=folder).build_model().num_labels == 2
+
+
+def test_gpt_2_pads_with_the_token_that_ends_its_texts(made):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import GPT2Config, PreTrainedTokenizerFast
+
+    words = {word: number for number, word in enumerate(["<|endoftext|>", "?", *WORDS[5:]])}
+    plain = Tokenizer(WordLevel(words, unk_token="?"))
+    plain.pre_tokenizer = Whitespace()
+    folder = made / "gpt2"
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|endoftext|>")
+    tokenizer.save_pretrained(folder)
+    GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=32).save_pretrained(
+        folder
+    )
+    task, batch, model = batch_and_model(
+        made, model=str(folder / "config.json"), tokenizer=str(folder)
+    )
+    together = task.forward(model, batch).logits
+    alone = [task.collate([one]) for one in task.build_datasets().train]
+    separate = torch.cat([task.forward(model, one).logits for one in alone])
+    assert torch.allclose(together, separate, atol=1e-6)
+    assert model.config.pad_token_id == task.tokens().pad_token_id == 0
 
 
 def test_a_model_without_a_head_gets_a_new_one(made):

@@ -1,9 +1,14 @@
 """Sentences become the tokens of the user's vocabulary; what is none is refused."""
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import strategies as st
 
+from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.train.tasks.text.made import MODEL, WORDS, prepared, refusal, small
 from train.tasks.language import tokens
 
@@ -71,6 +76,48 @@ def of_distilbert(folder):
     names = {"model_input_names": ["input_ids", "attention_mask"]}
     settings.write_text(json.dumps({**json.loads(settings.read_text()), **names}))
     return str(folder / "distilbert")
+
+
+def test_a_doubled_line_of_a_vocabulary_is_named(made):
+    (made / "twice.txt").write_text("\n".join([*WORDS, "dog", "more"]) + "\n")
+    line, first = len(WORDS) + 1, WORDS.index("dog") + 1
+    message = f"twice.txt:{line}: 'dog' is in line {first}, too; a line is the number of its token"
+    assert message in refusal(made, tokenizer=str(made / "twice.txt"))
+
+
+WHOLE = "\n".join(WORDS).encode() + b"\n"
+
+
+@fuzzed(st.lists(st.sampled_from([b"\n", b"\r", b"\0", b"\xff", b"##s"]) | st.binary(max_size=4)))
+def test_any_bytes_are_a_vocabulary_or_are_refused_by_name(pieces):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "vocab.txt")
+        for start in (b"", WHOLE):
+            path.write_bytes(start + b"".join(pieces))
+            try:
+                tokenizer = tokens.load(str(path), "auto")
+            except UsageError as error:
+                assert str(path) in str(error)
+            else:
+                used = tokenizer("the dog ran\r\0?")["input_ids"]
+                assert max(used) < len(tokenizer)
+                assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+
+def test_blank_lines_at_the_end_of_a_vocabulary_are_no_tokens(made):
+    (made / "blank.txt").write_bytes(WHOLE + b"\n\r\n")
+    assert len(tokens.load(str(made / "blank.txt"), "auto")) == len(WORDS)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json"])
+def test_a_tokenizers_file_that_is_a_pointer_is_named(made, name):
+    """Also where transformers would read it, as a vocabulary of three words."""
+    folder = made / "tokens"
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 9\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    message = f"--tokenizer {folder / name} is a Git LFS pointer, not the file itself"
+    assert refusal(made, tokenizer=str(folder)).startswith(message)
 
 
 def test_tokens_of_a_model_without_token_types_are_not_taken_for_another(made):

@@ -78,6 +78,68 @@ def test_what_is_no_shard_is_refused(tmp_path):
             Shards([path], 100)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("input_ids", "f4"), ("next_sentence_labels", "f8"), ("input_mask", "S1")]
+)
+def test_columns_of_other_values_than_whole_numbers_are_named(tmp_path, name, kind):
+    path = write(tmp_path / "0.h5", 3)
+    with h5py.File(path, "a") as file:
+        values = file[name][:].astype(kind)
+        del file[name]
+        file[name] = values
+    with pytest.raises(UsageError, match=rf"0\.h5: {name} holds .*, but its values are whole num"):
+        Shards([path], 100)
+
+
+def test_groups_and_datasets_without_rows_are_named(tmp_path):
+    path, empty = write(tmp_path / "0.h5", 3), write(tmp_path / "1.h5", 3)
+    with h5py.File(path, "a") as file:
+        del file["segment_ids"]
+        file.create_group("segment_ids")
+    with h5py.File(empty, "a") as file:
+        del file["input_ids"]
+        file.create_dataset("input_ids", data=h5py.Empty("i4"))
+    with pytest.raises(UsageError, match=r"0\.h5: segment_ids is a group, not a dataset"):
+        Shards([path], 100)
+    with pytest.raises(UsageError, match=r"1\.h5: its datasets do not fit each other"):
+        Shards([empty], 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("input_ids", [-1] + [3] * 11, "input_ids has -1, below 0"),
+        ("masked_lm_ids", [7, -100, 0], "masked_lm_ids has -100, below 0"),
+        ("masked_lm_positions", [1, -4, 0], "masked_lm_positions has -4, below 0"),
+        ("segment_ids", [0, 2] + [0] * 10, "segment_ids has 2, but it is 0 or 1"),
+        ("next_sentence_labels", 2, "next_sentence_labels has 2, but it is 0 or 1"),
+        ("next_sentence_labels", -1, "next_sentence_labels has -1, but it is 0 or 1"),
+        ("input_mask", [1, 1, 0, 1] + [0] * 8, "input_mask is not ones, then zeros"),
+        ("input_mask", [2, 1] + [0] * 10, "input_mask is not ones, then zeros"),
+    ],
+)
+def test_values_that_are_none_of_their_column_are_named_with_the_row(tmp_path, name, row, message):
+    path = write(tmp_path / "0.h5", 3)
+    with h5py.File(path, "a") as file:
+        file[name][1] = row
+    shards = Shards([path], 100)
+    assert shards[0].tokens and shards[2].tokens
+    with pytest.raises(UsageError) as refusal:
+        shards[1]
+    assert str(refusal.value) == f"{path}: row 1: {message}"
+
+
+def test_a_damaged_row_is_named(tmp_path):
+    path = write(tmp_path / "0.h5", 3)
+    with h5py.File(path) as file:
+        chunk = file["input_ids"].id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"0\.h5: row 1 cannot be read \(.*\)"):
+        Shards([path], 100)[1]
+
+
 def test_rows_that_do_not_fit_the_model_are_named(tmp_path, two):
     with pytest.raises(UsageError, match=r"1\.hdf5: row 4 has token 17, but the model knows 17"):
         Shards(two, 17)[7]

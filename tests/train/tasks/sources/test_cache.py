@@ -1,5 +1,7 @@
 """A cache is read only where it is whole, and builders do not disturb each other."""
 
+import hashlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,6 +55,27 @@ def test_many_builders_at_once_make_one_whole_cache(tmp_path):
     assert all(future.result() is None for future in done)
     assert cache.is_whole(tmp_path / "one")
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_data_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    path, reads = tmp_path / "train.tsv", []
+    path.write_text("first")
+    digest = hashlib.file_digest
+    monkeypatch.setattr(
+        hashlib, "file_digest", lambda file, name: reads.append(1) or digest(file, name)
+    )
+    cache.sum_of(tmp_path, path)
+    assert not (tmp_path / "sums").exists()  # it has just been written
+    monkeypatch.setattr(cache, "SETTLED_S", -60.0)
+    first = [cache.sum_of(tmp_path, path) for _ in range(3)]
+    assert first == [hashlib.sha256(b"first").digest()] * 3 and len(reads) == 2
+    status = path.stat()
+    path.write_text("other")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as rsync -t may
+    assert cache.sum_of(tmp_path, path) == hashlib.sha256(b"other").digest()
+    for stored in (tmp_path / "sums").iterdir():
+        stored.write_text("cut")
+    assert cache.sum_of(tmp_path, path) == hashlib.sha256(b"other").digest()
 
 
 def test_the_fingerprint_keeps_parts_apart():

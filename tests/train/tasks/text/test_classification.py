@@ -4,14 +4,27 @@ The files are read with all their quirks; what is wrong is named by file and lin
 """
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from configs import plugins
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
-from tests.train.tasks.text.made import FORMS, WORDS, build, pads_agree, prepared, refusal, small
+from tests.fuzzing import fuzzed
+from tests.train.tasks.text.made import (
+    FORMS,
+    WORDS,
+    build,
+    pads_agree,
+    prepared,
+    refusal,
+    rows,
+    small,
+)
 from train.loop.evaluation import lengths_of
 from train.tasks.text import classification
 
@@ -170,6 +183,40 @@ def test_what_is_wrong_is_named_by_file_and_line(tmp_path, task, text, message):
     assert str(error.value) == f"{tmp_path}/train.tsv{message}"
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4\n", "is a Git LFS pointer"),
+        (b"\n <!DOCTYPE html>\n<title>404</title>\n", "is a web page, not the file itself"),
+        (b"", "is empty; download or copy it again"),
+    ],
+)
+def test_a_data_file_that_is_another_is_named(made, data, message):
+    path = made / "rte" / "dev.tsv"
+    path.write_bytes(data)
+    assert refusal(made).startswith(f"{path} {message}")
+
+
+PIECES = [b"\t", b"\n", b"\r", b"\0", b"\xff", b" ", b'"', b"1", b"nan", b"0.5", "\u2028".encode()]
+FILES = {
+    task: (f"{form[0]}{rows(form, 1)}".encode(), form[0].encode()) for task, form in FORMS.items()
+}
+
+
+@fuzzed(st.sampled_from(sorted(FORMS)), st.lists(st.sampled_from(PIECES) | st.binary(max_size=4)))
+def test_any_bytes_after_a_header_are_rows_or_are_refused_by_line(task, pieces):
+    spec = plugins.load("train.tasks", task)(TrainConfig(task=task)).spec
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "dev.tsv")
+        for start in (b"", *FILES[task]):
+            path.write_bytes(start + b"".join(pieces))
+            for read in (classification.read, classification.read_unlabelled):
+                try:
+                    assert all(map(len, read(spec, path)))
+                except UsageError as error:
+                    assert str(error).startswith(str(path))
+
+
 def test_missing_files_and_folders_are_named(made):
     for folder, what in ((made / "no", "does not exist"), (made / "vocab.txt", "is not a folder")):
         assert refusal(made, data_dir=folder) == f"--data-dir {folder} {what}"
@@ -178,3 +225,11 @@ def test_missing_files_and_folders_are_named(made):
     assert message in refusal(made, "mnli", data_dir=made / "none")
     (made / "rte").rename(made / "RTE")  # as in GLUE's own archive
     assert refusal(made, data_dir=made).endswith(f"dev.tsv; they are in {made / 'RTE'}")
+
+
+def test_the_hubs_test_set_is_read_by_its_own_columns(made, hub):
+    texts = ["the cat", "a dog ran"]
+    asked = hub({"sentence1": texts, "sentence2": texts, "label": [-1, -1], "idx": [0, 1]})
+    unlabelled = build(made, data_dir=None).unlabelled()["RTE"]
+    assert (unlabelled.texts, unlabelled.keys) == ([texts, texts], ["0", "1"])
+    assert [words[-1] for words in asked] == ["test"]

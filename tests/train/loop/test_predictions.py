@@ -1,0 +1,140 @@
+"""Labels of GLUE's test sets are predicted once each, on any ranks, in the form of GLUE's site."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from configs import plugins
+from muster.errors import UsageError
+from tests.train import alone
+from tests.train.on_ranks import trainer_of
+from tests.train.tasks.text.made import make, prepared
+from tests.train.workers import results_of
+from train.loop import predictions
+from train.sync.ranks import Ranks
+
+pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
+
+TEXTS = ["The cat sat .", "A dog ran .", "Did it ?", "The cat sat sat sat sat .", "a dog"]
+# Headers of the files that GLUE gives out, in which keys are not always called the same.
+HEADERS = {
+    "rte": "index\tsentence1\tsentence2",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
+    "cola": "index\tsentence",
+    "qqp": "id\tquestion1\tquestion2",
+    "mrpc": "\ufeffindex\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "mnli": "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2",
+}
+NAMES = {"rte": "RTE", "stsb": "STS-B", "cola": "CoLA", "qqp": "QQP", "mrpc": "MRPC"}
+
+
+def with_tests(folder: Path) -> Path:
+    """Files of `make`, and test sets of five rows; MNLI's second has one row."""
+    made = make(folder)
+    for task, header in HEADERS.items():
+        columns = len(header.split("\t"))
+        lines = [
+            "\t".join([str(row), *["x"] * (columns - 3), text, text][:columns])
+            if columns > 2
+            else f"{row}\t{text}"
+            for row, text in enumerate(TEXTS)
+        ]
+        name = "test_matched.tsv" if task == "mnli" else "test.tsv"
+        text = "\n".join([header, *lines]) + "\n"
+        (made / task / name).write_text(text, encoding="utf-8")
+        if task == "mnli":
+            (made / task / "test_mismatched.tsv").write_text(f"{header}\n{lines[0]}\n")
+    return made
+
+
+def predicted(ranks: Ranks, made: str, task: str) -> dict[str, str]:
+    """What is written, by the names of the files."""
+    folder = Path(made)
+    sync = "single" if ranks.world_size == 1 else "ddp"
+    sizes = {"eval_batch_size": 2, "max_seq_length": 24}
+    config = alone.settings(folder, task=task, data_dir=folder / task, sync=sync, **sizes)
+    built = plugins.load("train.tasks", task)(config)
+    built.prepare()
+    trainer = trainer_of(config, ranks, built)
+    model = trainer.state.model
+    for name, values in model.named_parameters():  # the answers are to differ from row to row
+        values.data.mul_(1 if "LayerNorm" in name else 20)
+    model.classifier.bias.data.fill_(2.5)
+    run_dir = folder / f"run-{ranks.world_size}"
+    paths = predictions.write(trainer, predictions.read(trainer), run_dir)
+    return {path.name: path.read_text() for path in paths} if ranks.rank == 0 else {}
+
+
+def every(ranks: Ranks, made: str) -> dict[str, dict[str, str]]:
+    return {task: predicted(ranks, made, task) for task in ("stsb", "mnli")}
+
+
+def test_uneven_parts_of_three_ranks_are_put_together_in_order(tmp_path):
+    """Of five rows, and of one row, of which two ranks have none."""
+    made = with_tests(tmp_path)
+    wanted = every(Ranks(), str(made))
+    (tmp_path / "results").mkdir()
+    first, *others = results_of(every, 3, tmp_path / "results", str(made))
+    assert first == wanted and others == [{"stsb": {}, "mnli": {}}] * 2
+    scores = [line.split("\t")[1] for line in wanted["stsb"]["STS-B.tsv"].splitlines()[1:]]
+    assert len(set(scores)) == 5 and not {"0.000", "5.000"}.intersection(scores)
+    assert wanted["mnli"].keys() == {"MNLI-m.tsv", "MNLI-mm.tsv"}
+    assert len(wanted["mnli"]["MNLI-mm.tsv"].splitlines()) == 2
+
+
+@pytest.mark.parametrize("task", NAMES)
+def test_files_are_as_glues_site_takes_them(tmp_path, task):
+    made = with_tests(tmp_path)
+    ((name, text),) = predicted(Ranks(), str(made), task).items()
+    header, *lines = text.splitlines()
+    assert (name, header) == (f"{NAMES[task]}.tsv", "index\tprediction")
+    keys, answers = zip(*(line.split("\t") for line in lines), strict=True)
+    assert keys == ("0", "1", "2", "3", "4")
+    if task == "stsb":
+        assert all(0 <= float(answer) <= 5 for answer in answers)
+    else:
+        assert set(answers) <= ({"entailment", "not_entailment"} if task == "rte" else {"0", "1"})
+
+
+def test_a_prediction_is_the_label_that_the_model_gives_to_the_text(tmp_path):
+    """Short rows of a batch are padded, and a batch is not the whole set."""
+    made = with_tests(tmp_path)
+    task = prepared(made)
+    torch.manual_seed(0)
+    model = task.build_model().eval()
+    unlabelled = task.unlabelled()["RTE"]
+    alone_ = [task.logits(model, task.batch_of(unlabelled, [row])) for row in range(5)]
+    together = task.logits(model, task.batch_of(unlabelled, range(5)))
+    assert torch.allclose(torch.cat(alone_), together, atol=1e-6)
+    assert task.answers(torch.tensor([[2.0, 1.0], [0.0, 3.0]])) == ["entailment", "not_entailment"]
+    scores = prepared(made, "stsb").answers(torch.tensor([[-0.2], [2.34567], [7.0]]))
+    assert scores == ["0.000", "2.346", "5.000"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("index\tsentence1\n0\ta\n", "test.tsv:1: the header has no 'sentence2'; it has 'index'"),
+        ("index\tsentence1\tsentence2\n0\ta\n", "test.tsv:2: expected 3 fields"),
+        ("index\tsentence1\tsentence2\n", "test.tsv: no examples in it"),
+        ("", "test.tsv is empty"),
+        (None, "rte has no test.tsv, whose labels are to be predicted"),
+    ],
+)
+def test_what_is_wrong_with_a_test_set_is_named(tmp_path, text, message):
+    made = make(tmp_path)
+    if text is not None:
+        (made / "rte" / "test.tsv").write_text(text)
+    with pytest.raises(UsageError) as refusal:
+        prepared(made).unlabelled()
+    assert message in str(refusal.value)
+
+
+def test_a_task_without_such_sets_is_refused(tmp_path):
+    config = alone.settings(tmp_path, task="synthetic", data_dir=None)
+    trainer = trainer_of(config, Ranks(), plugins.load("train.tasks", "synthetic")(config))
+    with pytest.raises(UsageError, match="--predict: --task synthetic has no sets without labels"):
+        predictions.read(trainer)
+    with pytest.raises(UsageError, match="--predict: --task emotion has no sets without labels"):
+        prepared(make(tmp_path), "emotion").unlabelled()

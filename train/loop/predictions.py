@@ -1,0 +1,62 @@
+"""Predict the labels of sets that have none, over all ranks; written as GLUE's site takes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from muster import run_files
+from muster.errors import UsageError
+from muster.writing import write_text
+from train.batches.plan import evaluation_indices
+from train.checkpoints.exchange import gather
+from train.distributed.agreement import of_each
+from train.loop.step import to_device
+from train.loop.trainer import Trainer
+from train.tasks.base import PredictingTask, Unlabelled
+
+
+def read(trainer: Trainer) -> dict[str, Unlabelled]:
+    """The task's sets without labels, by the names of their files of predictions. Collective.
+
+    Raises:
+        UsageError: it has none, or a file is missing or wrong.
+    """
+    task, sets = trainer.task, dict[str, Unlabelled]()
+    if not isinstance(task, PredictingTask):
+        raise UsageError(f"--predict: --task {trainer.config.task} has no sets without labels")
+    of_each(trainer.ranks.world_size, lambda: sets.update(task.unlabelled()))
+    return sets
+
+
+def write(trainer: Trainer, sets: Mapping[str, Unlabelled], run_dir: Path) -> list[Path]:
+    """Predict each of the `sets` over all ranks; rank 0 writes a file for each. Collective."""
+    ranks, paths = trainer.ranks, list[Path]()
+    for name, unlabelled in sets.items():
+        of_ranks = gather(ranks, _predict(trainer, unlabelled))
+        of_rows = dict(pair for pairs in of_ranks for pair in pairs)
+        path = run_files.PREDICTIONS.path(run_dir, name=name)
+        if ranks.rank == 0:
+            rows = enumerate(unlabelled.keys)
+            lines = [f"{key}\t{of_rows[row]}\n" for row, key in rows]
+            write_text(path, "".join(["index\tprediction\n", *lines]))
+        paths.append(path)
+    return paths
+
+
+@torch.no_grad()
+def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
+    """The row and the prediction of each sample of this rank's part."""
+    ranks, state, task = trainer.ranks, trainer.state, trainer.task
+    assert isinstance(task, PredictingTask)
+    size, batch_size = len(unlabelled.keys), trainer.config.eval_batch_size
+    parts = evaluation_indices(size, ranks.rank, ranks.world_size, batch_size)
+    state.model.eval()
+    found = list[tuple[int, str]]()
+    with trainer.grad_sync.whole(state.model):
+        for rows in parts:
+            batch = to_device(task.batch_of(unlabelled, rows), state.model, trainer.device)
+            with state.precision.autocast():
+                logits = task.logits(state.model, batch)
+            found += zip(rows, task.answers(logits.float().cpu()), strict=True)
+    return found
