@@ -16,7 +16,6 @@ signal that reaches one rank never separates the ranks.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -37,10 +36,10 @@ from train.loop.state import TrainingState
 from train.records.schema import StepRecord
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
-from train.sync.ranks import Collective
+from train.sync.ranks import Collective, Moment, waits
 from train.tasks.base import Batch, Task
 
-Mark = float | torch.cuda.Event
+Mark = Moment | torch.cuda.Event
 
 
 class Step:
@@ -139,12 +138,13 @@ class Step:
         return losses, norms, requests
 
     def _seconds(self, timer: "PhaseTimer") -> dict[str, float]:
-        """The step's seconds; what the backward pass waited for others counts as `sync`."""
+        """The step's seconds; what any phase has waited for others counts as `sync`."""
         seconds = timer.seconds
         waited_s = min(self.grad_sync.waited_s, seconds["backward"])
         seconds["backward"] -= waited_s
         seconds["sync"] += waited_s
         return seconds | {
+            "sync_in_passes": timer.waited_s + waited_s,
             "step": timer.total_s(),
             "comm": self.grad_sync.comm_s,
             "overlapped": self.grad_sync.overlapped_s,
@@ -238,7 +238,7 @@ def build_schedule(
 
 
 class PhaseTimer:
-    """Adds up seconds per phase of one step.
+    """Adds up seconds per phase of one step; a phase's waiting for other ranks is of phase `sync`.
 
     On a GPU it uses events in its stream: a phase ends when its kernels have ended, not when they
     were queued. The host waits for them only when the seconds are read.
@@ -261,10 +261,18 @@ class PhaseTimer:
     @property
     def seconds(self) -> defaultdict[str, float]:
         """The seconds of each phase so far."""
-        found = defaultdict[str, float](float)
+        by_phase = defaultdict[str, float](float)
         for name, started, ended in self._phases:
-            found[name] += _between(started, ended)
-        return found
+            waited_s = _waited(name, started, ended)
+            by_phase[name] += _between(started, ended) - waited_s
+            if waited_s:
+                by_phase["sync"] += waited_s
+        return by_phase
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds of `sync` that are within other phases."""
+        return math.fsum(_waited(*one) for one in self._phases)
 
     def total_s(self) -> float:
         """Seconds since the timer was made, inside and outside of phases."""
@@ -272,16 +280,23 @@ class PhaseTimer:
 
     def _mark(self) -> Mark:
         if self._device.type != "cuda":
-            return time.perf_counter()
+            return waits.now()
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
 
+def _waited(phase: str, started: Mark, ended: Mark) -> float:
+    """How long a phase other than `sync` has waited for other ranks; on a GPU that is not known."""
+    if phase == "sync" or not (isinstance(started, Moment) and isinstance(ended, Moment)):
+        return 0.0
+    return started.waited_until(ended)
+
+
 def _between(started: Mark, ended: Mark) -> float:
-    if isinstance(started, float) and isinstance(ended, float):
-        return ended - started
-    assert not isinstance(started, float) and not isinstance(ended, float)
+    if isinstance(started, Moment) and isinstance(ended, Moment):
+        return ended.at_s - started.at_s
+    assert not isinstance(started, Moment) and not isinstance(ended, Moment)
     ended.synchronize()  # and so all earlier events in its stream
     milliseconds: float = started.elapsed_time(ended)
     return milliseconds / 1e3

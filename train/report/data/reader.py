@@ -24,7 +24,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
     for one in get_args(Record)
 }
-UNUSED = frozenset({"local_tokens"})  # fields that a report does not need
+UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
 
@@ -148,7 +148,12 @@ def _known(value: Any) -> Any:
 
 
 def _tell_waiting_apart(row: Row) -> None:
-    """Count a backward pass's waiting as sync; records of older versions do not have it."""
+    """Count a backward pass's waiting as sync in records of versions that did not.
+
+    Still older ones have not measured it.
+    """
+    if row["sync_in_passes_s"] is not None:
+        return
     if None in (row["comm_s"], row["overlapped_s"], row["backward_s"], row["sync_s"]):
         row["backward_s"] = row["sync_s"] = None
         return
