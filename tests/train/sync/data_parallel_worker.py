@@ -30,8 +30,8 @@ from tests.launch.walked.sitecustomize import tracer
 from tests.train.sync import data_parallel_compression
 from tests.train.sync.user_loops import models, passes, processes, recipes
 from tests.train.sync.user_loops.base import LOOPS, Words, inputs, net, trained
-from train.sync.pass_times import timer_of
 from train.program.recorder import sent_by
+from train.sync.pass_times import timer_of
 from train.worker import end_process
 
 MODES = ("all_reduce", "gather_scatter", "ddp")

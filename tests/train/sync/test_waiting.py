@@ -62,7 +62,7 @@ def by_trainer(ranks: Ranks, settings: dict[str, Any]) -> list[float]:
     """The third step's seconds of sync, and of all else that is a phase."""
     config = TrainConfig(
         task="synthetic", batch_size=12, max_steps=4, sync_every=3, evaluate="never", device="cpu",
-        **settings,
+        **{"batchnorm": "local"} | settings,
     )  # fmt: skip
     step = trainer_of(config, ranks, LateMlp(config, ranks.rank)).fit().steps[2]
     return [step.sync_s, step.data_s + step.forward_s + step.backward_s + step.optimizer_s]
