@@ -1,6 +1,7 @@
 """One optimizer step: forward and backward over this rank's part, sync, clip, update.
 
-The optimizer and its learning rate step once, whatever the number of ranks.
+The optimizer and its learning rate step once, whatever the number of ranks. A step that fp16 skips
+moves neither.
 
 With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is
 scaled by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the
@@ -85,10 +86,10 @@ class Step:
             if is_exact:
                 norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
-            self.state.precision.step(self.state.optimizer)
-            self.state.precision.update()
+            is_updated = self.state.precision.update_by(self.state.optimizer)
             self.state.optimizer.zero_grad(set_to_none=True)
-            self.state.schedule.step()
+            if is_updated:
+                self.state.schedule.step()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here

@@ -48,7 +48,8 @@ def record(
     """Record a step, or an evaluation, in the run folder; every rank calls this alike.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
-    recorded and returned. An evaluation has `metrics`, the same on every rank.
+    recorded and returned. An evaluation has `metrics`, the same on every rank: where ranks record
+    different numbers, a report shows their mean and says so. NaN and infinity are recorded as null.
 
         >>> with muster.init(device="cpu"):
         ...     muster.record(1, loss=0.5)  # the mean over ranks
@@ -59,8 +60,8 @@ def record(
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
         metrics: by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` returned: then seconds and bytes of each step are recorded, too,
-            except for the first.
+        model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
+            are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
         samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.

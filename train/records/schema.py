@@ -1,7 +1,7 @@
 """The records of a run in `logs/<run_id>/`; reports are made from these alone.
 
 One JSON object per line, one file per rank, one writer per file. Seconds are wall-clock seconds of
-the writing rank; bytes are counts, never rates.
+the writing rank; bytes are counts, never rates. NaN and infinity are written as null.
 """
 
 from collections.abc import Sequence

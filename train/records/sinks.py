@@ -5,7 +5,6 @@ https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, a
 end, which sums up what `History` has counted.
 """
 
-import json
 import os
 import sys
 import time
@@ -19,6 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from muster.errors import UsageError, explained
+from muster.json_output import json_text
 from muster.run_files import METRICS, PROFILE, START, TENSORBOARD
 from muster.writing import CannotWrite, write_json, writing
 
@@ -74,7 +74,7 @@ class Sinks:
             CannotWrite: what a disk says of it.
         """
         try:
-            self._file.write(json.dumps(asdict(record)) + "\n")
+            self._file.write(json_text(asdict(record)) + "\n")
         except OSError as error:
             raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):

@@ -1,6 +1,7 @@
 """The loop around the sync modes: horizon, precision, dropout, buffers, padding, evaluation."""
 
 import gc
+import math
 import tracemalloc
 from dataclasses import asdict, replace
 
@@ -17,6 +18,7 @@ from tests.train.on_ranks import trainer_of
 from tests.train.workers import records
 from train.loop import build
 from train.loop.step import build_schedule
+from train.model.precision import Precision
 from train.model.rng import set_dropout
 from train.records import sinks
 from train.records.schema import StepRecord
@@ -100,6 +102,20 @@ def test_other_precisions_learn_the_same(precision, tmp_path):
     assert norms == pytest.approx([one.grad_norm for one in plain.steps], rel=0.2)
     retained = {parameter.dtype for parameter in trainer.model.parameters()}
     assert retained == {torch.float64 if precision == "fp64" else torch.float32}
+
+
+def test_a_step_that_fp16_skips_keeps_the_learning_rate(tmp_path, monkeypatch):
+    config = replace(CONFIG, precision="fp16", warmup_steps=4, max_steps=3)
+    made = Precision.__init__
+
+    def init(precision, name, device):
+        made(precision, name, device)
+        precision._init_scale = 2.0**120  # of which every gradient overflows
+
+    monkeypatch.setattr(Precision, "__init__", init)
+    history, _ = run(config, tmp_path)
+    assert [one.lr for one in history.steps] == [0.0, 0.0, 0.0]
+    assert not math.isfinite(history.steps[0].grad_norm)
 
 
 def test_dropout_reaches_every_dropout_of_a_model():
