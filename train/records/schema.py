@@ -31,8 +31,11 @@ class StepRecord:
     optimizer_s: float
     step_s: float  # the whole step, whatever it was spent on
     lr: float
-    grad_norm: float  # of the synchronised gradient, before clipping
-    payload_bytes: int  # of the tensors that this rank passed to gradient collectives
+    # Of the synchronised gradient, before clipping. local_sgd has none: of this rank's own there.
+    grad_norm: float
+    # Of the tensors that this rank passed to gradient collectives; in local_sgd to those of
+    # parameters, at the steps that exchange them.
+    payload_bytes: int
     # Communication that torch's DDP begins in the backward pass, by its own clock: from the start
     # of its first collective to the end of its last. What does not overlap is part of `sync_s`.
     comm_s: float = 0.0

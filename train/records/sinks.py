@@ -26,7 +26,7 @@ from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, S
 
 FIRST_LOSSES = 5  # printed one by one, as in the courses
 RECENT_STEPS = 1000  # the most that --split auto uses
-TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
+TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5
 
