@@ -86,10 +86,7 @@ class Step:
             if is_exact:
                 norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
-            is_updated = self.state.precision.update_by(self.state.optimizer)
-            self.state.optimizer.zero_grad(set_to_none=True)
-            if is_updated:
-                self.state.schedule.step()
+            self._update()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
@@ -173,6 +170,16 @@ class Step:
         """Clip the gradients; return their norm before that."""
         self.state.precision.unscale_(self.state.optimizer)  # before the clipping
         return self.grad_sync.clip(self._params, self.max_grad_norm)
+
+    def _update(self) -> None:
+        """Step the optimizer and its learning rate, unless a gradient of fp16 has overflowed."""
+        precision = self.state.precision
+        precision.step(self.state.optimizer)
+        before = precision.get_scale() if precision.can_overflow else 0.0
+        precision.update()  # it lowers the scale after an overflow
+        self.state.optimizer.zero_grad(set_to_none=True)
+        if not precision.can_overflow or precision.get_scale() >= before:
+            self.state.schedule.step()
 
     def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
         """The loss, and this rank's norm, from the values of all ranks."""

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from muster.errors import refuse
 
@@ -75,13 +74,6 @@ class Precision(torch.amp.GradScaler):
         self.can_overflow = name == "fp16"
         super().__init__(device.type, enabled=self.can_overflow)
         self._kind, self._reduced = device.type, REDUCED.get(name)
-
-    def update_by(self, optimizer: Optimizer) -> bool:
-        """Step `optimizer`, unless a gradient has overflowed; whether it has stepped."""
-        self.step(optimizer)
-        before = self.get_scale() if self.can_overflow else 1.0
-        self.update()  # it lowers the scale if a gradient has overflowed
-        return not self.can_overflow or self.get_scale() >= before
 
     def autocast(self) -> AbstractContextManager[None]:
         if self._reduced is None:

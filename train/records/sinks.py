@@ -5,6 +5,7 @@ https://ui.perfetto.dev opens. A person sees rank 0's lines, one progress bar, a
 end, which sums up what `History` has counted.
 """
 
+import json
 import os
 import sys
 import time
@@ -74,7 +75,7 @@ class Sinks:
             CannotWrite: what a disk says of it.
         """
         try:
-            self._file.write(json_text(asdict(record)) + "\n")
+            self._file.write(_line(record))
         except OSError as error:
             raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):
@@ -109,6 +110,14 @@ class Sinks:
             self._profiler.stop()
         if self._board is not None:
             self._board.close()
+
+
+def _line(record: Record) -> str:
+    fields = asdict(record)
+    try:
+        return json.dumps(fields, allow_nan=False) + "\n"
+    except ValueError:  # in few records
+        return json_text(fields) + "\n"
 
 
 @dataclass
