@@ -50,9 +50,7 @@ def emit(kind: str, **fields: Any) -> None:
     """
     if _descriptor is None:
         return
-    text = json.dumps({"muster": VERSION, "kind": kind, **fields}, default=str)
-    if "NaN" in text or "Infinity" in text:
-        text = json.dumps(json.loads(text, parse_constant=lambda _: None))
+    text = json_text({"muster": VERSION, "kind": kind, **fields}, default=str)
     data = f"{text}\n".encode()
     while data:
         data = data[os.write(_descriptor, data) :]
@@ -61,3 +59,15 @@ def emit(kind: str, **fields: Any) -> None:
 def descriptors() -> tuple[int, ...]:
     """The descriptor that documents go to, if any."""
     return () if _descriptor is None else (_descriptor,)
+
+
+def json_text(value: Any, **form: Any) -> str:
+    """`value` as JSON, by `json.dumps` with the options `form`; NaN and infinity become null.
+
+    JSON has no such numbers: what Python writes for them, most other readers refuse.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **form)
+    except ValueError:  # or a circular value, for which this fails again
+        plain = json.loads(json.dumps(value, **form), parse_constant=lambda _: None)
+        return json.dumps(plain, **form)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from muster.errors import MusterError, explained, is_full
+from muster.json_output import json_text
 
 RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 RECORD_BYTES = 64_000_000  # a longer file is no record of ours
@@ -143,7 +144,7 @@ def _reserved(path: Path) -> Path:
 
 def as_json(value: Any) -> str:
     """`value` in the form in which it is written."""
-    return json.dumps(value, indent=2, default=str) + "\n"
+    return json_text(value, indent=2, default=str) + "\n"
 
 
 def force(path: Path) -> None:

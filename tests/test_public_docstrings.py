@@ -1,5 +1,6 @@
 """Each public name has its line in `help(muster)`; the example of each function runs as it says."""
 
+import inspect
 import re
 
 import pytest
@@ -24,6 +25,23 @@ for one in tests:
 def test_help_has_a_line_for_each_public_name():
     rows = re.findall(r"^ {4}(\w+(?:, \w+)*) {2,}\w[^\n]+$", str(muster.__doc__), re.M)
     assert sorted(", ".join(rows).split(", ")) == sorted(muster.__all__)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_sections_of_help_stand_on_lines_of_their_own(name):
+    """A docstring that was filled like a paragraph has "Args: model: ..." in its text."""
+    function = getattr(muster, name)
+    lines = str(inspect.getdoc(function)).splitlines()
+    heads = [line for line in lines if re.search(r"\b(Args|Returns|Raises|Yields):", line)]
+    assert set(heads) <= {"Args:", "Returns:", "Raises:", "Yields:"}
+    assert not [line for line in lines if ">>> " in line and not line.lstrip().startswith(">>> ")]
+    if "Args:" in heads:
+        end = next((at for at, line in enumerate(lines) if line == "Raises:"), len(lines))
+        entries = (
+            re.match(r" {4}(\**\w+): \S", line) for line in lines[lines.index("Args:") : end]
+        )
+        named = [entry[1].strip("*") for entry in entries if entry]
+        assert named == list(inspect.signature(function).parameters)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

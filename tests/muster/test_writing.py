@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import stat
 from unittest.mock import Mock
@@ -25,6 +26,12 @@ def test_a_file_is_replaced_whole_and_a_secret_is_never_readable_by_others(force
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_text()) == {"steps": 2} and path.stat().st_ino != before
     assert names(path.parent) == ["summary.json"]
+
+
+def test_what_is_no_number_is_written_as_null(tmp_path):
+    write_json(tmp_path / "file", {"loss": math.nan, "far": [math.inf, -math.inf], "at": tmp_path})
+    found = json.loads((tmp_path / "file").read_text(), parse_constant=pytest.fail)
+    assert found == {"loss": None, "far": [None, None], "at": str(tmp_path)}
 
 
 @pytest.mark.timeout(60)

@@ -199,6 +199,16 @@ def result(losses: list[float], model: nn.Module) -> dict[str, torch.Tensor]:
     return {"losses": torch.tensor(losses, dtype=torch.float64), "params": params}
 
 
+def numbers_of(history: History) -> dict[str, torch.Tensor]:
+    """What a step's record says beside its loss, and must say in every mode."""
+    counts = [[one.step, one.epoch, one.samples, one.lr] for one in history.steps]
+    norms = [one.grad_norm for one in history.steps]
+    return {
+        "counts": torch.tensor(counts, dtype=torch.float64),
+        "norms": torch.tensor(norms, dtype=torch.float64),
+    }
+
+
 def _states(trainer: Trainer) -> Iterator[torch.Tensor]:
     states = trainer.grad_sync.optimizer_state(trainer.state.model, trainer.state.optimizer)
     for _, state in states:
@@ -219,6 +229,7 @@ def work(own: Ranks) -> dict[str, Any]:
         assert_communicates_once(case, history, model, own)
         with trainer.grad_sync.whole(model):
             found[case.name] = result([step.loss for step in history.steps], model)
+        found[case.name] |= numbers_of(history)
         is_of_library = case.mode in LIBRARY and own.world_size > 1
         if is_of_library and case.task != "tokens":  # whose loss is no mean over samples
             by_library = train_by_library(case, TASKS[case.task], STEPS)

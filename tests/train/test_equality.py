@@ -40,6 +40,10 @@ def test_every_mode_equals_single(ranks, reference, tmp_path):
             param_gap = (want["params"] - got["params"]).abs().max().item()
             if not (loss_gap <= loss_limit and param_gap <= param_limit):
                 wrong.append(f"{name}: losses {loss_gap:.1e}, parameters {param_gap:.1e}")
+            if name == case.name:
+                norm_gap = ((want["norms"] - got["norms"]).abs() / want["norms"]).max().item()
+                if not (norm_gap <= param_limit and torch.equal(want["counts"], got["counts"])):
+                    wrong.append(f"{name}: norms {norm_gap:.1e}, counts {got['counts'].tolist()}")
     assert not wrong, "\n".join(wrong)
     by_library = {name.split("|")[2] for name in found if name.endswith(matrix.BY_LIBRARY)}
     assert by_library == {*matrix.LIBRARY}

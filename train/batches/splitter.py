@@ -5,16 +5,12 @@ computed, and only the assignment of samples to ranks changes. Only forward pass
 what follows them in a step may wait for other ranks.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import nn
 
 from ..records.schema import SplitRecord
-from ..sync import batchnorm
 from ..sync.ranks import Ranks
 from .plan import BatchPlan, split_batch
 
@@ -26,33 +22,21 @@ DEAD_BAND = 1.05
 class Pace:
     """What this rank has computed since parts were last decided, and the seconds that it took.
 
-    A BatchNorm over all ranks waits for them within a forward pass: on a CPU its time is left out.
-    The first step is left out, too: it may take longer.
+    The seconds of a forward pass are those of computing: what it waits for other ranks, as in a
+    BatchNorm over all of them, is left out on a CPU. The first step is left out, too: it may take
+    longer.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         self.steps = 0  # the first one included
         self._seconds, self._amount = 0.0, 0  # of samples, or of tokens where parts go by length
-        self._waited_s, self._since = 0.0, 0.0
-        for layer in batchnorm.synced_layers(model):
-            if next(model.parameters()).device.type == "cpu":
-                layer.register_forward_pre_hook(self._begin)
-                layer.register_forward_hook(self._end)
-
-    def _begin(self, *_: Any) -> None:
-        if not torch.compiler.is_compiling():  # a clock would cut the graph
-            self._since = time.perf_counter()
-
-    def _end(self, *_: Any) -> None:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._waited_s += time.perf_counter() - self._since
 
     def add(self, forward_s: float, amount: int) -> None:
         """Count a step: its samples or tokens on this rank, and the seconds of its forward pass."""
         if self.steps:
-            self._seconds += forward_s - self._waited_s
+            self._seconds += forward_s
             self._amount += amount
-        self.steps, self._waited_s = self.steps + 1, 0.0
+        self.steps += 1
 
     def take(self) -> tuple[float, int]:
         """Seconds, and samples or tokens, since the last call."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
-from ..model.pass_times import PassTimer
+from ..sync.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .by_length import PASS_TOKENS
 from .plan import BatchPlan, StepPlan
@@ -128,7 +128,7 @@ class Steps:
         self.plan, self.epochs = plan, epochs
         self.step = 0  # the number of the step that was handed out last
         self._ranks = ranks
-        self._timer = None if model is None else (PassTimer(model), Pace(model))
+        self._timer = None if model is None else (PassTimer(model), Pace())
         self.is_read_ahead = False  # whether `batches` started here
         self._splitter = Splitter(ranks)
 

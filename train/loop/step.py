@@ -1,6 +1,7 @@
 """One optimizer step: forward and backward over this rank's part, sync, clip, update.
 
-The optimizer and its learning rate step once, whatever the number of ranks.
+The optimizer and its learning rate step once, whatever the number of ranks. A step that fp16 skips
+moves neither.
 
 With n_r of the M samples of the global batch on rank r of W, each micro-batch's mean loss is
 scaled by (its samples) * W / M. The sum over this rank's micro-batches is then its part of the
@@ -16,7 +17,6 @@ signal that reaches one rank never separates the ranks.
 """
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -37,10 +37,10 @@ from train.loop.state import TrainingState
 from train.records.schema import StepRecord
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
-from train.sync.ranks import Collective
+from train.sync.ranks import Collective, Moment, waits
 from train.tasks.base import Batch, Task
 
-Mark = float | torch.cuda.Event
+Mark = Moment | torch.cuda.Event
 
 
 class Step:
@@ -86,10 +86,7 @@ class Step:
             if is_exact:
                 norms[:] = self._clip()
             lr = float(self.state.schedule.get_last_lr()[0])
-            self.state.precision.step(self.state.optimizer)
-            self.state.precision.update()
-            self.state.optimizer.zero_grad(set_to_none=True)
-            self.state.schedule.step()
+            self._update()
         with timer.phase("sync"):
             self.grad_sync.updated(self.model)
         rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
@@ -139,12 +136,13 @@ class Step:
         return losses, norms, requests
 
     def _seconds(self, timer: "PhaseTimer") -> dict[str, float]:
-        """The step's seconds; what the backward pass waited for others counts as `sync`."""
+        """The step's seconds; what any phase has waited for others counts as `sync`."""
         seconds = timer.seconds
         waited_s = min(self.grad_sync.waited_s, seconds["backward"])
         seconds["backward"] -= waited_s
         seconds["sync"] += waited_s
         return seconds | {
+            "sync_in_passes": timer.waited_s + waited_s,
             "step": timer.total_s(),
             "comm": self.grad_sync.comm_s,
             "overlapped": self.grad_sync.overlapped_s,
@@ -172,6 +170,16 @@ class Step:
         """Clip the gradients; return their norm before that."""
         self.state.precision.unscale_(self.state.optimizer)  # before the clipping
         return self.grad_sync.clip(self._params, self.max_grad_norm)
+
+    def _update(self) -> None:
+        """Step the optimizer and its learning rate, unless a gradient of fp16 has overflowed."""
+        precision = self.state.precision
+        precision.step(self.state.optimizer)
+        before = precision.get_scale() if precision.can_overflow else 0.0
+        precision.update()  # it lowers the scale after an overflow
+        self.state.optimizer.zero_grad(set_to_none=True)
+        if not precision.can_overflow or precision.get_scale() >= before:
+            self.state.schedule.step()
 
     def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
         """The loss, and this rank's norm, from the values of all ranks."""
@@ -248,7 +256,7 @@ def build_schedule(
 
 
 class PhaseTimer:
-    """Adds up seconds per phase of one step.
+    """Adds up seconds per phase of one step; a phase's waiting for other ranks is of phase `sync`.
 
     On a GPU it uses events in its stream: a phase ends when its kernels have ended, not when they
     were queued. The host waits for them only when the seconds are read.
@@ -271,10 +279,18 @@ class PhaseTimer:
     @property
     def seconds(self) -> defaultdict[str, float]:
         """The seconds of each phase so far."""
-        found = defaultdict[str, float](float)
+        by_phase = defaultdict[str, float](float)
         for name, started, ended in self._phases:
-            found[name] += _between(started, ended)
-        return found
+            waited_s = _waited(name, started, ended)
+            by_phase[name] += _between(started, ended) - waited_s
+            if waited_s:
+                by_phase["sync"] += waited_s
+        return by_phase
+
+    @property
+    def waited_s(self) -> float:
+        """The seconds of `sync` that are within other phases."""
+        return math.fsum(_waited(*one) for one in self._phases)
 
     def total_s(self) -> float:
         """Seconds since the timer was made, inside and outside of phases."""
@@ -282,16 +298,23 @@ class PhaseTimer:
 
     def _mark(self) -> Mark:
         if self._device.type != "cuda":
-            return time.perf_counter()
+            return waits.now()
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
 
+def _waited(phase: str, started: Mark, ended: Mark) -> float:
+    """How long a phase other than `sync` has waited for other ranks; on a GPU that is not known."""
+    if phase == "sync" or not (isinstance(started, Moment) and isinstance(ended, Moment)):
+        return 0.0
+    return started.waited_until(ended)
+
+
 def _between(started: Mark, ended: Mark) -> float:
-    if isinstance(started, float) and isinstance(ended, float):
-        return ended - started
-    assert not isinstance(started, float) and not isinstance(ended, float)
+    if isinstance(started, Moment) and isinstance(ended, Moment):
+        return ended.at_s - started.at_s
+    assert not isinstance(started, Moment) and not isinstance(ended, Moment)
     ended.synchronize()  # and so all earlier events in its stream
     milliseconds: float = started.elapsed_time(ended)
     return milliseconds / 1e3

@@ -86,7 +86,7 @@ class Trainer:
         if meter is not None:
             meter.begin()
         self.model = self.grad_sync.wrap(model)
-        self._pace = Pace(self.model) if is_auto else None
+        self._pace = Pace() if is_auto else None
         optimizer = self.grad_sync.prepare(build.optimizer(config, self.model, task))
         schedule = build_schedule(config, optimizer, self.plan.steps_per_epoch, task)
         arithmetic = Precision(config.precision, device)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,12 +18,12 @@ from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
 from ..checkpoints.manager import StepRequests
-from ..model.pass_times import PassTimes, timer_of
 from ..records.schema import EvalRecord, Record
 from ..records.sinks import Sinks
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ddp.torch_ddp import buckets_of
-from ..sync.ranks import Collective, Ranks, current_ranks
+from ..sync.pass_times import PassTimes, timer_of
+from ..sync.ranks import Collective, Moment, Ranks, current_ranks, waits
 
 if TYPE_CHECKING:
     from .saved_objects import Checkpoints
@@ -49,7 +48,8 @@ def record(
     """Record a step, or an evaluation, in the run folder; every rank calls this alike.
 
     A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
-    recorded and returned. An evaluation has `metrics`, the same on every rank.
+    recorded and returned. An evaluation has `metrics`, the same on every rank: where ranks record
+    different numbers, a report shows their mean and says so. NaN and infinity are recorded as null.
 
         >>> with muster.init(device="cpu"):
         ...     muster.record(1, loss=0.5)  # the mean over ranks
@@ -60,8 +60,8 @@ def record(
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
         metrics: by name, such as {"accuracy": 0.71}.
-        model: what `muster.sync` returned: then seconds and bytes of each step are recorded, too,
-            except for the first.
+        model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
+            are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
         samples: number in the step, over all ranks, if `step` does not have it.
         lr: the learning rate of the step.
         grad_norm: norm of the gradient, before clipping.
@@ -123,13 +123,15 @@ class Recorder:
     def __init__(self, run_dir: Path, ranks: Ranks) -> None:
         self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
         self._step, self._epoch = 0, 1
-        self._ended: float | None = None  # of the last step; the first step's start is not known
+        # the end of the last step; when the first one began is not known
+        self._ended: Moment | None = None
 
     def stepped(
         self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
         **numbers: float,
     ) -> float:  # fmt: skip
-        plan, now = self._counted(step, samples), time.perf_counter()
+        plan = self._counted(step, samples)
+        computed = waits.now()
         asking = last_asked.get("checkpoints")
         requests = StepRequests() if asking is None else asking.requests(plan.step)
         own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
@@ -140,26 +142,30 @@ class Recorder:
         taken, made = (
             (PassTimes(), []) if model is None else (timer_of(model).take(), sent_by(model))
         )
-        before = self._ended or taken.began or now
+        now = waits.now()
+        before = self._ended or taken.began or computed
         seconds = {
-            "data": max(0.0, (taken.began or before) - before), "forward": taken.forward_s,
-            "backward": taken.backward_s, "sync": taken.sync_s,
-            "optimizer": now - (taken.ended or now), "step": now - before,
+            "data": max(0.0, before.computed_until(taken.began or before)),
+            "forward": taken.forward_s, "backward": taken.backward_s,
+            "sync": before.waited_until(now),
+            "sync_in_passes": before.waited_until(computed),
+            "optimizer": (taken.ended or computed).computed_until(computed),
+            "step": now.at_s - before.at_s,
         }  # fmt: skip
         record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
         if not plan.micro_batches:  # step is a number: assume equal parts
             record = replace(record, local_samples=samples // self._ranks.world_size)
         self.sinks.stepped(record, made)
-        self._ended = time.perf_counter()
+        self._ended = waits.now()
         return mean
 
     def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
         if step is not None:
             self._counted(step)
-        now = time.perf_counter()
+        now = waits.now()
         record = EvalRecord(
             step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
-            eval_s=now - (self._ended or now),
+            eval_s=now.at_s - (self._ended or now).at_s,
             metrics={name: float(one) for name, one in metrics.items()},
         )  # fmt: skip
         self.sinks.write(record)

@@ -1,7 +1,7 @@
 """The records of a run in `logs/<run_id>/`; reports are made from these alone.
 
 One JSON object per line, one file per rank, one writer per file. Seconds are wall-clock seconds of
-the writing rank; bytes are counts, never rates.
+the writing rank; bytes are counts, never rates. NaN and infinity are written as null.
 """
 
 from collections.abc import Sequence
@@ -23,20 +23,28 @@ class StepRecord:
     local_samples: int  # of this rank
     data_s: float
     forward_s: float
-    backward_s: float  # with ddp and accelerate: includes the communication that overlaps it
-    sync_s: float  # communication outside the backward pass
+    backward_s: float
+    # Waiting for other ranks, or for what they send, while this rank computes nothing: in
+    # collectives of any phase, and from its last gradient until all are the mean. No other phase
+    # contains any of it. (On a GPU a phase's own collectives, as of fsdp, are not told apart.)
+    sync_s: float
     optimizer_s: float
     step_s: float  # the whole step, whatever it was spent on
     lr: float
-    grad_norm: float  # of the synchronised gradient, before clipping
-    payload_bytes: int  # of the tensors that this rank passed to gradient collectives
-    # Communication during the backward pass. For torch's DDP by its own clock, from the start of
-    # its first collective to the end of its last; the part that does not overlap is waited for in
-    # `backward_s`. For our own modes all of it overlaps; waiting is part of `sync_s`.
+    # Of the synchronised gradient, before clipping. local_sgd has none: of this rank's own there.
+    grad_norm: float
+    # Of the tensors that this rank passed to gradient collectives; in local_sgd to those of
+    # parameters, at the steps that exchange them.
+    payload_bytes: int
+    # Communication that torch's DDP begins in the backward pass, by its own clock: from the start
+    # of its first collective to the end of its last. What does not overlap is part of `sync_s`.
     comm_s: float = 0.0
     overlapped_s: float = 0.0  # of that, while gradients were still being computed
     # of `local_samples`, padding included; 0: the task does not know, or all samples are equal
     local_tokens: int = 0
+    # Of `sync_s`: within the other phases. Records of versions that left it in these have no such
+    # field.
+    sync_in_passes_s: float = 0.0
     kind: Literal["step"] = "step"
 
 

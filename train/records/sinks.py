@@ -19,6 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from muster.errors import UsageError, explained
+from muster.json_output import json_text
 from muster.run_files import METRICS, PROFILE, START, TENSORBOARD
 from muster.writing import CannotWrite, write_json, writing
 
@@ -26,7 +27,7 @@ from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, S
 
 FIRST_LOSSES = 5  # printed one by one, as in the courses
 RECENT_STEPS = 1000  # the most that --split auto uses
-TIMED = ("step_s", "samples", *(f"{phase}_s" for phase in PHASES))
+TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
 WAIT, WARM_UP, ACTIVE = 1, 1, 5
 
@@ -74,7 +75,7 @@ class Sinks:
             CannotWrite: what a disk says of it.
         """
         try:
-            self._file.write(json.dumps(asdict(record)) + "\n")
+            self._file.write(_line(record))
         except OSError as error:
             raise CannotWrite(explained(error, self._path)) from error
         if self._profiler is not None and isinstance(record, StepRecord):
@@ -109,6 +110,14 @@ class Sinks:
             self._profiler.stop()
         if self._board is not None:
             self._board.close()
+
+
+def _line(record: Record) -> str:
+    fields = asdict(record)
+    try:
+        return json.dumps(fields, allow_nan=False) + "\n"
+    except ValueError:  # in few records
+        return json_text(fields) + "\n"
 
 
 @dataclass

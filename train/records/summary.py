@@ -30,7 +30,7 @@ def summarise(settings: Mapping[str, Any], history: History) -> dict[str, Any]:
         summary |= {
             "timed_steps": timed_steps,
             "samples_per_s": means.pop("samples") / means["step_s"],
-            "payload_bytes_per_step": last.payload_bytes,
+            "payload_bytes_per_step": means.pop("payload_bytes"),  # local_sgd: 0 in most steps
             **means,
         }
         if "train_samples" in settings:

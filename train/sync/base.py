@@ -50,8 +50,9 @@ class GradSync:
 
     def __init__(self, ranks: Ranks, options: SyncOptions) -> None:
         self.ranks, self.options = ranks, options
-        # Seconds of communication during the last step's backward pass. `waited_s` is the part of
-        # the backward pass that waited for it; it counts as `sync`.
+        # Seconds of communication that the last step's backward pass began, and how much of it ran
+        # while gradients were computed. `waited_s`: on a GPU, how long the pass waited for the
+        # rest; elsewhere `waits` has it.
         self.comm_s = self.overlapped_s = self.waited_s = 0.0
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .ranks import Ranks
+from .ranks import Ranks, waits
 
 REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -178,7 +178,7 @@ class _Normalise(torch.autograd.Function):
             means = torch.zeros(2, len(mean), dtype=torch.float64, device=mean.device)
             if ctx.counts:
                 means.copy_(torch.stack(sums))
-            dist.all_reduce(means, group=ctx.group)
+            waits.during(dist.all_reduce, means, group=ctx.group)
             scale = (var + ctx.eps).rsqrt() * (1.0 if weight is None else weight)
             of_normed, of_grad = (means / size.clamp(min=1)).to(scale) * scale
             if ctx.counts and values.numel():  # the gradient through mean and var

@@ -2,16 +2,19 @@
 
 Each process counts what it sends: a step's gradients one by one, everything by operation.
 
+Each process also adds up the seconds for which it waits for others: `waits`.
+
 A collective has a fixed cost beside its bytes. One for each of a model's hundreds of parameters
 would be slow, so tensors are joined in one (`groups`, `flatten`, `spread`).
 """
 
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +24,8 @@ from torch.distributed import distributed_c10d
 from muster.errors import UsageError
 
 T = TypeVar("T", bound=Tensor)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # torch after 2.12 has new names for these and warns of the old ones.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -28,6 +33,56 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 BROADCAST_BYTES = 4 * 2**20  # connections accepted at a time
 LITTLE = 1 / 8  # share of a group below which a tensor is not worth a collective
+
+
+class Moment(NamedTuple):
+    """A point in time of this process."""
+
+    at_s: float  # by a clock that only goes forward
+    waited_s: float  # what `waits` had added up by then
+
+    def waited_until(self, later: "Moment") -> float:
+        """Seconds for which this process waited for others from here to `later`."""
+        return later.waited_s - self.waited_s
+
+    def computed_until(self, later: "Moment") -> float:
+        """All other seconds from here to `later`."""
+        return later.at_s - self.at_s - self.waited_until(later)
+
+
+class Waits:
+    """Adds up the seconds for which this process waits for other ranks or for what they send.
+
+    They are a step's `sync_s`, whatever the mode, and no part of any other phase. On a GPU the host
+    does not wait where the device does, so there they say little.
+
+    A collective that others delay, or whose bytes are on their way, is waited for from its call to
+    its end. What torch's DDP sends in a backward pass is waited for from this rank's last gradient
+    to the end of that pass. Copying and averaging in that time counts as waiting.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> Moment:
+        return Moment(time.perf_counter(), self.seconds)
+
+    def during(self, call: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+        """What `call` returns; all of its seconds are waiting."""
+        if torch.compiler.is_compiling():  # a clock would cut the graph
+            return call(*given, **named)
+        began = self.now()
+        try:
+            return call(*given, **named)
+        finally:
+            self.all_since(began)
+
+    def all_since(self, moment: Moment) -> None:
+        """Count all seconds since `moment` as waiting, each of them once."""
+        self.seconds = moment.waited_s + time.perf_counter() - moment.at_s
+
+
+waits = Waits()  # of this process, which waits for one thing at a time
 
 
 class Collective(NamedTuple):
@@ -85,6 +140,7 @@ class Ranks:
     group: dist.ProcessGroup | None = field(default=None, compare=False, repr=False)
     ledger: CollectiveLedger = field(default_factory=CollectiveLedger, compare=False, repr=False)
     carries_gradients: bool = False  # otherwise losses, flags, replicas
+    in_background: bool = False  # a thread calls them, while this process may compute
 
     def note(self, operation: str, tensor: Tensor) -> None:
         """Account for a collective to which this rank passes `tensor`."""
@@ -103,7 +159,7 @@ class Ranks:
     def all_reduce(self, tensor: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         """Reduce `tensor` over the ranks, in place."""
         if self.world_size > 1:
-            dist.all_reduce(tensor, op=op, group=self.group)
+            self._wait(dist.all_reduce, tensor, op=op, group=self.group)
             self.note("all_reduce", tensor)
         return tensor
 
@@ -112,7 +168,7 @@ class Ranks:
         if self.world_size == 1:
             return row[None]
         rows = row.new_empty(self.world_size, *row.shape)
-        all_gather_single(rows.view(-1), row, group=self.group)
+        self._wait(all_gather_single, rows.view(-1), row, group=self.group)
         self.note("all_gather", row)
         return rows
 
@@ -132,9 +188,15 @@ class Ranks:
         if self.world_size == 1:
             return
         for group in groups([tensor.detach() for tensor in tensors], BROADCAST_BYTES):
-            dist.broadcast(flat := flatten(group), group=self.group, group_src=0)
+            flat = flatten(group)
+            self._wait(dist.broadcast, flat, group=self.group, group_src=0)
             self.note("broadcast", flat)
             spread(flat, group)
+
+    def _wait(self, collective: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+        if self.in_background:
+            return collective(*given, **named)
+        return waits.during(collective, *given, **named)
 
     def own_group(self, timeout_s: float) -> dist.ProcessGroup:
         """A new group of the same ranks; collective among these alone.

@@ -1,5 +1,6 @@
 """Measure a run's progress from the ends of a few files, however long those are."""
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,7 +41,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     return {
         "step": step,
         "epoch": int(last["epoch"]),
-        "loss": float(last["loss"]),
+        "loss": math.nan if last["loss"] is None else float(last["loss"]),
         "step_s": step_s,
         "silent_s": silent_s,
         "total": total,

@@ -1,6 +1,7 @@
 """The loop around the sync modes: horizon, precision, dropout, buffers, padding, evaluation."""
 
 import gc
+import math
 import tracemalloc
 from dataclasses import asdict, replace
 
@@ -17,6 +18,7 @@ from tests.train.on_ranks import trainer_of
 from tests.train.workers import records
 from train.loop import build
 from train.loop.step import build_schedule
+from train.model.precision import Precision
 from train.model.rng import set_dropout
 from train.records import sinks
 from train.records.schema import StepRecord
@@ -115,6 +117,20 @@ def test_other_precisions_learn_the_same(precision, tmp_path):
     assert retained == {torch.float64 if precision == "fp64" else torch.float32}
 
 
+def test_a_step_that_fp16_skips_keeps_the_learning_rate(tmp_path, monkeypatch):
+    config = replace(CONFIG, precision="fp16", warmup_steps=4, max_steps=3)
+    made = Precision.__init__
+
+    def init(precision, name, device):
+        made(precision, name, device)
+        precision._init_scale = 2.0**120  # of which every gradient overflows
+
+    monkeypatch.setattr(Precision, "__init__", init)
+    history, _ = run(config, tmp_path)
+    assert [one.lr for one in history.steps] == [0.0, 0.0, 0.0]
+    assert not math.isfinite(history.steps[0].grad_norm)
+
+
 def test_dropout_reaches_every_dropout_of_a_model():
     model, tokens = SmallBert(CONFIG).network(), torch.ones(4, 5, dtype=torch.long)
     set_dropout(model, 0.0)
@@ -140,9 +156,11 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     assert kinds == ["step"] * 8 + ["eval"]
     totals, summaries = History(evaluations=history.evaluations), []
     for number, step in enumerate(history.steps):
-        totals.add(replace(step, step_s=1000.0 if number == 0 else number))
+        sent = {"payload_bytes": 60 * (number % 2)}
+        totals.add(replace(step, step_s=1000.0 if number == 0 else number, **sent))
         summaries.append(summarise({}, totals))
     assert [one["step_s"] for one in summaries] == [1000, 1, 1.5, 2, 2.5, 3, 3.5, 4]
+    assert [one["payload_bytes_per_step"] for one in summaries[:5]] == [0, 60, 30, 40, 30]
     assert [one["timed_steps"] for one in summaries] == [1, 1, 2, 3, 4, 5, 6, 7]
     assert [one["steps"] for one in summaries] == [1, 2, 3, 4, 5, 6, 7, 8]
     summary = summaries[-1]

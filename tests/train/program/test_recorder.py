@@ -1,5 +1,7 @@
 """`muster.record` writes what reports read."""
 
+import json
+import math
 import re
 
 import pytest
@@ -31,6 +33,14 @@ def test_steps_and_evaluations_are_counted_and_timed(run_dir):
         parts = [one[f"{part}_s"] for part in ("forward", "backward", "data", "sync", "optimizer")]
         assert min(parts[:2]) > 0 and sum(parts) <= one["step_s"] * 1.01
     assert (end["kind"], end["step"], end["metrics"]) == ("eval", 4, {"accuracy": 0.25})
+
+
+def test_what_is_no_number_is_null(run_dir):
+    muster.record(loss=math.nan, lr=math.inf)
+    muster.record(metrics={"f1": math.nan})
+    lines = (run_dir / "metrics" / "rank_00000.jsonl").read_text().splitlines()
+    step, end = (json.loads(one, parse_constant=pytest.fail) for one in lines)
+    assert (step["loss"], step["lr"], end["metrics"]) == (None, None, {"f1": None})
 
 
 def test_numbers_of_its_own_will_do(run_dir):

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.train.report.folders import make_run, step, write_records
+from tests.train.report.folders import evaluation, make_run, step, write_records
 from train.report.data.reader import read_run
 from train.report.data.tables import all_steps
 
@@ -44,6 +44,10 @@ def test_missing_ranks_and_those_whose_records_end_early_are_named(tmp_path):
 
 def test_what_ddps_backward_pass_waits_counts_as_sync(tmp_path):
     rows = [step(n, backward_s=0.5, sync_s=0.01, comm_s=0.4, overlapped_s=0.1) for n in (1, 2)]
+    new = read_run(make_run(tmp_path / "new", sync="ddp", workers=1, rows={0: rows}))
+    assert new.first_rank("step")[0]["backward_s"] == 0.5  # the worker has told it apart
+    for row in rows:
+        del row["sync_in_passes_s"]
     for sync, seconds in (("ddp", (0.2, 0.31)), ("all_reduce", (0.5, 0.01))):
         run = read_run(make_run(tmp_path / sync, sync=sync, workers=1, rows={0: rows}))
         row = run.first_rank("step")[0]
@@ -52,6 +56,17 @@ def test_what_ddps_backward_pass_waits_counts_as_sync(tmp_path):
         del row["comm_s"]  # as an older version wrote it: what was waited is not known
     run = read_run(make_run(tmp_path / "old", sync="ddp", workers=1, rows={0: rows}))
     assert run.first_rank("step")[0]["backward_s"] is None
+
+
+def test_metrics_on_which_ranks_differ_are_their_mean_and_noted(tmp_path):
+    own = {
+        rank: [step(1, rank), evaluation(1, accuracy=value, f1=0.5)]
+        for rank, value in enumerate((0.25, 0.75))
+    }
+    run = read_run(make_run(tmp_path / "run", rows=own))
+    assert run.first_rank("eval")[0]["metrics"] == {"accuracy": 0.5, "f1": 0.5}
+    (note,) = run.notes
+    assert "(accuracy from 0.25 to 0.75 in the last such evaluation): their mean" in note
 
 
 def test_broken_files_are_noted(tmp_path):

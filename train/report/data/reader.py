@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +25,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
     for one in get_args(Record)
 }
-UNUSED = frozenset({"local_tokens"})  # fields that a report does not need
+UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
+SAME = 1e-6  # relative difference of a metric between ranks that is no difference
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
 
 
@@ -85,6 +87,8 @@ def read_run(path: Path) -> Run:
         run.notes.append("config.yaml is missing or empty: what was set is not known")
     for number, folder in run_files.attempt_folders(path).items():
         run.attempts.append(_read_part(folder, f"attempt {number}"))
+    for part in (*run.attempts, run):
+        _average_metrics(part, run.notes)
     if run.config.get("sync") in OVERLAPPED:
         for row in run.rows("step"):
             _tell_waiting_apart(row)
@@ -147,8 +151,35 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _average_metrics(run: Run, notes: list[str]) -> None:
+    """Give every rank's row the mean over ranks of each metric on which they differ; note it."""
+    of_ranks = [rows["eval"] for rows in run.ranks.values()]
+    differing: dict[str, str] = {}
+    for evaluation in zip_longest(*of_ranks):
+        metrics = [row["metrics"] for row in evaluation if row and isinstance(row["metrics"], dict)]
+        for name in metrics[0] if metrics else ():
+            values = numbers(one.get(name) for one in metrics)
+            least = min(values, default=0.0)
+            most = max(values, default=0.0)
+            if math.isclose(least, most, rel_tol=SAME, abs_tol=SAME):
+                continue
+            differing[name] = f"{name} from {least:.4g} to {most:.4g} in the last such evaluation"
+            for one in metrics:
+                one[name] = statistics.fmean(values)
+    if differing:
+        notes.append(
+            f"ranks recorded different metrics ({'; '.join(differing.values())}): their mean is "
+            "shown; muster.record(metrics=) takes the same numbers on every rank"
+        )
+
+
 def _tell_waiting_apart(row: Row) -> None:
-    """Count a backward pass's waiting as sync; records of older versions do not have it."""
+    """Count a backward pass's waiting as sync in records of versions that did not.
+
+    Still older ones have not measured it.
+    """
+    if row["sync_in_passes_s"] is not None:
+        return
     if None in (row["comm_s"], row["overlapped_s"], row["backward_s"], row["sync_s"]):
         row["backward_s"] = row["sync_s"] = None
         return

@@ -1,6 +1,5 @@
 """Turn a subject into one self-contained page, its Markdown, and the data of every figure."""
 
-import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from muster.json_output import json_text
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
@@ -135,7 +135,7 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
         for name, table in {part.name: part.table, **part.data}.items():
             table.to_csv(data / f"{name}.csv", index=False)
             content = {"title": part.title, "columns": list(table), "rows": records(table)}
-            text = json.dumps(content, indent=1, default=str)
+            text = json_text(content, indent=1, default=str)
             (data / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         for name, svg in part.figures.items():
             (figures / f"{name}.svg").write_text(drawing.alone(svg), encoding="utf-8")

@@ -184,7 +184,7 @@ class Lane:
     def ranks(self) -> Ranks:
         """The hook's ranks, in this lane's group."""
         group = self._ranks.own_group(self._timeout_s)
-        return replace(self._ranks, group=group, carries_gradients=True)
+        return replace(self._ranks, group=group, carries_gradients=True, in_background=True)
 
     def promise(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Run `work(*given)` in the thread; an error in it is raised by the backward pass."""

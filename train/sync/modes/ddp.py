@@ -1,7 +1,4 @@
-"""torch's DistributedDataParallel unchanged: buckets are all-reduced in the backward pass.
-
-Communication overlaps the backward pass, so its time is part of `backward_s`.
-"""
+"""torch's DistributedDataParallel unchanged: buckets are all-reduced in the backward pass."""
 
 from ..ddp.torch_ddp import DdpSync
 

@@ -21,7 +21,7 @@ Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data paralle
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,7 @@ from torch.distributed.fsdp import fully_shard
 
 from muster.errors import UsageError
 
-from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single
+from ..ranks import CollectiveLedger, all_gather_single, reduce_scatter_single, waits
 from ..sharding.parts import PartedSync, Share, repeated_layers
 
 
@@ -48,7 +48,8 @@ class Gather:
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **how: Any) -> Any:
         self._ledger.gradient("all_gather", input_tensor)
-        return all_gather_single(output_tensor, input_tensor, **how)
+        gather: Callable[..., Any] = all_gather_single
+        return waits.during(gather, output_tensor, input_tensor, **how)
 
 
 class ReduceScatter(Gather):
@@ -65,7 +66,7 @@ class ReduceScatter(Gather):
             return
         self._ledger.gradient("all_to_all", input_tensor)
         came = torch.empty_like(input_tensor)
-        dist.all_to_all_single(came, input_tensor, group=how["group"])
+        waits.during(dist.all_to_all_single, came, input_tensor, group=how["group"])
         reduced = torch.mean if how["op"] == dist.ReduceOp.AVG else torch.sum
         reduced(came.view(-1, len(output_tensor)), dim=0, out=output_tensor)
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..ranks import Ranks, all_gather_single
+from ..ranks import Ranks, all_gather_single, waits
 from .parts import Share, in_memory
 
 
@@ -72,7 +72,7 @@ class Bucket:
     @torch.no_grad()
     def wait(self) -> None:
         """Wait for the gradients: free what was sent, and average what was received."""
-        self.work.wait()
+        waits.during(self.work.wait)
         self._mean = self._came.mean(dim=0)
         del self._flat, self._came
 
@@ -100,7 +100,7 @@ class Bucket:
     @torch.no_grad()
     def finish(self) -> None:
         """Wait until the parameters are whole."""
-        self.work.wait()
+        waits.during(self.work.wait)
         if not self._is_even:
             received = self._flat.view(-1)[: self._size].split([len(one) for one in self._values])
             torch._foreach_copy_(self._values, list(received))

@@ -24,10 +24,10 @@ def agents(run: Path, count: int) -> None:
         write(run, {f"agents/node_{node:05d}.json": record})
 
 
-def steps(run: Path, count: int):
+def steps(run: Path, count: int, loss: float | None = 0.5):
     records = []
     for step in range(1, count + 1):
-        record = {"step": step, "epoch": 1, "loss": 0.5, "step_s": 0.1, "kind": "step"}
+        record = {"step": step, "epoch": 1, "loss": loss, "step_s": 0.1, "kind": "step"}
         records.append(json.dumps(record))
         if step % 10 == 0:
             records.append(json.dumps({"step": step, "rank": 0, "kind": "collectives"}))
@@ -80,6 +80,12 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
 def test_without_a_word_of_the_last_step_the_time_left_is_not_known(tmp_path):
     run = run_folder(tmp_path)
     steps(run, 49)
+    assert activity(run) == ["step 49, 10 steps per second, time left not known"]
+
+
+def test_steps_whose_loss_is_no_number_are_counted(tmp_path):
+    run = run_folder(tmp_path)
+    steps(run, 49, loss=None)
     assert activity(run) == ["step 49, 10 steps per second, time left not known"]
 
 

@@ -1,27 +1,31 @@
 """Time a model's passes on this rank, in any training loop, by this process's clock."""
 
-import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .ranks import Moment, waits
 
 
 @dataclass
 class PassTimes:
-    """Seconds since the timer was last read."""
+    """Seconds of computing since the timer was last read; `waits` has those of waiting."""
 
-    began: float | None = None  # when the model was first called
+    began: Moment | None = None  # when the model was first called
     forward_s: float = 0.0
-    backward_s: float = 0.0  # until all gradients of this rank were ready
-    sync_s: float = 0.0  # from then until DDP has made them the mean
-    ended: float | None = None  # when the last backward pass ended
+    backward_s: float = 0.0
+    ended: Moment | None = None  # when the last backward pass ended
 
 
 class PassTimer:
     """Hooks on a model, wrapped by DDP or not, that measure its passes from now on.
+
+    DDP may wait for other ranks in three places: before it calls its model (it makes buffers equal
+    there), in a hook, and at the end of the backward pass. All of that is added to `waits`.
 
     The autograd engine reports the end of a backward pass. It calls callbacks in the order in which
     they were queued: this timer's, then DDP's, which waits for what it has sent, then this timer's
@@ -29,17 +33,29 @@ class PassTimer:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._times, self._since, self._asked = PassTimes(), 0.0, False
+        self._times = PassTimes()
+        self._since = self._ready = waits.now()
+        self._asked = False
         inner = getattr(model, "module", None)
         own = inner if isinstance(inner, nn.Module) else model
+        if isinstance(model, DistributedDataParallel):
+            model.register_forward_pre_hook(self._enter)
+        self._entered: Moment | None = None
         own.register_forward_pre_hook(self._begin)
         own.register_forward_hook(self._end)
         for param in own.parameters():
             if param.requires_grad:
                 param.register_post_accumulate_grad_hook(self._accumulated)
 
+    def _enter(self, *_: Any) -> None:
+        self._entered = waits.now()
+
     def _begin(self, *_: Any) -> None:
-        self._since = time.perf_counter()
+        began = self._entered or waits.now()
+        if self._entered is not None:
+            waits.all_since(self._entered)
+            self._entered = None
+        self._since = began
 
     def _end(self, *_: Any) -> None:
         if torch.is_grad_enabled():
@@ -48,25 +64,29 @@ class PassTimer:
             self._asked = False
 
     def _lap(self) -> float:
-        before, self._since = self._since, time.perf_counter()
-        return self._since - before
+        """The seconds of computing since the last lap."""
+        before = self._since
+        self._since = waits.now()
+        return before.computed_until(self._since)
 
     def _accumulated(self, _: Tensor) -> None:
+        self._ready = waits.now()
         if not self._asked:
             self._asked = True
             torch.autograd.Variable._execution_engine.queue_callback(self._computed)
 
     def _computed(self) -> None:
-        self._times.backward_s += self._lap()
         torch.autograd.Variable._execution_engine.queue_callback(self._synced)
 
     def _synced(self) -> None:
-        self._times.sync_s += self._lap()
+        waits.all_since(self._ready)
+        self._times.backward_s += self._lap()
         self._times.ended = self._since
 
     def take(self) -> PassTimes:
         """The times since the last call."""
-        taken, self._times = self._times, PassTimes()
+        taken = self._times
+        self._times = PassTimes()
         return taken
 
 
