@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launch.nodes import node_facts
+from muster.printable import printable as printable
 
 TEXT_CHARACTERS = 4_096
 SHOWN_CHARACTERS = 200
@@ -38,12 +39,6 @@ def fits(value: object, form: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, str) or (len(value) <= TEXT_CHARACTERS and value.isprintable())
-
-
-def printable(text: str) -> str:
-    """A text of others, with escapes for all that could move a terminal's cursor, but lines."""
-    plain = text.expandtabs()
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in plain)
 
 
 def quoted(value: object) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
+from muster.orderly_stop import signal_name, signal_number
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import full_disk
@@ -146,7 +147,7 @@ def command_killed(facts: Facts) -> Failure | None:
     agent = killed[0]
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] else ""
     context = [*_because_of_it(facts.exits)]
-    number = signal.Signals[re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]]
+    number = signal_number(agent["message"].rpartition(KILL)[2])
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
@@ -281,7 +282,7 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
     """Somebody ended the run; errors of programs after that are no failure, but worth a look."""
-    name = signal.Signals(agent["code"] - 128).name
+    name = signal_name(agent["code"] - 128)
     asked = agent["message"].endswith(f"was sent {name}")
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
     tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]

@@ -21,6 +21,7 @@ from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, run_files
 from muster.command import hide
 from muster.errors import MusterError, UsageError, explained, name_of
+from muster.printable import printable
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -99,7 +100,7 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
     """Print how to follow a run that continues by itself."""
-    print(f"{where}; run folder: {spec.run_dir}")
+    print(printable(f"{where}; run folder: {spec.run_dir}"))
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
     sys.stdout.flush()

@@ -13,6 +13,7 @@ from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
+from muster.printable import on_one_line
 from muster.run_files import ANSWER, REQUESTS
 
 ANSWER_S = 6.0  # agents have less
@@ -59,7 +60,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     if run_state.of(run_dir).over:
         findings, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(findings["time_unix_s"]))
-        print(f"{run_dir.name} is over; this was seen {why}, at {at}:")
+        print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
         findings, why = ask(run_dir, ANSWER_S, ask="stacks") or {}, "now"
     if "reports" not in findings:
@@ -69,9 +70,9 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         )
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
     for sentence in findings["sentences"]:
-        print(sentence)
+        print(on_one_line(sentence))
     for view in views_of(findings).values():
-        print(f"rank {view.rank} on {view.node}: {condition(view)}")
+        print(on_one_line(f"rank {view.rank} on {view.node}: {condition(view)}"))
     for report in findings["reports"] if full else ():
         _show_threads(report)
 
@@ -92,8 +93,8 @@ def _show_threads(report: Mapping[str, Any]) -> None:
     """Print every thread of a rank, its innermost line last."""
     print(f"\nrank {report['rank']} (process {report.get('pid')})")
     for thread in report.get("threads", ()):
-        print(f"  thread {thread['name']}")
+        print(on_one_line(f"  thread {thread['name']}"))
         for frame in thread["frames"]:
-            print(f"    {frame['file']}:{frame['line']} in {frame['function']}")
+            print(on_one_line(f"    {frame['file']}:{frame['line']} in {frame['function']}"))
             if frame.get("text"):
-                print(f"      {frame['text']}")
+                print(on_one_line(f"      {frame['text']}"))
