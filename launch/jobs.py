@@ -23,7 +23,7 @@ from launch.runs import node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
-from muster import json_output, run_files
+from muster import json_output, records, run_files
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import project_of
@@ -160,6 +160,7 @@ def _status(run: Path) -> None:
         lines.append(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
     if last := known["step"]:
         lines.append(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+    lines += records.all_unreadable(run)
     print(*map(on_one_line, lines), sep="\n")
 
 

@@ -163,10 +163,10 @@ def _print_any_text() -> None:
 
     In a locale of ASCII alone Python would pass on the bytes of some, and refuse the others.
     """
-    is_usual = isinstance(sys.stdout, io.TextIOWrapper)
-    if is_usual and sys.stdout.errors in ("strict", "surrogateescape"):
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         with suppress(OSError):  # it was made for a file, and leads to a pipe since
-            sys.stdout.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _code(main: Callable[[], int]) -> int | str | None:

@@ -69,10 +69,22 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
 def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
     """The value of `write_json` in a file's content; None as for `read_json`."""
     try:
-        record = json.loads(data.decode())
+        record = parsed(data)
     except ValueError:
         return None
     return record if isinstance(record, dict) and record.keys() >= set(needed) else None
+
+
+def parsed(data: bytes) -> Any:
+    """The value in JSON that somebody else may have written.
+
+    Raises:
+        ValueError: it is no JSON, or is nested too deeply for Python.
+    """
+    try:
+        return json.loads(data.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def open_plain(path: Path) -> BinaryIO:

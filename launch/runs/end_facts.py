@@ -3,16 +3,20 @@
 Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
+from muster import records
+from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 from muster.worker import lost_peer
-from muster.writing import read_json
 
 # "exit": a user's program ended itself with an exit code. Other causes are
 OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal of the agent
+# What is read of a rank's end, of an agent's, and of an inspection.
+OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
+OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
+OF_STACKS = ("sentences", "reports")
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
@@ -26,6 +30,7 @@ class Facts:
     ) -> None:
         self.run_dir, self.code, self.trouble = run_dir, code, trouble
         self.exits, self.agents = read_exits(run_dir), read_agents(run_dir)
+        self.unreadable = records.all_unreadable(run_dir)
         offsets = {rank: one["clock_offset_s"] for one in self.agents for rank in one["ranks"]}
         if world_size is None:
             world_size = max([*self.exits, *offsets], default=-1) + 1
@@ -62,7 +67,8 @@ class Facts:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    return {int(record["rank"]): _judged(record) for record in _records(RANK_END.find(run_dir))}
+    known = _records(RANK_END, run_dir, *OF_RANK)
+    return {record["rank"]: _judged(record) for record in known}
 
 
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for nodes whose agent could record it."""
-    return _records(AGENT_END.find(run_dir))
+    return _records(AGENT_END, run_dir, *OF_AGENT)
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -83,15 +89,16 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(AGENT.find(run_dir))
+        for one in _records(AGENT, run_dir, "index", "node", "address")
         if one["index"] not in ended
     )
 
 
-def _records(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    return [record for path in paths if (record := read_json(path)) is not None]
+def _records(file: RunFile, run_dir: Path, *needed: str) -> list[dict[str, Any]]:
+    known = [records.read(file, path, *needed) for path in file.find(run_dir)]
+    return [one for one in known if one is not None]
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
     """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none."""
-    return read_json(STACKS.path(run_dir, name=name)) or {}
+    return records.read(STACKS, STACKS.path(run_dir, name=name), *OF_STACKS) or {}

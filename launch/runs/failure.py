@@ -69,7 +69,7 @@ def explain(
         cause = OUT_OF_MEMORY
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
-    return replace(failure, cause=cause)
+    return replace(failure, cause=cause, context=(*facts.unreadable, *failure.context))
 
 
 def stopped_in_order(facts: Facts) -> Failure | None:
@@ -83,7 +83,7 @@ def stopped_in_order(facts: Facts) -> Failure | None:
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
     seen = stacks_seen(facts.run_dir, "hang")
-    if seen.get("on_hang", "warn") == "warn":
+    if seen.get("on_hang", "warn") == "warn" or "text" not in seen:
         return None
     code = NO_RETRY if seen["on_hang"] == "stop" else 1
     return Failure(code, f"error: {seen['text']}", tuple(seen["sentences"][1:]))

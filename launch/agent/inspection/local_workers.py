@@ -21,7 +21,7 @@ from typing import Any
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
-from muster.writing import read_json
+from muster.writing import parsed, read_json
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for a worker that is about to be ended
@@ -78,9 +78,9 @@ def _reply(
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as lines:
-                answer = json.loads(lines.readline())
+                answer = parsed(lines.readline())
             answer["pid"] = _peer(connection) or answer["pid"]
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, KeyError):  # a program may answer in our place
         return None
     return dict(answer)
 
