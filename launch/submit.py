@@ -50,8 +50,8 @@ def main() -> int:
     facts = _ask(launcher)
     title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
-        line = f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}"
-        print(on_one_line(line), flush=True)
+        begun = f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}"
+        print(on_one_line(begun), flush=True)
     if launch.detach and not run_record.go_on_in_background(spec):
         Happenings(spec.run_dir).tell(last=True)
         return 0

@@ -37,7 +37,9 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:
+            opened = os.open(partial, flags, mode)
+            # half a character, as in some files' names, is no reason to lose the others
+            with os.fdopen(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
                 if forced:

@@ -100,8 +100,8 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     what earlier runs have left is removed, checkpoints too.
     """
     known = (read_json(sweep.file) or {}).get("cells")
-    is_known = not fresh and records.fits(known, [CELL])
-    earlier = {one.get("id"): one for one in known} if is_known else {}
+    known = known if records.fits(known, [CELL]) and not fresh else []
+    earlier = {one.get("id"): one for one in known or ()}
     for cell in sweep.cells:
         was, record = earlier.get(cell.id, {}), cell.record()
         is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))

@@ -11,7 +11,7 @@ from rich.text import Text
 from configs import console
 from launch.studies.cells import Cell, Sweep
 from muster import json_output
-from muster.printable import on_one_line
+from muster.printable import csv_cell, on_one_line
 from muster.writing import write_text
 
 STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
@@ -79,11 +79,13 @@ def write_csv(sweep: Sweep) -> None:
     values = dict.fromkeys(name for one in sweep.cells for name in one.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *values, "state", "seconds", "place", *columns(sweep), "message"])
+    names = ["run", *values, "state", "seconds", "place", *columns(sweep), "message"]
+    writer.writerow(map(csv_cell, names))
     for one in sweep.cells:
         found = [(one.results or {}).get(name) for name in columns(sweep)]
         own = [one.settings.get(name, "") for name in values]
-        writer.writerow([one.id, *own, one.state, _seconds(one), one.place, *found, one.message])
+        row = [one.id, *own, one.state, _seconds(one), one.place, *found, one.message]
+        writer.writerow(map(csv_cell, row))
     write_text(sweep.folder / "results.csv", text.getvalue())
 
 
