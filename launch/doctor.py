@@ -19,11 +19,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs import cli
+from configs import cli, console
 from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import with_id
 from configs.settings.train import OF_MEASUREMENT, TrainConfig
@@ -37,6 +36,7 @@ from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
 from muster.command import own_arguments, reveal
 from muster.errors import UsageError, refuse
+from muster.printable import printable
 from muster.run_files import NETWORK
 
 MODULE = "train.check_network"
@@ -48,6 +48,7 @@ HEEDED = (
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "preflight"}  # the doctor is the preflight
 )
+PIPE_WIDTH = 120  # wide enough for most lines
 SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
@@ -116,9 +117,9 @@ def _measure(
     measured = json.loads(result.read_text(encoding="utf-8"))
     names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
     for title, table in bandwidth.tables(measured, names):
-        _console().print(f"{title}\n", table, sep="")
+        console.show(title, table, pipe_width=PIPE_WIDTH)
     verdict, problems = bandwidth.verdict(measured, names)
-    print("\n".join([verdict, *problems, f"all numbers: {result}"]))
+    print(printable("\n".join([verdict, *problems, f"all numbers: {result}"])))
     return int(bool(problems)), {**measured, "verdict": verdict, "problems": problems}
 
 
@@ -130,23 +131,17 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
     return replace(LaunchSpec.of(program, train, launch), env={}, quiet=True)
 
 
-def _console() -> Console:
-    """A console as wide as the terminal; in a file wide enough for most lines."""
-    wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if wide else 120, highlight=False)
-
-
 def _show(rows: Sequence[Row]) -> None:
     """Print a row for each check."""
     table = Table("check", "", "found", "what to do", box=box.SIMPLE, pad_edge=False)
     for row in rows:
         table.add_row(
-            row.check,
+            printable(row.check),
             Text(row.verdict, style=COLOURS[row.verdict]),
-            Text("\n".join(row.found)),
-            Text(row.fix),
+            printable("\n".join(row.found)),
+            printable(row.fix),
         )
-    _console().print(table)
+    console.show(table, pipe_width=PIPE_WIDTH)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from launch.ssh import openssh
 from launch.ssh.node_leftovers import on_nodes
-from muster import json_output, run_files
+from muster import json_output, records, run_files
 from muster.errors import UsageError
+from muster.printable import on_one_line, printable
 from muster.run_files import project_of
 
 POLL_S = 0.5
@@ -85,7 +86,7 @@ def main() -> int:
             raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
         case _:
             run = _find(root, args.run)
-            run_state.cancel(run, print)
+            run_state.cancel(run, lambda line: print(printable(line)))
             json_output.emit("run", **run_document.whole(run, run_state.of(run)))
     return 0
 
@@ -180,21 +181,22 @@ def _status(run: Path) -> None:
     state = run_state.of(run)
     known = run_document.whole(run, state)
     json_output.emit("run", **known)
-    print(f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
-    for line in known["notes"]:
-        print(line, flush=True)
-    print(f"run folder: {run}")
+    lines = [f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"]
+    lines += [*known["notes"], f"run folder: {run}"]
     for node in known["nodes"]:
         ranks = ", ".join(map(str, node["ranks"]))
-        print(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
+        lines.append(f"{node['node']}: {node['address']} on {node['interface']}, rank {ranks}")
     if last := known["step"]:
-        print(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+        lines.append(f"step {last['step']}, epoch {last['epoch']}, loss {last['loss']:.6f}")
+    lines += records.all_unreadable(run)
+    print(*map(on_one_line, lines), sep="\n")
 
 
 def _list(runs: Sequence[Path]) -> None:
     """Print these runs in the given order, newest first: what each does, or how it ended."""
-    from rich.console import Console
     from rich.table import Table
+
+    from configs import console
 
     pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
     documents = [run_document.brief(*pair) for pair in pairs]
@@ -204,8 +206,9 @@ def _list(runs: Sequence[Path]) -> None:
         table.add_column(column, no_wrap=column != "what it does")
     for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
-        table.add_row(run.name, *where, state.word, run_activity.brief(run, state))
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
+        cells = (run.name, *where, state.word, run_activity.brief(run, state))
+        table.add_row(*map(on_one_line, cells))
+    console.show(table, pipe_width=PIPE_WIDTH)
 
 
 def _nodes(clear: Sequence[str] | None) -> None:
@@ -215,7 +218,8 @@ def _nodes(clear: Sequence[str] | None) -> None:
     json_output.emit("nodes", failures=found)
     for one in found:
         clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time_unix_s"]))
-        print(f"{clock}  {one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}")
+        what = f"{one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}"
+        print(f"{clock}  {on_one_line(what)}")
 
 
 def _clean(args: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ from launch.spec import Facts
 from muster import json_output
 from muster.command import VALUES, own_arguments
 from muster.errors import MusterError, UsageError, refuse
+from muster.printable import on_one_line
 
 
 def main() -> int:
@@ -49,8 +50,8 @@ def main() -> int:
     facts = _ask(launcher)
     title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
-        print(f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}")
-        sys.stdout.flush()
+        begun = f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}"
+        print(on_one_line(begun), flush=True)
     if launch.detach and not run_record.go_on_in_background(spec):
         Happenings(spec.run_dir).tell(last=True)
         return 0

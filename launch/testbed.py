@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
-from rich.console import Console
 from rich.table import Table
 
+from configs import console
 from configs.help_page import Parser
 from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
@@ -33,6 +33,7 @@ from launch.virtual_cluster import (
 )
 from launch.virtual_cluster.virtual_nodes import Options, rate, rate_text
 from muster.errors import UsageError
+from muster.printable import printable
 
 GONE = {
     "--routed": "make routes with `exec NODE -- ip route`",
@@ -84,11 +85,10 @@ def _status() -> int:
             state,
             limit,
         )
-    console = Console(width=None)
-    console.print(f"{cluster.options}, made from {cluster.holder}", soft_wrap=True)
+    print(printable(f"{cluster.options}, made from {cluster.holder}"))
     for name in (slurm_daemons.MUNGED, slurm_daemons.CONTROLLER):
-        console.print(f"{name}: {_pid_of(name)}")
-    console.print(table)
+        print(f"{name}: {_pid_of(name)}")
+    console.show(table)
     return 0 if healthy else 1
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster import json_output
+from muster.printable import printable
 from muster.worker.lost_peer import text_of as text_of
 
 NEEDED = ("yaml", "rich")  # our environment has them, a bare Python does not
@@ -37,6 +38,10 @@ LIMITS = {
     errno.ENOMEM: ("no memory for it", "see free -h, and ulimit -v"),
 }
 BY_CTRL_C = 130  # which needs no message
+
+
+class ReaderGone(BrokenPipeError):
+    """The reader of this process's output has gone, as `| head` does."""
 
 
 class MusterError(Exception):
@@ -182,9 +187,14 @@ def _open_what_is_closed() -> None:
 
 
 def _print_any_text() -> None:
-    """Have stdout show what it cannot encode, such as half a character in a node's message."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Have stdout show what it cannot encode, such as half a character in a node's message.
+
+    In a locale of ASCII alone Python would pass on the bytes of some, and refuse the others.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        with suppress(OSError):  # it was made for a file, and leads to a pipe since
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _code(main: Callable[[], int]) -> int | str | None:
@@ -200,7 +210,7 @@ def _code(main: Callable[[], int]) -> int | str | None:
 
 def _report(text: str, code: int) -> int:
     """Print an error, also as a document if documents are asked for; return its exit code."""
-    for line in text.splitlines() if code != BY_CTRL_C else ():
+    for line in printable(text).splitlines() if code != BY_CTRL_C else ():
         print(f"error: {line}", file=sys.stderr)
     if json_output.is_asked(sys.argv):
         json_output.begin()
@@ -214,9 +224,9 @@ def _unwritable(error: OSError) -> int:
     Raises:
         OSError: `error`, if it is another one.
     """
-    if isinstance(error, BrokenPipeError) and any(
-        map(_has_no_reader, (1, 2, *json_output.descriptors()))
-    ):
+    outputs = (1, 2, *json_output.descriptors())
+    is_unread = isinstance(error, BrokenPipeError) and any(map(_has_no_reader, outputs))
+    if is_unread or isinstance(error, ReaderGone):
         code = 128 + signal.SIGPIPE
     elif is_full(error):
         code = MusterError.exit_code

@@ -7,6 +7,7 @@ exit with 75 is requeued, or can be started again. It then finds its checkpoints
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,21 @@ NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 # With these, too, a leader stops its run, unless they have another meaning for it: by themselves
 # they would end it, without a word.
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; one without a name of its own, such as a real-time signal, is `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def signal_number(text: str) -> int:
+    """The signal whose `signal_name` is at the beginning of `text`; 0 if there is none."""
+    if unnamed := re.match(r"signal (\d{1,3})\b", text, re.ASCII):
+        return int(unnamed[1])
+    return next((one for one in signal.Signals if re.match(rf"{one.name}\b", text)), 0)
 
 
 class StopRequest:
@@ -61,7 +77,7 @@ class StopRequest:
             return
         if self.why:  # agents repeat the signal
             return
-        self.why = self._reason() or signal.Signals(number).name
+        self.why = self._reason() or signal_name(number)
         if self.saves:
             for save in self.saves:
                 save()

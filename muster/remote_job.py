@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from muster import arguments, run_files
+from muster import arguments, records, run_files
 from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.worker.function_call import read_private
@@ -164,13 +164,13 @@ class Job:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
         began = asked = time.monotonic()
         while True:
-            end, now = read_json(run_files.EXIT.path(self.run_dir)), time.monotonic()
+            end, now = self._end(), time.monotonic()
             if end is not None and end["code"] == 0:
                 return 0
             if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
                 asked = now
                 if self.status().is_over:
-                    end = read_json(run_files.EXIT.path(self.run_dir))
+                    end = self._end()
                     return int(end["code"]) if end is not None else LOST
             if timeout_s is not None and now - began > timeout_s:
                 raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
@@ -259,16 +259,22 @@ class Job:
             time.sleep(LOOK_S)
         return pickle.loads(read_private(path)).get("value")
 
+    def _end(self) -> dict[str, Any] | None:
+        path = run_files.EXIT.path(self.run_dir)
+        return records.read(run_files.EXIT, path, "code", "message")
+
     def _world_size(self) -> int:
-        agents = [read_json(path) or {} for path in run_files.AGENT.find(self.run_dir)]
+        paths = run_files.AGENT.find(self.run_dir)
+        agents = [records.read(run_files.AGENT, path) or {} for path in paths]
         return sum(len(agent.get("ranks", ())) for agent in agents)
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
         """The failure of the run, and the exception of the rank that failed first."""
-        end = read_json(run_files.EXIT.path(self.run_dir)) or {}
+        end = self._end() or {}
         rank: int | None = end.get("rank")
         place = None if rank is None else run_files.RANK_END.path(self.run_dir, rank=rank)
-        record = None if place is None else read_json(place)
+        needed = ("host", "message", "traceback")
+        record = None if place is None else records.read(run_files.RANK_END, place, *needed)
         if rank is None or record is None:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None

@@ -4,7 +4,6 @@ All that writes, reads, mirrors, puts aside or clears such a file takes its name
 lines of JSON, one object each, which are read while another process still writes to them.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from muster.writing import tail
+from muster.writing import parsed, tail
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
@@ -154,7 +153,7 @@ def is_unfinished(name: str) -> bool:
 def attempt_folders(run_dir: Path) -> dict[int, Path]:
     """The folder of each earlier attempt, by its number."""
     paths = ATTEMPTS.path(run_dir, attempt=0).parent.glob("*")
-    return dict(sorted((int(path.name), path) for path in paths if path.name.isdigit()))
+    return dict(sorted((int(path.name), path) for path in paths if path.name.isdecimal()))
 
 
 def archive_attempt(run_dir: Path, number: int) -> bool:
@@ -223,8 +222,8 @@ def json_objects(data: bytes) -> list[dict[str, Any]]:
     found = []
     for line in data.split(b"\n"):
         try:
-            one = json.loads(line)
-        except (ValueError, RecursionError):  # nested too deeply to be one of ours
+            one = parsed(line)
+        except ValueError:
             continue
         if isinstance(one, dict):
             found.append(one)

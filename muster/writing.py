@@ -39,7 +39,9 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:
+            opened = os.open(partial, flags, mode)
+            # half a character, as in some files' names, is no reason to lose the others
+            with os.fdopen(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
                 if forced:
@@ -72,10 +74,22 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
 def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:
     """The value of `write_json` in a file's content; None as for `read_json`."""
     try:
-        record = json.loads(data.decode())
-    except (ValueError, RecursionError):  # nested too deeply to be one of ours
+        record = parsed(data)
+    except ValueError:
         return None
     return record if isinstance(record, dict) and record.keys() >= set(needed) else None
+
+
+def parsed(data: bytes) -> Any:
+    """The value in JSON that somebody else may have written.
+
+    Raises:
+        ValueError: it is no JSON, or is nested too deeply for Python.
+    """
+    try:
+        return json.loads(data.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def open_plain(path: Path) -> BinaryIO:

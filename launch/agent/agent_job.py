@@ -53,6 +53,7 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
 from muster import run_files
 from muster.errors import STOPPED
+from muster.orderly_stop import signal_name
 from muster.writing import write_json, writing
 
 # Time for workers and agents to find that another is gone, and to record how they ended.
@@ -182,7 +183,7 @@ class AgentJob:
             while not self._is_over() and self.trouble is None and not self.signals:
                 self._tick()
             if self.signals:
-                name = signal.Signals(self.signals[0]).name
+                name = signal_name(self.signals[0])
                 self._stop_all(128 + self.signals[0], name)
             elif self.trouble is not None:
                 self._tick_until(running_s() + ECHO_S)

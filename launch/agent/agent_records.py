@@ -12,9 +12,10 @@ from typing import IO, Any
 from launch.agent.processes.process_tree import Victim
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
+from muster import records
 from muster.errors import STOPPED
 from muster.run_files import AGENT, AGENT_END, AGENT_LOG, ERRORS, RANK_END, RunFile
-from muster.writing import full_disk, read_json, reserve, write_json, writing
+from muster.writing import full_disk, reserve, write_json, writing
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -58,16 +59,16 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
 
 def stopped_cleanly(assignment: Assignment) -> str:
     """The reason that this node's workers recorded, if all of them stopped cleanly; else ""."""
-    records = _records_of(assignment)
-    if any(records.get(rank, {}).get("cause") != "stopped" for rank in assignment.ranks):
+    ends = _records_of(assignment)
+    if any(ends.get(rank, {}).get("cause") != "stopped" for rank in assignment.ranks):
         return ""
-    return str(records[assignment.ranks[0]]["message"])
+    return str(ends[assignment.ranks[0]]["message"])
 
 
 def failed(assignment: Assignment) -> list[int]:
     """The workers of this node that recorded a failure."""
-    records = _records_of(assignment)
-    return [rank for rank, one in records.items() if one.get("cause") not in ("done", "stopped")]
+    ends = _records_of(assignment)
+    return [rank for rank, one in ends.items() if one.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
@@ -131,7 +132,8 @@ def write_exit(
 
 def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
     paths = ((rank, RANK_END.path(assignment.spec.run_dir, rank=rank)) for rank in assignment.ranks)
-    return {rank: one for rank, path in paths if (one := read_json(path)) is not None}
+    known = {rank: records.read(RANK_END, path, "cause", "message") for rank, path in paths}
+    return {rank: one for rank, one in known.items() if one is not None}
 
 
 def _path(file: RunFile, assignment: Assignment) -> Path:

@@ -17,8 +17,8 @@ from pathlib import Path
 from launch.nodes.channel import SILENT_S
 from launch.nodes.running_time import running_s
 from launch.runs import end_facts
-from muster import run_files
-from muster.writing import CannotWrite, read_json, write_json
+from muster import records, run_files
+from muster.writing import CannotWrite, write_json
 
 # Between two looks: a share of the time since the start, which is that error of a "first output".
 SHARE, LEAST_S, MOST_S = 0.02, 0.1, 30.0
@@ -48,7 +48,8 @@ class Recovery:
 
     def look(self) -> str | None:
         """The line to print when the attempt is back at work; it is also recorded."""
-        agent = read_json(run_files.AGENT.path(self.run_dir, node=0), "time_unix_s")
+        path = run_files.AGENT.path(self.run_dir, node=0)
+        agent = records.read(run_files.AGENT, path, "time_unix_s")
         if agent is None or (back := self._back()) is None:
             return None
         what, marks = back
@@ -81,22 +82,27 @@ class Recovery:
             for rank, one in end_facts.read_exits(self.before).items()
             if one["cause"] != "done"
         ]
-        end = read_json(run_files.EXIT.path(self.before), "time_unix_s")
+        end = records.read(run_files.EXIT, run_files.EXIT.path(self.before), "time_unix_s")
         ends = [] if end is None else [float(end["time_unix_s"])]
-        heard = [one["noticed_unix_s"] + one["clock_offset_s"] for one in agents]
+        heard = [
+            one["noticed_unix_s"] + one["clock_offset_s"]
+            for one in agents
+            if "noticed_unix_s" in one
+        ]
         if not (known := [*by_workers, *heard, *ends]):
             return
         noticed = min([*heard, *ends], default=max(known))
         first = min([noticed, *by_workers])
-        records = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
+        written = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may still have recorded a checkpoint
-        came = min(first, max(min(records), first - SILENT_S)) if records else first
+        came = min(first, max(min(written), first - SILENT_S)) if written else first
         offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
         yield from (one - offset_s for one in (came, noticed, max(ends or known)))
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
         """What the attempt was back at, and the times of its phases; None: not yet."""
-        start = read_json(run_files.START.path(self.run_dir), "step", "marks_unix_s")
+        path = run_files.START.path(self.run_dir)
+        start = records.read(run_files.START, path, "step", "marks_unix_s")
         if start is not None:
             marks = start["marks_unix_s"]
             named = marks if len(marks) > 1 else {"program": marks["step"]}

@@ -46,7 +46,7 @@ from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
+from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS, signal_name
 from muster.scratch import scratch_folder
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
@@ -173,7 +173,7 @@ class Agent:
         name, launcher = self._assignment.name, self._launcher
         if self._signals:
             number = self._signals[0]
-            why = signal.Signals(number).name
+            why = signal_name(number)
             self._ask_to_stop(Ended(128 + number, "signal", f"{name} was sent {why}", why))
         if self._notices and self._workload is not None:
             self._heed_notice()

@@ -7,6 +7,8 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from muster.printable import printable
+
 Measured = Mapping[str, Any]
 Direction = tuple[int, int]  # from one rank to another
 # A pair is named if it carries less than this part of the upper quartile: smaller differences are
@@ -30,7 +32,7 @@ COLUMNS = {
 
 def names(measured: Measured, nodes: Mapping[int, str]) -> list[str]:
     """A name for each rank: its node, with the rank if a node has several."""
-    of_rank = [nodes.get(rank, str(host)) for rank, host in enumerate(measured["hosts"])]
+    of_rank = [printable(nodes.get(rank, host)) for rank, host in enumerate(measured["hosts"])]
     if len(set(of_rank)) == len(of_rank):
         return of_rank
     return [f"{name}.{rank}" for rank, name in enumerate(of_rank)]
@@ -119,7 +121,7 @@ def _matrix(measured: Measured, called: Sequence[str]) -> Table:
 def _collectives(measured: Measured) -> Table:
     table = Table(*COLUMNS, box=box.SIMPLE, pad_edge=False)
     for one in measured["collectives"]:
-        table.add_row(*(text.format_map(one) for text in COLUMNS.values()))
+        table.add_row(*(printable(text.format_map(one)) for text in COLUMNS.values()))
     for column in (*table.columns[1:3], *table.columns[5:]):
         column.justify = "right"
     return table

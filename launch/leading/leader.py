@@ -1,6 +1,5 @@
 """Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -18,6 +17,8 @@ from launch.runs.restart import BY_SIGNAL
 from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError
+from muster.orderly_stop import signal_name
+from muster.printable import on_one_line, printable
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
@@ -78,7 +79,7 @@ def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
         cluster = job.cluster or launcher.name
         nodes = facts.nodes if cluster != "local" else ()
         for line in node_history.warnings(cluster, nodes) if nodes else ():
-            print(f"note: {line}", file=sys.stderr)
+            print(f"note: {on_one_line(line)}", file=sys.stderr)
         code = conclude(job, facts.world_size, spec)
         if nodes and code:
             node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
@@ -102,7 +103,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
-            print(line, file=sys.stderr)
+            print(on_one_line(line), file=sys.stderr)
     if code in BY_SIGNAL and recorded is None:
         return _stopped(spec, code)
     failure = None
@@ -115,10 +116,10 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    # rank 0's own error has just been printed
-    if failure.text.encode(errors="replace") not in job.shown:
+    # rank 0's own error has just been printed, as Python prints half a character
+    if failure.text.encode(errors="backslashreplace") not in job.shown:
         lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print("\n".join(lines), file=sys.stderr)
+        print(printable("\n".join(lines)), file=sys.stderr)
     return failure.code
 
 
@@ -132,7 +133,7 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
-    name = signal.Signals(code - 128).name
+    name = signal_name(code - 128)
     run_record.end(spec.run_dir, code, f"stopped by {name}")
     print(f"error: stopped by {name}", file=sys.stderr)
     return code

@@ -54,7 +54,7 @@ FORMS: dict[Callable[..., Any], Any] = {
     node_facts.claim: ({}, {"foreign": [str]}, {"failed": str}),
     node_facts.claimed_by: [_is_node],
     node_facts.leftovers: [
-        {"path": str, "run": str, "bytes": _is_size, "checkpoints": bool, "used": bool}
+        {"path": str, "run": str, "bytes": is_size, "checkpoints": bool, "used": bool}
     ],
     node_facts.remove_leftovers: {str: str},
     node_facts.tell_time: float,

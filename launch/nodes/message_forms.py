@@ -18,6 +18,7 @@ from typing import Any
 
 from launch.spec import Assignment
 from muster.errors import MusterError
+from muster.printable import printable
 
 FAILURE_CHARACTERS = 100_000  # of an agent's failure, which may quote a program's output
 QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
@@ -74,12 +75,6 @@ def check(message: Mapping[str, Any], forms: Forms) -> None:
         raise OddMessage(f"of no kind that is known here: {quoted(message)}")
     if not fits(message, forms[name]):
         raise OddMessage(f"{name!r}, which has another form than ours: {quoted(message)}")
-
-
-def printable(text: str) -> str:
-    """A text of others, with escapes for all that could move a terminal's cursor, but lines."""
-    plain = text.expandtabs()
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in plain)
 
 
 def quoted(value: object) -> str:

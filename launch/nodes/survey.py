@@ -31,7 +31,8 @@ from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
-from launch.nodes.message_forms import fits, printable, quoted
+from launch.nodes.message_forms import fits, quoted
+from muster.printable import printable
 
 # The first line is the size of the text that follows; the rest is for the probe.
 LOAD = (

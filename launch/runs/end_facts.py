@@ -3,67 +3,23 @@
 Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.nodes.message_forms import fits, is_size
-from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS
+from muster import records
+from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 from muster.worker import lost_peer
-from muster.writing import read_json
 
 # "exit": a user's program ended itself with an exit code. Other causes are
 OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal of the agent
+# What is read of a rank's end, of an agent's, and of an inspection.
+OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
+OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
+OF_STACKS = ("sentences", "reports")
 # Exceptions of torch.distributed; `RuntimeError` is gloo's.
 TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
-
-SECONDS = 1e11
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_time(value: Any) -> bool:
-    return fits(value, (int, float)) and abs(value) < SECONDS
-
-
-def _are_victims(value: object) -> bool:
-    """Whether it has, by rank, the state of each worker that its agent has ended."""
-    if not isinstance(value, dict):
-        return False
-    ranks = all(key.isascii() and key.isdigit() and len(key) < 10 for key in value)
-    return ranks and all(
-        isinstance(one, dict) and _is_text(one.get("state")) and is_size(one.get("pid", 0))
-        for one in value.values()
-    )
-
-
-# What is read of the record of a worker's end, and of an agent: its form, and what counts where it
-# is missing.
-RANK: dict[str, tuple[Any, Any]] = {
-    "host": ("?", _is_text),
-    "time_unix_s": (0.0, _is_time),
-    "code": (1, int),
-    "cause": ("exit", _is_text),
-    "message": ("", _is_text),
-    "traceback": ("", _is_text),
-}
-NODE: dict[str, tuple[Any, Any]] = {
-    "index": (0, is_size),
-    "node": ("?", _is_text),
-    "address": ("?", _is_text),
-    "code": (1, int),
-    "cause": ("", _is_text),
-    "message": ("", _is_text),
-    "ranks": ([], [is_size]),
-    "noticed_unix_s": (0.0, _is_time),
-    "clock_offset_s": (0.0, _is_time),
-    "oom_kills": (0, is_size),
-    "full": ("", _is_text),
-    "ended": ({}, _are_victims),
-}
 
 
 class Facts:
@@ -74,6 +30,7 @@ class Facts:
     ) -> None:
         self.run_dir, self.code, self.trouble = run_dir, code, trouble
         self.exits, self.agents = read_exits(run_dir), read_agents(run_dir)
+        self.unreadable = records.all_unreadable(run_dir)
         offsets = {rank: one["clock_offset_s"] for one in self.agents for rank in one["ranks"]}
         if world_size is None:
             world_size = max([*self.exits, *offsets], default=-1) + 1
@@ -110,9 +67,15 @@ class Facts:
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    paths = RANK_END.by_number(run_dir)
-    ends = ((rank, _record(path, RANK)) for rank, path in paths.items())
-    return {rank: _judged({**record, "rank": rank}) for rank, record in ends if record is not None}
+    known = {
+        rank: records.read(RANK_END, path, *OF_RANK)
+        for rank, path in RANK_END.by_number(run_dir).items()
+    }
+    return {
+        rank: _judged({**record, "rank": rank})
+        for rank, record in known.items()
+        if record is not None
+    }
 
 
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +88,7 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
     """How each node's part ended, for nodes whose agent could record it."""
-    return _records(AGENT_END.find(run_dir), NODE)
+    return _records(AGENT_END, run_dir, *OF_AGENT)
 
 
 def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
@@ -133,26 +96,16 @@ def _gone(run_dir: Path, agents: Sequence[Mapping[str, Any]]) -> str:
     ended = {one["index"] for one in agents}
     return "\n".join(
         f"{one['node']} ({one['address']}) is gone: its agent was killed, or the node went down"
-        for one in _records(AGENT.find(run_dir), NODE)
+        for one in _records(AGENT, run_dir, "index", "node", "address")
         if one["index"] not in ended
     )
 
 
-def _records(paths: Iterable[Path], form: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [record for path in paths if (record := _record(path, form)) is not None]
-
-
-def _record(path: Path, form: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A record, with what it lacks; None where it is none: a node may have sent anything."""
-    record = read_json(path)
-    if record is None:
-        return None
-    needed = {key: default for key, (default, _) in form.items()} | record
-    forms = {key: one for key, (_, one) in form.items()}
-    is_ours = fits({key: needed[key] for key in forms}, forms)
-    return needed if is_ours else None
+def _records(file: RunFile, run_dir: Path, *needed: str) -> list[dict[str, Any]]:
+    known = [records.read(file, path, *needed) for path in file.find(run_dir)]
+    return [one for one in known if one is not None]
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
     """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none."""
-    return read_json(STACKS.path(run_dir, name=name)) or {}
+    return records.read(STACKS, STACKS.path(run_dir, name=name), *OF_STACKS) or {}

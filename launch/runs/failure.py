@@ -26,6 +26,7 @@ from launch.nodes.message_forms import ODD
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
+from muster.orderly_stop import signal_name, signal_number
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import full_disk
@@ -68,7 +69,7 @@ def explain(
         cause = OUT_OF_MEMORY
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
-    return replace(failure, cause=cause)
+    return replace(failure, cause=cause, context=(*facts.unreadable, *failure.context))
 
 
 def odd_message(facts: Facts) -> Failure | None:
@@ -87,7 +88,7 @@ def stopped_in_order(facts: Facts) -> Failure | None:
 
 def ended_for_a_hang(facts: Facts) -> Failure | None:
     seen = stacks_seen(facts.run_dir, "hang")
-    if seen.get("on_hang", "warn") == "warn":
+    if seen.get("on_hang", "warn") == "warn" or "text" not in seen:
         return None
     code = NO_RETRY if seen["on_hang"] == "stop" else 1
     return Failure(code, f"error: {seen['text']}", tuple(seen["sentences"][1:]))
@@ -152,8 +153,7 @@ def command_killed(facts: Facts) -> Failure | None:
     is_rank = agent["message"].startswith("rank")  # else it has started all of these
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] and not is_rank else ""
     context = [*_because_of_it(facts.exits)]
-    name = re.split(r"\W", agent["message"].rpartition(KILL)[2])[0]
-    number = signal.Signals.__members__.get(name, signal.SIGKILL)
+    number = signal_number(agent["message"].rpartition(KILL)[2])
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
@@ -291,8 +291,7 @@ def _timed_out(record: Mapping[str, Any]) -> bool:
 
 def _stopped(agent: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> Failure:
     """Somebody ended the run; errors of programs after that are no failure, but worth a look."""
-    number = agent["code"] - 128
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    name = signal_name(agent["code"] - 128)
     asked = agent["message"].endswith(f"was sent {name}")
     text = f"error: stopped by {name}" if asked else f"error: {agent['message']}"
     tracebacks = [one["traceback"].rstrip() for one in own if one["traceback"]]

@@ -21,7 +21,8 @@ from typing import Any, BinaryIO
 from launch.nodes.message_forms import is_request_id
 from launch.runs.run_record import changed_at_ns
 from muster import json_output
-from muster.errors import silence
+from muster.errors import ReaderGone, silence
+from muster.printable import on_one_line
 from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
@@ -55,6 +56,7 @@ class Follower:
 
     Without `prefixes` only rank 0 is shown, unchanged; with them every rank, line by line, each
     after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
+    All else that a program prints is passed on as it is, also colours and other escapes.
     Files and ranks may appear at any time, and be replaced. With `consequences` also the end of a
     worker because of another one is shown; without it, the reader of the run sees the cause only.
     `as_json`: each line becomes a document.
@@ -134,7 +136,7 @@ class Follower:
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
         node = self.nodes.get(file.rank, "node?")
-        prefix = f"{node}.{file.rank}| ".encode(errors="backslashreplace")
+        prefix = f"{on_one_line(node)}.{file.rank}| ".encode()
         lines = _lines(file, new)
         if not self._consequences:
             lines = (line for line in lines if not line.startswith(CONSEQUENCE.encode()))
@@ -240,7 +242,8 @@ def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
     except OSError as error:
         silence(stream.fileno())
         if isinstance(error, BrokenPipeError):
-            raise  # but a run outlives a closed terminal, or a full disk under its log
+            # but a run outlives a closed terminal, or a full disk under its log
+            raise ReaderGone(*error.args) from None
 
 
 def _flushed(stream: BinaryIO) -> bool:

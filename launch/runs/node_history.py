@@ -16,12 +16,13 @@ from typing import Any
 
 from launch.runs import run_record
 from launch.spec import NodeFacts
+from muster.records import fits, is_time
 from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 
 AUTO = "auto"  # in the text of --exclude
 LATELY_S, OFTEN = 7 * 86_400, 2
-KEYS = {"time_unix_s", "cluster", "node", "run_id", "message"}  # of a failure
+FAILURE = {"time_unix_s": is_time, **dict.fromkeys(("cluster", "node", "run_id", "message"), str)}
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 
 
@@ -34,7 +35,7 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
     text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
     at_fault = lost if end.get("cause") == "node_lost" else None
     if at_fault is None and HARDWARE.search(text):
-        at_fault = of_ranks.get(end.get("rank", -1))
+        at_fault = of_ranks.get(end.get("rank") or 0) if end.get("rank") is not None else None
     hosts = [one.spec.host for one in nodes if one.name == at_fault]
     if hosts:
         last = (text.strip().splitlines() or [""])[-1].removeprefix("error: ")
@@ -48,8 +49,9 @@ def failures() -> list[dict[str, Any]]:
     with suppress(RuntimeError):  # a user without a home
         found = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - LATELY_S
-        known = [one for one in found["failures"] if one.keys() >= KEYS]
-        return [one for one in known if one["time_unix_s"] > since_s]
+        known = found["failures"] if isinstance(found["failures"], list) else []
+        whole = [one for one in known if fits(one, FAILURE) and one.keys() >= FAILURE.keys()]
+        return [one for one in whole if one["time_unix_s"] > since_s]
     return []
 
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.spec import LaunchSpec
-from muster import run_files
+from muster import records, run_files
 from muster.errors import NO_RETRY, STOPPED, MusterError, UsageError
 from muster.orderly_stop import ALSO_STOP, NOTICE, STOP_SIGNALS
+from muster.records import is_count
 from muster.writing import read_json
 
 MOST_IDLE = 3
@@ -89,7 +90,7 @@ def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     files = run_files.METRICS.find(run_dir)
     every = [one for path in files for one in run_files.last_objects(path)]
-    steps = [one["step"] for one in every if isinstance(one.get("step"), int)]
+    steps = [one["step"] for one in every if is_count(one.get("step"))]
     return max(steps, default=0)
 
 
@@ -116,4 +117,5 @@ def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
 
 def stopped_for_notice(run_dir: Path) -> bool:
     """Whether the workers stopped cleanly because their time was over."""
-    return (read_json(run_files.STOPPED.path(run_dir)) or {}).get("why") == NOTICE
+    path = run_files.STOPPED.path(run_dir)
+    return (records.read(run_files.STOPPED, path) or {}).get("why") == NOTICE

@@ -17,22 +17,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from launch.nodes.message_forms import fits
 from launch.spec import LaunchSpec, NodeCommand
-from muster import json_output, run_files
+from muster import json_output, records, run_files
 from muster.command import hide
 from muster.errors import MusterError, UsageError, at_limit, explained, name_of
+from muster.printable import printable
 from muster.writing import (
     CannotWrite,
     open_plain,
-    read_json,
-    record_in,
     reserve,
     write_json,
     write_last,
     write_text,
 )
 
+OF_END = ("code", "message")  # what each record of an end has
 OF_JOB = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
 NOT_YET = ""  # the job id of a run that is about to get one
 LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
@@ -104,7 +103,7 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
 
 def print_next_commands(spec: LaunchSpec, where: str) -> None:
     """Print how to follow a run that continues by itself."""
-    print(f"{where}; run folder: {spec.run_dir}")
+    print(printable(f"{where}; run folder: {spec.run_dir}"))
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
     sys.stdout.flush()
@@ -112,12 +111,19 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:
     """How the run ended; None if it has not, or no process was left to record it."""
-    return read_json(run_files.EXIT.path(run_dir), "code", "message")
+    return records.read(run_files.EXIT, run_files.EXIT.path(run_dir), *OF_END)
 
 
 def read_job(run_dir: Path) -> dict[str, Any] | None:
     """The leader of the run."""
-    return read_json(run_files.JOB.path(run_dir), *OF_JOB)
+    return records.read(run_files.JOB, run_files.JOB.path(run_dir), *OF_JOB)
+
+
+def why_unreadable(run_dir: Path) -> str:
+    """One line if the record of the run's end, or of its leader, is damaged; else ""."""
+    of_end = records.why_unreadable(run_files.EXIT, run_files.EXIT.path(run_dir), *OF_END)
+    job = run_files.JOB.path(run_dir)
+    return of_end or records.why_unreadable(run_files.JOB, job, *OF_JOB)
 
 
 def own_job(run_dir: Path) -> dict[str, Any] | None:
@@ -134,7 +140,7 @@ def own_job(run_dir: Path) -> dict[str, Any] | None:
                 f"{path} is a file of {_user(owner)}, and names the process or job to act on; only "
                 f"{_user(owner)} can do that"
             )
-        return record_in(file.read(), *OF_JOB)
+        return records.record_of(run_files.JOB, file.read(), *OF_JOB)
     return None
 
 
@@ -147,14 +153,13 @@ def _user(number: int) -> str:
 
 def stop_grace_s(run_dir: Path) -> float:
     """The time that the run's workers have to stop cleanly."""
-    planned = read_json(run_files.LAUNCH.path(run_dir)) or {}
+    planned = records.read(run_files.LAUNCH, run_files.LAUNCH.path(run_dir)) or {}
     return float(planned.get("stop_grace_s", LaunchSpec.stop_grace_s))
 
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:
     """Whether `world_size` workers have recorded that they ended well; false for None."""
-    ends = [read_json(path) or {} for path in run_files.RANK_END.find(run_dir)]
-    return [one.get("cause") for one in ends].count("done") == world_size
+    return [one.get("cause") for one in _rank_ends(run_dir)].count("done") == world_size
 
 
 def each_ran_alone(run_dir: Path) -> str:
@@ -162,12 +167,15 @@ def each_ran_alone(run_dir: Path) -> str:
 
     A worker that is not Python, or has no torch, says nothing of that.
     """
-    met = [
-        (read_json(path) or {}).get("process_group") for path in run_files.RANK_END.find(run_dir)
-    ]
+    met = [one.get("process_group") for one in _rank_ends(run_dir)]
     if len(met) < 2 or any(one is not False for one in met):
         return ""
     return f"{len(met)} workers, and none made a process group: each ran alone"
+
+
+def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
+    paths = run_files.RANK_END.find(run_dir)
+    return [records.read(run_files.RANK_END, path) or {} for path in paths]
 
 
 def signs(run_dir: Path) -> tuple[int, ...]:
@@ -187,9 +195,9 @@ def changed_at_ns(place: Path) -> int:
 
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have recorded it."""
-    records = [read_json(path, "node", "ranks") for path in run_files.AGENT.find(run_dir)]
-    ours = [one for one in records if one is not None and fits(one["ranks"], [int])]
-    return {rank: str(one["node"]) for one in ours for rank in one["ranks"]}
+    paths = run_files.AGENT.find(run_dir)
+    known = [records.read(run_files.AGENT, path, "node", "ranks") for path in paths]
+    return {rank: one["node"] for one in known if one is not None for rank in one["ranks"]}
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:
@@ -256,8 +264,8 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
     """
     found = process_start(pid)
     if "boot_id" in record and "boot_id" in found:
-        return all(record[name] == found[name] for name in ("boot_id", "start_ticks"))
-    return abs(float(found["started_unix_s"]) - float(record["started_unix_s"])) < 0.1
+        return all(record.get(name) == found[name] for name in ("boot_id", "start_ticks"))
+    return abs(float(found["started_unix_s"]) - float(record.get("started_unix_s", 0.0))) < 0.1
 
 
 def remember(run_dir: Path) -> None:

@@ -101,8 +101,15 @@ def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
     watchers = Watchers() if watchers is None else watchers
     if job is not None and (end is None or end["code"] != 0):
-        return watchers[job["launcher"]].state(run_dir, job, end)
-    return ended(end) if end is not None else State("unknown", True, "started by hand, or never")
+        state = watchers[job["launcher"]].state(run_dir, job, end)
+    elif end is not None:
+        state = ended(end)
+    else:
+        state = State("unknown", True, "started by hand, or never")
+    if end is None and state.word in ("lost", "unknown") and state.over:
+        why = run_record.why_unreadable(run_dir)
+        state = State("unreadable", True, why) if why else state
+    return state
 
 
 def is_led(run_dir: Path) -> bool:

@@ -12,6 +12,7 @@ from launch.runs.watching import run_document
 from launch.runs.watching.run_document import LOOK_S, Happenings
 from muster import json_output
 from muster.errors import TIME_OVER, UsageError, name_of
+from muster.printable import on_one_line
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -46,11 +47,13 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
             left_s = LOOK_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 json_output.emit("time_over", **run_document.whole(run_dir, state))
-                print(f"{run_dir.name} goes on: {state.word} ({state.detail})", file=sys.stderr)
+                line = f"{run_dir.name} goes on: {state.word} ({state.detail})"
+                print(on_one_line(line), file=sys.stderr)
                 return TIME_OVER
             time.sleep(min(LOOK_S, left_s))
     except KeyboardInterrupt:
-        print(f"\n{run_dir.name} goes on; to end it: muster jobs cancel", file=sys.stderr)
+        line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
+        print(f"\n{on_one_line(line)}", file=sys.stderr)
         raise
     code = end["code"] if end is not None else int(state.word not in ("done", "completed"))
     happenings.tell(last=True)
@@ -58,7 +61,8 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         message = f"{state.word}; {state.detail}"
         ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
         json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
-    print(f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}")
+    line = f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"
+    print(on_one_line(line))
     return int(code)
 
 

@@ -24,7 +24,7 @@ from launch.slurm import node_health
 from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, patiently
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
-from muster import run_files
+from muster import records, run_files
 from muster.errors import STOPPED, MusterError, UsageError
 from muster.orderly_stop import NOTICE_SIGNALS
 from muster.writing import read_json, write_json
@@ -85,7 +85,8 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
 
 def step_of(run_dir: Path) -> str | None:
     """The name of the run's steps, if its job is not its own."""
-    step: str | None = (read_json(run_files.SLURM.path(run_dir)) or {}).get("step")
+    path = run_files.SLURM.path(run_dir)
+    step: str | None = (records.read(run_files.SLURM, path) or {}).get("step")
     return step
 
 

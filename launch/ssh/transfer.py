@@ -20,11 +20,11 @@ from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.agent.processes import process_tree
 from launch.nodes import node_facts
-from launch.nodes.message_forms import printable
 from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
 from launch.ssh import openssh
 from muster.errors import MusterError
+from muster.printable import printable
 
 # Only modules are deleted there: a removed one would still be imported.
 RULES = [

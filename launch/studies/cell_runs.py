@@ -22,13 +22,15 @@ from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
-from muster import json_output, run_files
+from muster import json_output, records, run_files
 from muster.errors import STOPPED, UsageError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
+# What is read of a cell that an earlier call has written down.
+CELL = {"id": str, "seconds": records.is_number, "place": (str, None)}
 # Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
@@ -98,13 +100,14 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is, and
     what earlier runs have left is removed, checkpoints too.
     """
-    known = (read_json(sweep.file, "cells") or {"cells": []})["cells"]
-    earlier = {} if fresh else {one["id"]: one for one in known}
+    known = (read_json(sweep.file) or {}).get("cells")
+    known = known if records.fits(known, [CELL]) and not fresh else []
+    earlier = {one.get("id"): one for one in known or ()}
     for cell in sweep.cells:
         was, record = earlier.get(cell.id, {}), cell.record()
         is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))
         if is_same and (run_record.read_end(sweep.run_dir(cell)) or {}).get("code") == 0:
-            cell.seconds, cell.place = was["seconds"], was.get("place")
+            cell.seconds, cell.place = was.get("seconds", 0.0), was.get("place")
             conclude(sweep, cell, 0)  # also if no process was left to record it
         for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
@@ -253,7 +256,7 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
         cell.state, cell.results = "done", results(run_dir) or None
         return
     refused = code == WRONG_INPUT and log.exists()  # before it had its folder
-    end = {} if refused else read_json(run_files.EXIT.path(run_dir)) or {}
+    end = {} if refused else run_record.read_end(run_dir) or {}
     by_itself = end.get("cause") == "program"  # which may end with such a code as well
     cell.state = "stopped" if code in STOPS and not by_itself else "failed"
     # the last line says what a traceback is about; exit.json has all of it
@@ -276,7 +279,7 @@ def results(run_dir: Path) -> dict[str, Any]:
 
     {} if the program left neither.
     """
-    found = read_json(run_files.SUMMARY.path(run_dir))
+    found = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
     if found is None:
         found = (run_files.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
     return {

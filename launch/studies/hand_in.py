@@ -14,9 +14,8 @@ from pathlib import Path
 
 from configs.plugins import REPOSITORY
 from launch.studies.cells import Cell, Sweep
-from muster import run_files
+from muster import records, run_files
 from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMARY
-from muster.writing import read_json
 
 FOLDER = "hand_in"
 FORMATS = {"zip": "zip", "tar.gz": "gztar"}
@@ -54,7 +53,7 @@ def _pack_run(run_dir: Path, part: Path, cell: Cell) -> None:
             target = part / run_dir.name / file.relative_to(run_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, target)
-    command = (read_json(LAUNCH.path(run_dir)) or {}).get("command")
+    command = (records.read(LAUNCH, LAUNCH.path(run_dir)) or {}).get("command")
     (part / run_dir.name / "command.txt").write_text(f"{command}\n", encoding="utf-8")
     for file in _code_of(cell):
         if not (part / file.name).exists():

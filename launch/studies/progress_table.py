@@ -3,17 +3,20 @@
 import csv
 import io
 import sys
+from typing import Literal
 
-from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from configs import console
 from launch.studies.cells import Cell, Sweep
 from muster import json_output
+from muster.printable import csv_cell, on_one_line
 from muster.writing import write_text
 
 STATES = {"waiting": "dim", "running": "bold", "done": "green", "failed": "red"}
 MOST_RESULTS = 8
+PIPE_WIDTH = 250
 
 
 def tell(sweep: Sweep, cell: Cell) -> None:
@@ -21,18 +24,19 @@ def tell(sweep: Sweep, cell: Cell) -> None:
     sweep.write()
     json_output.emit("cell", **cell.record())
     line = f"{cell.id}: {cell.state} {cell.message}".rstrip()
-    print(line if cell.state == "running" else f"{line} ({how_far(sweep)})", flush=True)
+    line = line if cell.state == "running" else f"{line} ({how_far(sweep)})"
+    print(on_one_line(line), flush=True)
 
 
 def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     """Print and write all results; return the exit code."""
     write_csv(sweep)
-    # lines in a file or a pipe need not be broken
-    width = None if sys.stdout.isatty() else 250
-    Console(width=width).print(table(sweep))
+    # a title inside the table would be cut to its width
+    console.show(f"{sweep.title}: {how_far(sweep)}", table(sweep), pipe_width=PIPE_WIDTH)
     failed = [one for one in sweep.cells if one.state in ("failed", "stopped")]
     for one in failed:
-        print(f"{one.id} {one.state}: {one.message}; see {sweep.run_dir(one)}", file=sys.stderr)
+        line = f"{one.id} {one.state}: {one.message}; see {sweep.run_dir(one)}"
+        print(on_one_line(line), file=sys.stderr)
     code = 0 if all(one.state == "done" for one in sweep.cells) else 1
     if stopped_by is not None:
         print("error: stopped; the same command goes on with what is left", file=sys.stderr)
@@ -42,7 +46,7 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     return code
 
 
-def table(sweep: Sweep) -> RenderableType:
+def table(sweep: Sweep) -> Table:
     """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep)
@@ -50,19 +54,19 @@ def table(sweep: Sweep) -> RenderableType:
     found = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
     place = ["place"] if any(one.place for one in sweep.cells) else []
     for name in (*(values or ["run"]), "state", "seconds", *place, *found, ""):
-        drawn.add_column(name, justify="right" if name in ("seconds", *found) else "left")
+        side: Literal["left", "right"] = "right" if name in ("seconds", *found) else "left"
+        drawn.add_column(on_one_line(name), justify=side)
     for one in sweep.cells:
         own = [str(one.settings.get(name, "")) for name in values] or [one.id]
         drawn.add_row(
-            *map(escape, own),
-            f"[{STATES.get(one.state, 'yellow')}]{one.state}[/]",
+            *map(on_one_line, own),
+            Text(one.state, style=STATES.get(one.state, "yellow")),
             _seconds(one),
-            *(one.place or "" for _ in place),
+            *(on_one_line(one.place or "") for _ in place),
             *(_short((one.results or {}).get(name)) for name in found),
-            escape(one.message),
+            on_one_line(one.message),
         )
-    # a title inside the table would be cut to its width
-    return Group(escape(f"{sweep.title}: {how_far(sweep)}"), drawn)
+    return drawn
 
 
 def columns(sweep: Sweep) -> list[str]:
@@ -75,11 +79,13 @@ def write_csv(sweep: Sweep) -> None:
     values = dict.fromkeys(name for one in sweep.cells for name in one.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["run", *values, "state", "seconds", "place", *columns(sweep), "message"])
+    names = ["run", *values, "state", "seconds", "place", *columns(sweep), "message"]
+    writer.writerow(map(csv_cell, names))
     for one in sweep.cells:
         found = [(one.results or {}).get(name) for name in columns(sweep)]
         own = [one.settings.get(name, "") for name in values]
-        writer.writerow([one.id, *own, one.state, _seconds(one), one.place, *found, one.message])
+        row = [one.id, *own, one.state, _seconds(one), one.place, *found, one.message]
+        writer.writerow(map(csv_cell, row))
     write_text(sweep.folder / "results.csv", text.getvalue())
 
 
@@ -100,7 +106,7 @@ def _seconds(cell: Cell) -> str:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
-    return "" if value is None else escape(str(value))
+    return "" if value is None else on_one_line(value)
 
 
 def how_far(sweep: Sweep) -> str:

@@ -155,10 +155,18 @@ def run_command(argv: list[str]) -> NoReturn:
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: process.send_signal(number))
     code = process.wait()
-    how = f" was killed by {signal.Signals(-code).name}" if code < 0 else f": exit code {code}"
+    how = f" was killed by {signal_name(-code)}" if code < 0 else f": exit code {code}"
     code = 128 - code if code < 0 else code
     write_exit(code, argv[0] + how)
     sys.exit(code)
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`, or `signal 40`; as in muster/orderly_stop.py, which is not imported here."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def end_with_parent() -> None:

@@ -1,6 +1,9 @@
 """Runs are found, described and ended, also long after the terminal they came from is gone."""
 
+import contextlib
+import io
 import itertools
+import json
 import os
 import re
 import signal
@@ -8,15 +11,21 @@ import socket
 import subprocess
 import sys
 import time
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from hypothesis import strategies as st
 
+from launch import jobs as commands
 from launch.runs import run_record, run_state
+from launch.runs.watching.run_document import Happenings
+from muster import json_output
 from muster.errors import MusterError
-from tests.commands import call
+from tests.commands import begin, call, ended
+from tests.fuzzing import fuzzed
 from tests.launch.submit import REPOSITORY
 from tests.written import write
 
@@ -132,6 +141,114 @@ def test_what_another_user_s_file_names_is_not_ended(tmp_path):
         assert victim.wait() == -signal.SIGTERM
     assert code == 2 and still_runs
     assert f"{run}/job.json is a file of user 12345, and names the process or job to act" in err
+
+
+def words_of(value):
+    """A value, or one with a text in it, as a node, a program or another user may write it."""
+    leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    leaves |= st.sampled_from(
+        [10**30, -1, 2**40, "[/x]", "\x1b]0;x\a", "a\nb\r", "\udce9", "\x9b2J"]
+    )
+    nested = st.recursive(leaves, lambda one: st.lists(one, max_size=3), max_leaves=6)
+    return nested | st.dictionaries(st.sampled_from([*value, "x"]), nested, max_size=3)
+
+
+NODE = {
+    "index": 0,
+    "node": "n0",
+    "host": "h",
+    "address": "10.0.0.1",
+    "interface": "e",
+    "ranks": [0],
+}
+STEP = {"kind": "step", "step": 3, "epoch": 0, "loss": 1.5, "step_s": 0.1}
+# Records of a run that is not over, and of one that is, each as it should be.
+RECORDS = {
+    "job.json": {**leader(), "cluster": None, "boot_id": "b", "start_ticks": 7},
+    "exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0, "time_unix_s": 1.0},
+    "agents/node_00000.json": {**NODE, "time_unix_s": 1.0},
+    "agents/meeting.json": {"since_unix_s": 1.0, "text": "waiting"},
+    "metrics/rank_00000.jsonl": STEP,
+    "start.json": {"step": 3, "total_steps": 9, "marks_unix_s": {"step": 1.0}},
+    "launch.json": {"command": "python x", "stop_grace_s": 30.0, "nodes": []},
+    "attempts/0/exit.json": {"code": 1, "message": "boom", "cause": "program", "rank": 0},
+    "config.yaml": {"task": "x", "checkpoint_dir": "/nowhere", "checkpoint_every": "epoch"},
+}
+
+
+@st.composite
+def damaged(draw):
+    """A file of a run folder, and its content: as it is, but for one value, or none at all."""
+    name = draw(st.sampled_from([*RECORDS]))
+    whole = RECORDS[name]
+    key = draw(st.sampled_from([*whole]))
+    changed = {**whole, key: draw(words_of(whole))}
+    text = json.dumps(changed)
+    content = st.sampled_from(
+        [
+            text.encode(),
+            text.encode(),
+            text.encode(),
+            json.dumps({one: value for one, value in whole.items() if one != key}).encode(),
+            json.dumps(draw(words_of(whole))).encode(),
+            text[: len(text) // 2].encode(),
+            json.dumps(whole).replace("1", "[" * 3000 + "]" * 3000, 1).encode(),
+            b"[" * 100_000,
+            b"\xff\xfe\0",
+            b"",
+        ]
+    )
+    return name, draw(content) + b"\n" * name.endswith("jsonl")
+
+
+@fuzzed(damaged(), st.sampled_from(["run", "a b", "[red]x[]", "\x1b[31m", "caf\udce9", "\u202e"]))
+def test_no_record_hides_another_run_or_moves_a_cursor(tmp_path_factory, monkeypatch, record, name):
+    logs = tmp_path_factory.mktemp("logs")
+    name_of_file, content = record
+    without = () if name_of_file in ("exit.json", "job.json") else ("exit.json",)
+    whole = {file: it for file, it in RECORDS.items() if file not in without}
+    odd = write(logs / name, {**whole, name_of_file: content})
+    good = write(logs / "good", {"config.yaml": "", "exit.json": {"code": 0, "message": ""}})
+    printed = io.StringIO()
+    with Path(os.devnull).open("wb") as documents, contextlib.redirect_stdout(printed):
+        monkeypatch.setattr(json_output, "_descriptor", documents.fileno())
+        commands._list([odd, good])
+        commands._status(odd)
+        Happenings(odd).tell(last=True)
+        commands._nodes(None)
+    shown = printed.getvalue()
+    assert any(line.split()[:2] == ["good", "done"] for line in shown.splitlines())
+    assert not {unicodedata.category(one) for one in shown.replace("\n", "")} & {"Cc", "Cf", "Cs"}
+
+
+def test_a_damaged_record_is_named_with_the_reason(tmp_path):
+    """An older row, a good one, and one of another user are in the same list."""
+    write(tmp_path / "odd", {"config.yaml": "", "job.json": {**leader(), "pid": None}})
+    run_folder(tmp_path, "[b]", leader(), {"code": 1, "message": "KeyError: '[/x]' :smile:"})
+    run_folder(tmp_path, "deep", leader(), "[" * 100_000)
+    code, out, err = jobs(tmp_path, "list")
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert (code, err) == (0, "")
+    assert "exit code 1: KeyError: '[/x]' :smile:" in rows["[b]"]
+    assert f"unreadable  {tmp_path}/odd/job.json is unreadable: 'pid' is None" in rows["odd"]
+    assert rows["deep"].split()[3] == "running"
+    code, out, err = jobs(tmp_path, "status", "deep")
+    assert (code, err) == (0, "")
+    assert f"{tmp_path}/deep/exit.json is unreadable: it is not whole, or no JSON (nested" in out
+
+
+@pytest.mark.parametrize("words", [["logs", "-f"], ["list"], ["list", "--json"], ["status"]])
+def test_output_that_is_only_read_at_its_head_is_no_error(tmp_path, words):
+    line = f"{'x' * 100}\n"
+    write(tmp_path / "long", {"config.yaml": "", "workers/rank_00000.out": line * 20_000})
+    message = "y " * 100_000
+    write(tmp_path / "long", {"exit.json": {"code": 1, "message": message}})
+    buffered = {"PYTHONUNBUFFERED": ""}  # without a buffer Python itself loses a part in silence
+    process = begin(sys.executable, JOBS, "--logs-dir", tmp_path, *words, env=buffered)
+    with ended(process):
+        assert process.stdout.read(10)
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(300)) == ("", 141)
 
 
 def test_a_file_that_cannot_be_read_hides_no_run(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from configs import cli
 from muster.errors import UsageError
+from muster.printable import printable
 from muster.run_files import REPORT
 
 
@@ -38,7 +39,7 @@ def main() -> int:
             f"{folder} cannot be written to ({error.strerror}); name another with --output"
         ) from None
     print(page.markdown(subject, parts))
-    print(f"report: {folder / 'index.html'}")
+    print(printable(f"report: {folder / 'index.html'}"))
     if problem:
         print(problem, file=sys.stderr)
     return 0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from muster.printable import printable
 from train.report.data.reader import Row, Run, read_run
 from train.report.data.tables import curve, frame
 from train.report.pages.page import markdown_table
@@ -70,4 +71,5 @@ def _names(folders: list[Path]) -> list[str]:
     """Folder names; whole paths if two names are equal."""
     short = [folder.resolve().name for folder in folders]
     names = short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+    names = [printable(name) for name in names]
     return [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names)]

@@ -23,7 +23,7 @@ from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.nodes.channel import CHUNK_BYTES
 from launch.nodes.message_forms import fits, is_pid, of_worker
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
-from muster.writing import read_json
+from muster.writing import parsed, read_json
 
 ANSWER_S = 1.0
 HURRIED_S = 0.4  # for a worker that is about to be ended
@@ -81,11 +81,11 @@ def _reply(
             connection.settimeout(patience_s)
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_line(connection, patience_s))
+            answer = parsed(_line(connection, patience_s))
             if not fits(answer, of_worker(rank)):
                 return None
             answer["pid"] = _peer(connection) or answer["pid"]
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return dict(answer)
 

@@ -13,7 +13,9 @@ from launch.agent.inspection.run_inspection import views_of
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
+from muster.printable import on_one_line
 from muster.run_files import ANSWER, REQUESTS
+from muster.writing import parsed
 
 ANSWER_S = 6.0  # agents have less
 LOOK_S = 0.1
@@ -40,11 +42,13 @@ def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | Non
         while time.monotonic() < deadline:
             line, end, _ = path.read_bytes().partition(b"\n")
             if end:
-                return dict(json.loads(line))
+                return dict(parsed(line))
             time.sleep(LOOK_S)
         return None
     except OSError as error:
         raise MusterError(f"{path.parent}: {error.strerror}") from None
+    except (TypeError, ValueError):
+        raise MusterError(f"{path} is unreadable: it is no answer") from None
     finally:
         with suppress(OSError):
             path.unlink()
@@ -58,8 +62,8 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     """
     if run_state.of(run_dir).over:
         findings, why = _seen(run_dir)
-        at = time.strftime("%H:%M:%S", time.localtime(findings["time_unix_s"]))
-        print(f"{run_dir.name} is over; this was seen {why}, at {at}:")
+        at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
+        print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
         findings, why = ask(run_dir, ANSWER_S, ask="stacks") or {}, "now"
     if "reports" not in findings:
@@ -67,11 +71,14 @@ def stacks(run_dir: Path, *, full: bool) -> None:
             f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: the process that leads it is "
             f"held up, or sees another folder than this one: {run_dir}"
         )
+    try:
+        views = views_of(findings).values()
+        lines = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in views]
+    except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
+        raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
-    for sentence in findings["sentences"]:
-        print(sentence)
-    for view in views_of(findings).values():
-        print(f"rank {view.rank} on {view.node}: {condition(view)}")
+    for line in (*findings["sentences"], *lines):
+        print(on_one_line(line))
     for report in findings["reports"] if full else ():
         _show_threads(report)
 
@@ -92,8 +99,8 @@ def _show_threads(report: Mapping[str, Any]) -> None:
     """Print every thread of a rank, its innermost line last."""
     print(f"\nrank {report['rank']} (process {report.get('pid')})")
     for thread in report.get("threads", ()):
-        print(f"  thread {thread['name']}")
+        print(on_one_line(f"  thread {thread['name']}"))
         for frame in thread["frames"]:
-            print(f"    {frame['file']}:{frame['line']} in {frame['function']}")
+            print(on_one_line(f"    {frame['file']}:{frame['line']} in {frame['function']}"))
             if frame.get("text"):
-                print(f"      {frame['text']}")
+                print(on_one_line(f"      {frame['text']}"))

@@ -25,7 +25,7 @@ from types import FrameType
 import psutil
 
 from launch.nodes.running_time import running_s
-from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS, signal_name
 
 PR_SET_CHILD_SUBREAPER = 36
 # A process that survives SIGKILL so long waits for a disk, for example, perhaps for ever.
@@ -198,7 +198,7 @@ class Stopped(BaseException):
     """A signal requests the end of the run."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(signal_name(number))
         self.number = number
 
 

@@ -20,6 +20,7 @@ from launch.nodes.this_machine import gpu_count, interface_variables
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError, at_limit
+from muster.orderly_stop import signal_name
 from muster.run_files import CHECKPOINTS
 from muster.writing import tail
 
@@ -163,7 +164,7 @@ def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
     starter = "preload.py" if command.argv[1].endswith("preload.py") else "torchrun"
     what = starter if rank is None else f"rank {rank}"
     if code < 0:
-        return f"{what} on {name} was killed by {signal.Signals(-code).name}"
+        return f"{what} on {name} was killed by {signal_name(-code)}"
     return f"{what} on {name} ended with exit code {code}"
 
 

@@ -9,8 +9,7 @@ from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
 from launch.runs.watching.durations import duration
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
-from muster import run_files
-from muster.writing import read_json
+from muster import records, run_files
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
 SILENT_S = 30.0  # without a record, and
@@ -65,9 +64,10 @@ def _pace(progress: Mapping[str, Any]) -> str:
 def _before_steps(run_dir: Path, *, has_records: bool) -> str:
     """The phase before the first step: nodes meet, workers start, import and load data."""
     paths = run_files.AGENT.find(run_dir)
-    agents, began_ns = [read_json(path) or {} for path in paths], map(changed_at_ns, paths)
+    agents = [records.read(run_files.AGENT, path) or {} for path in paths]
+    began_ns = map(changed_at_ns, paths)
     if not agents:
-        meeting = read_json(run_files.MEETING.path(run_dir)) or {}
+        meeting = records.read(run_files.MEETING, run_files.MEETING.path(run_dir)) or {}
         since_s = time.time() - float(meeting.get("since_unix_s", time.time()))
         if text := meeting.get("text"):
             return f"nodes connect: node 0 is {text}, {duration(since_s)} ago"

@@ -13,9 +13,8 @@ from launch.runs import run_record
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
-from muster import json_output, run_files
+from muster import json_output, records, run_files
 from muster.errors import name_of
-from muster.writing import read_json
 
 LOOK_S = 1.0
 OF_NODE = ("node", "host", "address", "interface", "ranks")
@@ -52,8 +51,9 @@ def attempt_of(run_dir: Path) -> int:
 
 def nodes(run_dir: Path) -> list[dict[str, Any]]:
     """The nodes whose agents have started, with their ranks."""
-    records = [read_json(path, *OF_NODE) for path in run_files.AGENT.find(run_dir)]
-    return [{name: one[name] for name in OF_NODE} for one in records if one is not None]
+    paths = run_files.AGENT.find(run_dir)
+    known = [records.read(run_files.AGENT, path, *OF_NODE) for path in paths]
+    return [{name: one[name] for name in OF_NODE} for one in known if one is not None]
 
 
 def end(run_dir: Path) -> dict[str, Any] | None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import yaml
 
-from muster import run_files
-from muster.writing import read_json
+from muster import records, run_files
+from muster.records import STEP, fits
 
 WINDOW = 20  # steps for the rate
 NEVER = "never"
-OF_A_STEP = {"step", "epoch", "loss", "step_s"}  # the needed fields of a step
 
 
 def step_progress(run_dir: Path) -> dict[str, Any] | None:
@@ -25,18 +24,18 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     The latter and `total` are None where that is not known.
     """
     path = run_files.METRICS.path(run_dir, rank=0)
-    records = [
+    steps = [
         one
-        for one in run_files.last_objects(path)  # of another version, one may lack what is needed
-        if one.get("kind") == "step" and one.keys() >= OF_A_STEP
+        for one in run_files.last_objects(path)  # one of another version may lack what is needed
+        if one.get("kind") == "step" and one.keys() >= STEP.keys() and fits(one, STEP)
     ]
-    if not records:
+    if not steps:
         return None
-    last, silent_s = records[-1], 0.0
+    last, silent_s = steps[-1], 0.0
     with suppress(OSError):  # moved in the meantime
         silent_s = max(time.time() - path.stat().st_mtime, 0.0)
-    step, times = int(last["step"]), sorted(float(one["step_s"]) for one in records[-WINDOW:])
-    total = (read_json(run_files.START.path(run_dir)) or {}).get("total_steps")
+    step, times = int(last["step"]), sorted(float(one["step_s"]) for one in steps[-WINDOW:])
+    total = (records.read(run_files.START, run_files.START.path(run_dir)) or {}).get("total_steps")
     step_s = times[len(times) // 2]
     return {
         "step": step,
@@ -51,8 +50,11 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
 
 def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The run's last checkpoint, where its folder is seen from here, and whether one is wanted."""
-    folder = Path(settings.get("checkpoint_dir") or run_files.CHECKPOINTS.path(run_dir))
-    steps = {int(path.name[5:]): path for path in folder.glob("step_*") if path.name[5:].isdigit()}
+    folder = settings.get("checkpoint_dir") or run_files.CHECKPOINTS.path(run_dir)
+    steps: dict[int, Path] = {}
+    with suppress(OSError, TypeError, ValueError):  # a folder that nothing can be
+        paths = [path for path in Path(folder).glob("step_*") if path.name[5:].isdecimal()]
+        steps = {int(path.name[5:]): path for path in paths}
     last, age_s = max(steps, default=None), 0.0
     if last is not None:
         with suppress(OSError):  # removed, since another one is newer
@@ -65,6 +67,6 @@ def settings_of(run_dir: Path) -> dict[str, Any] | None:
     """The settings of a run of our own trainer; None for another program, or if unknown."""
     try:
         found = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     return found if isinstance(found, dict) and "task" in found else None

@@ -21,7 +21,10 @@ def run_dir(tmp_path):
     """
     first = {"index": 0, "ranks": [0], "noticed_unix_s": 12.0, "clock_offset_s": 7.0}
     second = {"index": 1, "ranks": [1], "noticed_unix_s": 113.0, "clock_offset_s": -93.0}
+    for node in (first, second):
+        node |= {"node": f"node{node['index']}", "code": 1, "cause": "peer", "message": "lost"}
     lost = {"rank": 0, "cause": "lost_peer", "message": "lost rank 1", "time_unix_s": 11.4}
+    lost |= {"host": "node0", "code": 1, "traceback": ""}
     before = {"agents/node_00000.exit.json": first, "agents/node_00001.exit.json": second}
     before |= {"exits/rank_00000.json": lost, "exit.json": {"time_unix_s": 20.5}}
     before["start.json"] = {"step": 1, "marks_unix_s": {}}

@@ -134,6 +134,7 @@ def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
     """With --wait a job's 137 comes from its exit.json, whose explanation stays."""
     message = "torchrun on node1 was killed by SIGKILL"
     record = {"index": 1, "node": "node1", "cause": "command", "message": message, "ranks": [1]}
+    record["code"] = 1
     write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
     assert conclude(Over(137), 2, spec) == 137
     explained = run_record.read_end(spec.run_dir)["message"]

@@ -8,10 +8,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from launch.agent.processes.workers import how_it_ended
 from launch.agent.recovery import Recovery
 from launch.runs import run_record
 from launch.runs.failure import explain
 from launch.runs.last_output import crash_of, of_logs
+from launch.spec import NodeCommand
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
 from tests.written import write
@@ -168,6 +170,16 @@ def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
     agent(tmp_path, 1, "command", message, oom_kills=1)
     why = "out of memory on node1: the kernel killed it for that"
     assert explain(tmp_path, 2, 1).text == f"error: {message}; {why}"
+
+
+def test_a_worker_that_a_signal_without_a_name_killed_is_explained(tmp_path):
+    """A real-time signal, as some programs send each other."""
+    command = NodeCommand("node1", 1, ("python", "worker_main.py"), {"RANK": "1"}, "/")
+    message = how_it_ended(-40, command, "node1")
+    agent(tmp_path, 1, "command", message)
+    failure = explain(tmp_path, 2, 1)
+    assert failure.code == 168
+    assert failure.text == "error: rank 1 on node1 was killed by signal 40"
 
 
 def test_a_job_that_was_cancelled_was_stopped(tmp_path):

@@ -91,6 +91,9 @@ def test_muster_is_found_in_processes_of_a_python_that_lacks_it(project, method)
 def test_another_command_takes_the_place_of_it(project):
     done = run(project, "--exec", "sh", "-c", 'echo "$RANK $1"; exit 7', "sh", "a b", RANK="3")
     assert (done.returncode, done.stdout) == (7, "3 a b\n")
+    killed = run(project, "--exec", "sh", "-c", "kill -40 $$", MUSTER_RUN_DIR=str(project))
+    assert killed.returncode == 168  # a real-time signal has no name
+    assert ended(project)["message"] == "sh was killed by signal 40"
     missing = run(project, "--exec", "./nothing")
     assert missing.returncode == 127
     assert missing.stderr == "error: ./nothing: No such file or directory\n"

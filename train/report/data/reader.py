@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -16,8 +16,10 @@ from typing import Any, get_args
 
 import yaml
 
-from muster import run_files
-from train.records.schema import Record
+from muster import records, run_files
+from muster.printable import printable
+from muster.run_files import RunFile
+from train.records.schema import Collective, Record
 
 Row = dict[str, Any]
 
@@ -25,9 +27,33 @@ FIELDS: dict[str, tuple[str, ...]] = {
     one.__dataclass_fields__["kind"].default: tuple(item.name for item in fields(one))
     for one in get_args(Record)
 }
-UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
 SAME = 1e-6  # relative difference of a metric between ranks that is no difference
+# The form of each record. A number may be null, as one that is not finite is written.
+OF_VALUES: dict[Any, Any] = {
+    int: (None, records.is_whole),
+    float: (None, records.is_number_or_nan),
+    str: (None, str),
+    list[int]: [records.is_count],
+    dict[str, float]: lambda value: (
+        isinstance(value, dict)
+        and all(records.fits(one, (None, records.is_number_or_nan)) for one in value.values())
+    ),
+    Sequence[Collective]: lambda value: records.fits(value, [list]) and all(map(_is_known, value)),
+}
+KINDS: dict[str, dict[str, Any]] = {
+    one.__dataclass_fields__["kind"].default: {
+        item.name: OF_VALUES.get(item.type, str) for item in fields(one)
+    }
+    for one in get_args(Record)
+}
+UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
+
+
+def _is_known(collective: list[Any]) -> bool:
+    """Whether it is a collective in the form of the schema; a name came later."""
+    kinds = (str, [records.is_count], str, records.is_count, str)
+    return len(collective) in (4, 5) and all(map(records.fits, collective, kinds))
 
 
 @dataclass
@@ -74,13 +100,13 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """The run in `path`, with the attempts before its last one."""
-    run = _read_part(path, path.name)
+    run = _read_part(path, printable(path.name))
     run.config = read_mapping(run_files.CONFIG.path(path), run.notes)
     run.summary = read_mapping(run_files.SUMMARY.path(path), run.notes)
-    run.launch = read_mapping(run_files.LAUNCH.path(path), run.notes)
-    run.job = read_mapping(run_files.JOB.path(path), run.notes)
+    run.launch = _read_record(run_files.LAUNCH, run_files.LAUNCH.path(path), run.notes)
+    run.job = _read_record(run_files.JOB, run_files.JOB.path(path), run.notes)
     run.prediction = read_mapping(run_files.PREDICTION.path(path), run.notes)
-    run.end = read_mapping(run_files.EXIT.path(path), run.notes)
+    run.end = _read_record(run_files.EXIT, run_files.EXIT.path(path), run.notes)
     for file in run_files.ENVIRONMENT.find(path):
         run.environments[file.stem] = read_mapping(file, run.notes)
     if not run.config:
@@ -96,17 +122,40 @@ def read_run(path: Path) -> Run:
     return run
 
 
+def _read_record(file: RunFile, path: Path, notes: list[str]) -> Row:
+    """A record that readers elsewhere have a form for; one of another form is noted."""
+    found = read_mapping(path, notes)
+    if found and (why := records.why_unreadable(file, path)):
+        notes.append(f"{path.name} was left out: {printable(why)}")
+        return {}
+    return found
+
+
 def read_mapping(path: Path, notes: list[str]) -> Row:
     """A JSON or YAML file with a mapping; empty if there is none; broken ones are noted."""
     parse = yaml.safe_load if path.suffix == ".yaml" else json.loads
     try:
-        found = parse(path.read_text(encoding="utf-8"))
+        found = as_plain(parse(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         notes.append(f"{path.name} cannot be read and was left out")
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def as_plain(value: Any) -> Any:
+    """`value` with texts that any file and terminal can show, also those of keys.
+
+    A program's message may have half a character, such as of a file's name, or colours.
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [as_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {as_plain(key): as_plain(one) for key, one in value.items()}
+    return value
 
 
 def _read_part(path: Path, name: str) -> Run:
@@ -115,7 +164,7 @@ def _read_part(path: Path, name: str) -> Run:
     for rank, file in sorted(run_files.METRICS.by_number(path).items()):
         run.ranks[rank] = _read_records(file, rank, run.notes)
     for target, kind in ((run.exits, run_files.RANK_END), (run.agents, run_files.AGENT_END)):
-        target += filter(None, (read_mapping(file, run.notes) for file in kind.find(path)))
+        target += filter(None, (_read_record(kind, file, run.notes) for file in kind.find(path)))
     return run
 
 
@@ -129,11 +178,14 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
         return rows
     raws, problems = run_files.json_objects(whole), Counter[str]()
     for raw in raws:
-        kind = raw.get("kind", "step" if "loss" in raw else "none")
-        if kind not in FIELDS or not isinstance(raw.get("step"), int):
-            problems[f"record(s) of unknown kind {str(kind)[:40]!r} left out"] += 1
+        kind = str(raw.get("kind", "step" if "loss" in raw else "none"))
+        if kind in FIELDS and not records.fits(raw, KINDS[kind]):
+            problems[f"{kind} record(s) with a value of another kind left out"] += 1
             continue
-        row = {name: _known(raw.get(name)) for name in FIELDS[kind]}
+        if kind not in FIELDS or not isinstance(raw.get("step"), int):
+            problems[f"record(s) of unknown kind {kind[:40]!r} left out"] += 1
+            continue
+        row = {name: _known(as_plain(raw.get(name))) for name in FIELDS[kind]}
         rows[kind].append(row | {"kind": kind, "rank": rank})
         for name in (one for one in FIELDS[kind] if one not in raw and one not in UNUSED):
             problems[f"{kind} record(s) have no {name} (an older version, perhaps)"] += 1

@@ -15,6 +15,7 @@ from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from muster import run_files
 from muster.errors import UsageError
+from muster.printable import printable
 from train.report.data.reader import Row, Run, numbers, read_mapping, read_run
 
 # For settings whose field does not say it.
@@ -73,7 +74,7 @@ def read_subject(folders: list[Path]) -> Subject:
     Raises:
         UsageError: a folder is none of these; the message names it.
     """
-    subject = Subject(folders[0].resolve().name)
+    subject = Subject(printable(folders[0].resolve().name))
     for folder in folders:
         _add(subject, folder)
     if len(folders) > 1:
@@ -116,7 +117,7 @@ def _is_run(folder: Path) -> bool:
 
 def _add_study(subject: Subject, record: Path) -> None:
     folder, study = record.parent, read_mapping(record, subject.notes)
-    subject.title = str(study.get("title") or study.get("name") or folder.name)
+    subject.title = str(study.get("title") or study.get("name") or printable(folder.name))
     subject.about = str(study.get("about") or "")
     texts = study.get("texts")
     subject.texts |= texts if isinstance(texts, dict) else {}
@@ -128,7 +129,9 @@ def _add_study(subject: Subject, record: Path) -> None:
         path = folder / str(cell.get("run_dir") or "")
         if not cell.get("run_dir") or not _is_run(path):
             if cell.get("state") == "done":
-                subject.notes.append(f"cell {cell.get('id')}: its folder {path.name} is gone")
+                subject.notes.append(
+                    f"cell {cell.get('id')}: its folder {printable(path.name)} is gone"
+                )
             continue
         settings = {str(k).replace("-", "_"): v for k, v in (cell.get("settings") or {}).items()}
         if isinstance(cell.get("nodes"), int):

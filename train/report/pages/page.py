@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from muster.json_output import json_text
+from muster.printable import csv_cell, without_html
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records
@@ -103,7 +104,7 @@ def _render(template: str, subject: Subject, parts: list[Section], **more: Any) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for one in (as_anchor, as_heading, shown):
+    for one in (as_anchor, as_heading, shown, without_html):
         environment.filters[one.__name__] = one
     environment.filters["as_markdown"] = markdown_table
     what = {"subject": subject, "parts": parts, "verdict": verdict.build(subject)}
@@ -117,9 +118,12 @@ def markdown_table(
     """A table in Markdown, with padded columns, so that it is also readable in a terminal."""
     padded = []
     for one in shown(table, columns):
-        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in one.cells]
-        width = max(map(len, [one.name, *cells]))
-        padded.append([cell.ljust(width) for cell in (one.name, "-" * width, *cells)])
+        name, *cells = (
+            without_html(cell).replace("|", "\\|").replace("\n", " ")
+            for cell in (one.name, *one.cells)
+        )
+        width = max(map(len, [name, *cells]))
+        padded.append([cell.ljust(width) for cell in (name, "-" * width, *cells)])
     return "\n".join("| " + " | ".join(row) + " |" for row in zip(*padded, strict=True))
 
 
@@ -133,7 +137,8 @@ def write(subject: Subject, folder: Path) -> tuple[list[Section], str]:
     (folder / "report.md").write_text(markdown(subject, parts), encoding="utf-8")
     for part in parts:
         for name, table in {part.name: part.table, **part.data}.items():
-            table.to_csv(data / f"{name}.csv", index=False)
+            cells = table.map(csv_cell).rename(columns=csv_cell)
+            cells.to_csv(data / f"{name}.csv", index=False)
             content = {"title": part.title, "columns": list(table), "rows": records(table)}
             text = json_text(content, indent=1, default=str)
             (data / f"{name}.json").write_text(text + "\n", encoding="utf-8")

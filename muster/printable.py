@@ -1,0 +1,50 @@
+"""Texts of others, such as programs, nodes and other users, in a form that a terminal only shows.
+
+A text may have escapes that colour or clear a terminal, set its title, or move its cursor over
+other lines. What a program itself prints is passed on as it is: its colours are its own.
+"""
+
+import re
+import unicodedata
+from typing import Any
+
+FORMULA = ("=", "+", "-", "@")
+
+
+def printable(text: object) -> str:
+    """A text with escapes, as in Python, for all that is no letter, sign or end of a line."""
+    plain = str(text).expandtabs()
+    return "".join(one if _is_shown(one) else ascii(one)[1:-1] for one in plain)
+
+
+def _is_shown(letter: str) -> bool:
+    """Whether a terminal only shows it: spaces of all widths, too."""
+    return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
+
+
+def on_one_line(text: object) -> str:
+    """The same for a field that is one line: an end of a line is shown as an escape, too."""
+    return printable(text).replace("\n", "\\n")
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell for a CSV file; a text that a spreadsheet would compute begins with `'`."""
+    if not isinstance(value, str):
+        return value
+    text = on_one_line(value)
+    if len(text) < 2 or not text.startswith(FORMULA) or _is_number(text):
+        return text
+    return f"'{text}"
+
+
+def without_html(text: str) -> str:
+    """A text for Markdown, in which nothing is a tag."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

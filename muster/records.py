@@ -1,0 +1,227 @@
+"""Read the records in a run folder: one that is damaged, or of another kind, hides no other.
+
+A record may be empty after a power failure, cut off, of another version, or another user's. Its
+readers go on as if it were not there; `why_unreadable` is what they can say of it.
+
+A form has the kind of each key that is read: a type, None, a list with the kind of each element, a
+dict that is a form itself, a function that says whether a value fits, or a tuple of kinds of which
+one fits. A key may be missing, if a reader does not name it; other keys may be there.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from muster import run_files
+from muster.printable import on_one_line
+from muster.run_files import RunFile
+from muster.writing import open_plain, parsed
+
+LAST_UNIX_S = 253_402_300_799  # of the year 9999
+SHOWN_CHARACTERS = 60
+
+
+def is_whole(value: Any) -> bool:
+    """A whole number that fits into 64 bits; True is none."""
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def is_count(value: Any) -> bool:
+    return is_whole(value) and 0 <= value < 1 << 31
+
+
+def is_rank(value: Any) -> bool:
+    """A rank; or a node's number, which is no larger."""
+    return is_whole(value) and 0 <= value < 1 << 20
+
+
+def is_number(value: Any) -> bool:
+    return is_whole(value) or (type(value) is float and math.isfinite(value))
+
+
+def is_number_or_nan(value: Any) -> bool:
+    """As a loss may be."""
+    return is_number(value) or type(value) is float
+
+
+def is_time(value: Any) -> bool:
+    """Seconds since 1970 that a calendar has."""
+    return is_number(value) and 0 <= value <= LAST_UNIX_S
+
+
+def _are_sentences(value: Any) -> bool:
+    return fits(value, [str]) and bool(value)
+
+
+def _has_given_up(value: Any) -> bool:
+    return fits(value, {"message": str}) and "message" in value
+
+
+def _is_report(value: Any) -> bool:
+    return fits(value, {"rank": is_rank, "gave_up": (None, {}, _has_given_up)}) and "rank" in value
+
+
+def _are_marks(value: Any) -> bool:
+    """The times of a start's phases, the first step's among them."""
+    return (
+        isinstance(value, dict) and "step" in value and all(is_time(one) for one in value.values())
+    )
+
+
+def _are_ended(value: Any) -> bool:
+    """Of each rank, how it was ended."""
+    return isinstance(value, dict) and all(
+        rank.isascii()
+        and rank.isdigit()
+        and fits(how, {"state": (str, None), "pid": is_whole})
+        and {"state", "pid"} <= how.keys()
+        for rank, how in value.items()
+    )
+
+
+NODE = {
+    "index": is_rank,
+    "node": str,
+    "host": str,
+    "address": str,
+    "interface": (str, None),
+    "ranks": [is_rank],
+    "time_unix_s": is_time,
+}
+FORMS: dict[RunFile, Mapping[str, Any]] = {
+    run_files.LAUNCH: {"command": str, "stop_grace_s": is_number, "nodes": [dict]},
+    run_files.JOB: {
+        "launcher": str,
+        "job_id": str,
+        "cluster": (str, None),
+        "host": str,
+        "pid": is_count,
+        "started_unix_s": is_number,
+        "start_ticks": is_whole,
+        "boot_id": str,
+    },
+    run_files.EXIT: {
+        "code": is_whole,
+        "message": str,
+        "cause": str,
+        "rank": (is_rank, None),
+        "time_unix_s": is_time,
+    },
+    run_files.SLURM: {"step": (str, None)},
+    run_files.AGENT: NODE,
+    run_files.AGENT_END: {
+        **NODE,
+        "code": is_whole,
+        "cause": str,
+        "message": str,
+        "noticed_unix_s": is_time,
+        "clock_offset_s": is_number,
+        "oom_kills": is_count,
+        "full": str,
+        "ended": _are_ended,
+    },
+    run_files.MEETING: {"since_unix_s": is_time, "text": str},
+    run_files.STACKS: {
+        "time_unix_s": is_time,
+        "sentences": _are_sentences,
+        "text": str,
+        "on_hang": str,
+        "reports": [_is_report],
+    },
+    run_files.RANK_END: {
+        "rank": is_rank,
+        "host": str,
+        "time_unix_s": is_time,
+        "code": is_whole,
+        "cause": str,
+        "message": str,
+        "traceback": str,
+    },
+    run_files.START: {
+        "step": is_count,
+        "total_steps": (is_count, None),
+        "marks_unix_s": _are_marks,
+    },
+    run_files.STOPPED: {"why": str},
+    run_files.SUMMARY: {},
+}
+STEP = {
+    "step": is_count,
+    "epoch": is_whole,
+    "loss": (None, is_number_or_nan),  # one that is not finite is written as null
+    "step_s": is_number,
+}
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value, as JSON has it, is of this kind."""
+    if isinstance(kind, tuple):
+        return any(fits(value, one) for one in kind)
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(fits(one, kind[0]) for one in value)
+    if isinstance(kind, dict):
+        return isinstance(value, dict) and all(
+            fits(value[name], one) for name, one in kind.items() if name in value
+        )
+    if kind is None or isinstance(kind, type):
+        return value is None if kind is None else type(value) is kind
+    return bool(kind(value))
+
+
+def read(file: RunFile, path: Path, *needed: str) -> dict[str, Any] | None:
+    """The record in `path`, which is such a file; None if there is none, or it is unreadable."""
+    return _read(file, path, needed)[0]
+
+
+def why_unreadable(file: RunFile, path: Path, *needed: str) -> str:
+    """One line that says which record is unreadable, and why; "" if it is not, or is absent."""
+    return _read(file, path, needed)[1]
+
+
+def all_unreadable(run_dir: Path) -> list[str]:
+    """Such a line for each of the records in a run folder."""
+    pairs = ((file, path) for file in FORMS for path in file.find(run_dir))
+    return [line for file, path in pairs if (line := why_unreadable(file, path))]
+
+
+def record_of(file: RunFile, data: bytes, *needed: str) -> dict[str, Any] | None:
+    """The record in the content of such a file; None as for `read`."""
+    try:
+        record: Any = parsed(data)
+    except ValueError:
+        return None
+    return None if _problem(record, FORMS[file], needed) else dict(record)
+
+
+def _read(file: RunFile, path: Path, needed: tuple[str, ...]) -> tuple[dict[str, Any] | None, str]:
+    try:
+        with open_plain(path) as opened:
+            record = parsed(opened.read())
+        why = _problem(record, FORMS[file], needed)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        why = error.strerror or str(error)
+    except ValueError as error:
+        why = f"it is not whole, or no JSON ({error})"
+    return (None, on_one_line(f"{path} is unreadable: {why}")) if why else (record, "")
+
+
+def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> str:
+    """Why it is no such record; "" if it is."""
+    if not isinstance(record, dict):
+        return "it is no JSON object"
+    for name in needed:
+        if name not in record:
+            return f"it has no {name!r}"
+    for name, kind in form.items():
+        if name in record and not fits(record[name], kind):
+            return f"{name!r} is {_shown(record[name])}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """A value in an error; what is nested may be so too deep to be shown."""
+    is_nested = isinstance(value, list | dict)
+    return f"a {type(value).__name__}" if is_nested else repr(value)[:SHOWN_CHARACTERS]
