@@ -29,6 +29,10 @@ def _is_time(value: Any) -> bool:
     return fits(value, (int, float)) and abs(value) < SECONDS
 
 
+def _is_code(value: Any) -> bool:
+    return fits(value, int) and 0 <= value < 256
+
+
 def _are_victims(value: object) -> bool:
     """Whether it has, by rank, the state of each worker that its agent has ended."""
     if not isinstance(value, dict):
@@ -45,7 +49,7 @@ def _are_victims(value: object) -> bool:
 RANK: dict[str, tuple[Any, Any]] = {
     "host": ("?", _is_text),
     "time_unix_s": (0.0, _is_time),
-    "code": (1, int),
+    "code": (1, _is_code),
     "cause": ("exit", _is_text),
     "message": ("", _is_text),
     "traceback": ("", _is_text),
@@ -54,7 +58,7 @@ NODE: dict[str, tuple[Any, Any]] = {
     "index": (0, is_size),
     "node": ("?", _is_text),
     "address": ("?", _is_text),
-    "code": (1, int),
+    "code": (1, _is_code),
     "cause": ("", _is_text),
     "message": ("", _is_text),
     "ranks": ([], [is_size]),

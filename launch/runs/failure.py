@@ -68,7 +68,8 @@ def explain(
         cause = OUT_OF_MEMORY
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
-    return replace(failure, cause=cause)
+    # a record that says 0 of a failure is odd, and no success
+    return replace(failure, code=failure.code or code or 1, cause=cause)
 
 
 def odd_message(facts: Facts) -> Failure | None:
