@@ -31,6 +31,10 @@ def is_count(value: Any) -> bool:
     return is_whole(value) and 0 <= value < 1 << 31
 
 
+def is_exit_code(value: Any) -> bool:
+    return is_whole(value) and 0 <= value < 256
+
+
 def is_rank(value: Any) -> bool:
     """A rank; or a node's number, which is no larger."""
     return is_whole(value) and 0 <= value < 1 << 20
@@ -112,7 +116,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
     run_files.AGENT: NODE,
     run_files.AGENT_END: {
         **NODE,
-        "code": is_whole,
+        "code": is_exit_code,
         "cause": str,
         "message": str,
         "noticed_unix_s": is_time,
@@ -133,7 +137,7 @@ FORMS: dict[RunFile, Mapping[str, Any]] = {
         "rank": is_rank,
         "host": str,
         "time_unix_s": is_time,
-        "code": is_whole,
+        "code": is_exit_code,
         "cause": str,
         "message": str,
         "traceback": str,

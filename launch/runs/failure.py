@@ -69,7 +69,12 @@ def explain(
         cause = OUT_OF_MEMORY
     elif facts.full and FULL.search(failure.text):
         cause = DISK_FULL
-    return replace(failure, cause=cause, context=(*facts.unreadable, *failure.context))
+    return replace(
+        failure,
+        code=failure.code or code or 1,  # a record that says 0 of a failure is odd, and no success
+        cause=cause,
+        context=(*facts.unreadable, *failure.context),
+    )
 
 
 def odd_message(facts: Facts) -> Failure | None:

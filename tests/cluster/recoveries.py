@@ -106,7 +106,7 @@ FAULTS = {
     "worker exits": by_itself("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
     "worker killed": Fault(
         lambda run: run.worker(2).kill(),
-        r"rank 2 on node[23] was killed by SIGKILL$",
+        r"rank 2 (ended without a message|on \S+ was killed by SIGKILL)",
         code=137,
     ),
     "worker segfaults": Fault(

@@ -117,7 +117,8 @@ class Workload:
         whole, end, begun = (self._begun + self._log.read(READ_BYTES)).rpartition(b"\n")
         self._read_bytes = self._log.tell()
         self._begun = begun[-READ_BYTES:]
-        for local_rank, code in exit_codes_of((whole + end).decode(errors="replace")).items():
+        found = exit_codes_of((whole + end).decode(errors="replace")) if whole else {}
+        for local_rank, code in found.items():
             self._codes[self._assignment.ranks[local_rank]] = code
         return dict(self._codes)
 

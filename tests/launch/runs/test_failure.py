@@ -257,6 +257,12 @@ def test_memory_is_said_to_be_the_cause_only_where_the_kernel_has_counted_it(tmp
     assert failure.context == (() if kills else (advice,))
 
 
+@pytest.mark.parametrize("code", [0, 256])
+def test_a_failure_has_no_exit_code_of_a_success(ended, tmp_path, code):
+    failure = explain(ended(0, "exit", 1.0, "exit code", code=code), 1)
+    assert failure.code % 256
+
+
 def test_of_a_long_output_only_the_end_is_read(ended, tmp_path):
     """The dump of a rank that died is the last that it prints."""
     errors = tmp_path / "workers" / "rank_00000.err"
