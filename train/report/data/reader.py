@@ -111,7 +111,7 @@ def read_run(path: Path) -> Run:
         run.notes.append("config.yaml is missing or empty: what was set is not known")
     for number, folder in run_files.attempt_folders(path).items():
         run.attempts.append(_read_part(folder, f"attempt {number}"))
-    if run.config.get("sync") in OVERLAPPED:
+    if str(run.config.get("sync")) in OVERLAPPED:
         for row in run.rows("step"):
             _tell_waiting_apart(row)
     _note_missing_ranks(run)
