@@ -161,6 +161,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     """
     _open_what_is_closed()
     _print_any_text()
+    os.umask(os.umask(0o077) | 0o002)  # what is made, also by workers, no other user may write
     code: int | str | None
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin`
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -224,10 +225,8 @@ def _unwritable(error: OSError) -> int:
     Raises:
         OSError: `error`, if it is another one.
     """
-    outputs = (1, 2, *json_output.descriptors())
-    is_unread = isinstance(error, BrokenPipeError) and any(map(_has_no_reader, outputs))
-    if is_unread or isinstance(error, ReaderGone):
-        code = 128 + signal.SIGPIPE
+    if number := lost_reader(error):
+        code = 128 + number
     elif is_full(error):
         code = MusterError.exit_code
         with suppress(OSError):  # stderr may be closed as well
@@ -240,6 +239,18 @@ def _unwritable(error: OSError) -> int:
         except OSError:  # its buffer is lost; otherwise the interpreter would report it again
             silence(stream.fileno())
     return code
+
+
+def lost_reader(error: OSError) -> int:
+    """The signal for an output without a reader: SIGPIPE, or SIGHUP of a closed terminal.
+
+    0 if `error` is another one.
+    """
+    if isinstance(error, ReaderGone):
+        return signal.SIGPIPE
+    number = {errno.EPIPE: signal.SIGPIPE, errno.EIO: signal.SIGHUP}.get(error.errno or 0, 0)
+    outputs = (1, 2, *json_output.descriptors())
+    return number if number and any(map(_has_no_reader, outputs)) else 0
 
 
 def silence(descriptor: int) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
 from muster.command import hide
-from muster.errors import MusterError, UsageError, at_limit, explained, name_of
+from muster.errors import MusterError, UsageError, at_limit, explained, lost_reader, name_of
+from muster.orderly_stop import signal_name
 from muster.printable import printable
 from muster.writing import (
     CannotWrite,
@@ -93,7 +94,10 @@ def ending(spec: LaunchSpec) -> Iterator[None]:
         end(spec.run_dir, error.exit_code, str(error))
         raise
     except OSError as error:
-        end(spec.run_dir, MusterError.exit_code, explained(error))
+        if number := lost_reader(error):
+            end(spec.run_dir, 128 + number, f"stopped by {signal_name(number)}")
+        else:
+            end(spec.run_dir, MusterError.exit_code, explained(error))
         raise
     except Exception as error:
         text = at_limit(error) or f"{type(error).__name__}: {error}"

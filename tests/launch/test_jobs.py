@@ -3,7 +3,6 @@
 import contextlib
 import io
 import itertools
-import json
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from launch.runs.watching.run_document import Happenings
 from muster import json_output
 from muster.errors import MusterError
 from tests.commands import begin, call, ended
+from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
 from tests.launch.submit import REPOSITORY
 from tests.written import write
@@ -143,16 +143,6 @@ def test_what_another_user_s_file_names_is_not_ended(tmp_path):
     assert f"{run}/job.json is a file of user 12345, and names the process or job to act" in err
 
 
-def words_of(value):
-    """A value, or one with a text in it, as a node, a program or another user may write it."""
-    leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-    leaves |= st.sampled_from(
-        [10**30, -1, 2**40, "[/x]", "\x1b]0;x\a", "a\nb\r", "\udce9", "\x9b2J"]
-    )
-    nested = st.recursive(leaves, lambda one: st.lists(one, max_size=3), max_leaves=6)
-    return nested | st.dictionaries(st.sampled_from([*value, "x"]), nested, max_size=3)
-
-
 NODE = {
     "index": 0,
     "node": "n0",
@@ -181,24 +171,7 @@ def damaged(draw):
     """A file of a run folder, and its content: as it is, but for one value, or none at all."""
     name = draw(st.sampled_from([*RECORDS]))
     whole = RECORDS[name]
-    key = draw(st.sampled_from([*whole]))
-    changed = {**whole, key: draw(words_of(whole))}
-    text = json.dumps(changed)
-    content = st.sampled_from(
-        [
-            text.encode(),
-            text.encode(),
-            text.encode(),
-            json.dumps({one: value for one, value in whole.items() if one != key}).encode(),
-            json.dumps(draw(words_of(whole))).encode(),
-            text[: len(text) // 2].encode(),
-            json.dumps(whole).replace("1", "[" * 3000 + "]" * 3000, 1).encode(),
-            b"[" * 100_000,
-            b"\xff\xfe\0",
-            b"",
-        ]
-    )
-    return name, draw(content) + b"\n" * name.endswith("jsonl")
+    return name, draw(damaged_record(whole)) + b"\n" * name.endswith("jsonl")
 
 
 @fuzzed(damaged(), st.sampled_from(["run", "a b", "[red]x[]", "\x1b[31m", "caf\udce9", "\u202e"]))

@@ -86,6 +86,27 @@ def test_output_that_nobody_reads_any_more_ends_a_command_in_silence(body):
     assert (process.wait(300), message) == (141, "")
 
 
+def test_a_terminal_that_is_closed_is_its_signal_and_not_a_disk(tmp_path):
+    """As after SIGHUP, for which a command may clean up."""
+    reader, terminal = os.openpty()
+    body = "input(); [print(number, flush=True) for number in range(100_000)]"
+    process = command(body, stdin=subprocess.PIPE, stdout=terminal, stderr=subprocess.PIPE)
+    os.close(terminal)
+    os.close(reader)
+    _, message = process.communicate("\n", timeout=300)
+    assert (process.returncode, message) == (129, "")
+
+
+def test_what_a_command_makes_is_never_writable_for_others(tmp_path):
+    body = f"import os; os.mkdir({str(tmp_path / 'made')!r})"
+    before = os.umask(0)
+    try:
+        assert command(body).wait(300) == 3
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o775
+
+
 def test_output_to_a_full_disk_is_one_line():
     with Path("/dev/full").open("w") as full:
         process = command("print('lost')", stdout=full, stderr=subprocess.PIPE)
@@ -96,11 +117,13 @@ def test_output_to_a_full_disk_is_one_line():
         assert command("print('lost')", stdout=full, stderr=full).wait(60) == 1
 
 
-def test_half_a_character_in_a_text_of_others_is_shown():
-    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # strict, as in most terminals
-    process = command(r"print('node\ud800')", stdout=subprocess.PIPE, env=env)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape", "ascii:surrogateescape"])
+def test_half_a_character_in_a_text_of_others_is_shown(encoding):
+    """Strict as in most terminals, or as in the locale C, with Python's mode for that or not."""
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    process = command(r"print('node\ud800\udce9')", stdout=subprocess.PIPE, env=env)
     shown, _ = process.communicate(timeout=300)
-    assert (process.returncode, shown) == (3, "node\\ud800\n")
+    assert (process.returncode, shown) == (3, "node\\ud800\\udce9\n")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -5,14 +5,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from muster.writing import write_json
 from tests.commands import call
+from tests.damaged_records import damaged_record
+from tests.fuzzing import fuzzed
 from tests.train.report import folders
 from tests.train.report.folders import cell, make_run, make_study, step
+from tests.written import write
 from train.report.data.subject import read_subject
 from train.report.data.tables import frame
-from train.report.pages import drawing, page, sections
+from train.report.pages import drawing, page, plots, sections
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SVG = "{http://www.w3.org/2000/svg}svg"
@@ -97,6 +101,62 @@ def test_what_has_no_numbers_gives_a_report_that_says_so(tmp_path, make, given, 
     assert message in (tmp_path / "report.md").read_text()
     assert message in (tmp_path / "index.html").read_text()
     assert not any(part.title == "Seconds per iteration" for part in parts)
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Figures and the PDF take most of the time."""
+    for name in ("seconds", "memory", "evaluation", "throughput", "over_workers"):
+        monkeypatch.setattr(plots, name, lambda *given: {})
+    monkeypatch.setattr(plots, "losses", lambda *given: "")
+    monkeypatch.setattr(drawing, "alone", lambda svg: svg)
+    monkeypatch.setattr(page, "write_pdf", lambda *given: "")
+
+
+def test_texts_of_programs_are_letters_in_every_form_of_a_report(tmp_path, without_figures):
+    """Half a character of a file's name, a terminal's escapes, a formula, a tag."""
+    words = "=1+1|caf\udce9.csv \x1b[31m <img src=x>"
+    folder = make_run(
+        tmp_path / "run-\udce9", workers=1, steps=2, task=words, end={"code": 1, "message": words}
+    )
+    exits = {"rank": 0, "host": words, "time_unix_s": 1.0, "code": 1, "cause": "crash"}
+    write_json(folder / "exits" / "rank_00000.json", exits | {"message": words, "traceback": ""})
+    page.write(read_subject([folder]), tmp_path / "report")
+    files = [one for one in (tmp_path / "report").rglob("*") if one.suffix in (".md", ".csv")]
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert "\x1b" not in text and ("<img" not in text or file.suffix == ".csv")
+    runs = (tmp_path / "report" / "data" / "runs.csv").read_text()
+    assert r"'=1+1|caf\udce9.csv \x1b[31m" in runs
+
+
+@st.composite
+def odd_run(draw):
+    """A file of a run folder that was damaged, and its content."""
+    whole = {
+        "launch.json": {"command": "python x", "run_id": "run", "nodes": [{"host": "a"}]},
+        "job.json": {"launcher": "local", "started_unix_s": 1.0},
+        "exit.json": {"code": 1, "message": "boom", "time_unix_s": 1.0, "cause": "x", "rank": 0},
+        "summary.json": {"sync": "ddp", "world_size": 1},
+        "config.yaml": {"task": "x", "sync": "ddp", "epochs": 2, "batch_size": 8, "seed": 1},
+        "environment/node0.json": folders.ENVIRONMENT,
+        "exits/rank_00000.json": {"rank": 0, "host": "a", "code": 1, "cause": "x", "message": "m"},
+        "metrics/rank_00000.jsonl": folders.step(2),
+        "metrics/rank_00001.jsonl": folders.evaluation(2, accuracy=0.5),
+    }
+    name = draw(st.sampled_from([*whole]))
+    return name, draw(damaged_record(whole[name])) + b"\n" * name.endswith("jsonl")
+
+
+@fuzzed(odd_run(), examples=2)
+def test_no_record_ends_a_report(tmp_path_factory, without_figures, record):
+    name, content = record
+    folder = make_run(tmp_path_factory.mktemp("odd") / "run", workers=1, steps=3)
+    write(folder, {name: content})
+    subject = read_subject([folder])
+    text = page.markdown(subject, sections.build(subject))
+    text.encode()
+    assert "\x1b" not in text and "<img" not in text
 
 
 def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeypatch):

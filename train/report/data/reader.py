@@ -115,7 +115,7 @@ def read_run(path: Path) -> Run:
         run.attempts.append(_read_part(folder, f"attempt {number}"))
     for part in (*run.attempts, run):
         _average_metrics(part, run.notes)
-    if run.config.get("sync") in OVERLAPPED:
+    if str(run.config.get("sync")) in OVERLAPPED:
         for row in run.rows("step"):
             _tell_waiting_apart(row)
     _note_missing_ranks(run)

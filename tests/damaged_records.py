@@ -1,0 +1,33 @@
+"""Records as a node, a program, another version, a full disk or another user may leave them."""
+
+import json
+
+from hypothesis import strategies as st
+
+ODD = [10**30, -1, 2**40, "[/x]", "\x1b]0;x\a", "a\nb\r", "\udce9", "\x9b2J", "<img src=x>", "=1+1"]
+
+
+def words_of(value):
+    """A value, or one with a text in it, as a node, a program or another user may write it."""
+    leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    leaves |= st.sampled_from(ODD)
+    nested = st.recursive(leaves, lambda one: st.lists(one, max_size=3), max_leaves=6)
+    return nested | st.dictionaries(st.sampled_from([*value, "x"]), nested, max_size=3)
+
+
+@st.composite
+def damaged_record(draw, whole):
+    """The content of a record that is `whole` but for a value or a key, or is none at all."""
+    key = draw(st.sampled_from([*whole]))
+    text = json.dumps({**whole, key: draw(words_of(whole))})
+    less = {name: value for name, value in whole.items() if name != key}
+    contents = [
+        *[text] * 3,  # more often: readers look at each value
+        json.dumps(less),
+        json.dumps(draw(words_of(whole))),
+        text[: len(text) // 2],
+        json.dumps(whole).replace("1", "[" * 3000 + "]" * 3000, 1),
+        "[" * 100_000,
+        "",
+    ]
+    return draw(st.sampled_from([*(one.encode() for one in contents), b"\xff\xfe\0"]))
