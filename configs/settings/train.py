@@ -143,7 +143,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
             f"--end-lr {self.end_lr} is above --lr {self.lr}": self.end_lr > self.lr > 0,
             f"--warmup-steps {self.warmup_steps} is longer than --schedule-steps {steps}":
                 steps is not None and self.warmup_steps > steps,
-            "--new-head keeps the model's other weights, --random-weights none; give one of them":
+            "--new-head does not go with --random-weights, which makes all weights new":
                 self.new_head and self.random_weights,
             "--backend nccl needs a GPU, but --device is cpu; use --backend gloo":
                 self.backend == "nccl" and self.device == "cpu",

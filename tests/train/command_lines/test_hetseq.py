@@ -114,7 +114,10 @@ THEIRS = (*hetseq.FLAGS.same, *hetseq.FLAGS.also, *hetseq.FLAGS.not_needed, *PAR
 
 
 @fuzzed(
-    st.lists(st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5)
+    st.lists(
+        st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5
+    ),
+    examples=20,
 )
 def test_any_words_are_a_run_or_are_refused(pairs):
     of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)
