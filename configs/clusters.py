@@ -81,7 +81,7 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
     import tomllib  # here: a worker's Python may be 3.10, and it reads no such file
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         raw = tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

@@ -161,6 +161,7 @@ def _print_any_text() -> None:
 
 def _code(main: Callable[[], int]) -> int | str | None:
     try:
+        _refuse_removed_folder()
         return main()
     except SystemExit as ended:  # after --help
         return ended.code
@@ -168,6 +169,21 @@ def _code(main: Callable[[], int]) -> int | str | None:
         return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _report("interrupted by Ctrl-C", BY_CTRL_C)
+
+
+def _refuse_removed_folder() -> None:
+    """Refuse to begin in a folder that does not exist any more.
+
+    Raises:
+        UsageError: it was removed, perhaps to be made anew under the same name.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        name = os.environ.get("PWD", "the folder")
+        raise UsageError(
+            f"{name}, in which this was called, was removed; go to a folder that exists: cd"
+        ) from None
 
 
 def _report(text: str, code: int) -> int:

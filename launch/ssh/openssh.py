@@ -42,8 +42,8 @@ OPTIONS = {
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
-# Settings for logins by hand, which would replace our command, its input or its messages. Only those
-# of the user's file are overridden: an older ssh refuses a setting that it does not know.
+# Settings for logins by hand, which would replace our command, its input or its messages. Only
+# those of the user's file are overridden: an older ssh refuses a setting that it does not know.
 BY_HAND = {
     "RemoteCommand": "none",
     "RequestTTY": "no",

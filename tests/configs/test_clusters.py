@@ -89,6 +89,12 @@ def test_what_is_wrong_is_named_with_file_and_line(project, text, problem):
     assert problem in str(error.value)
 
 
+def test_a_file_of_another_system_s_editor_is_read(project):
+    text = "\ufeff" + PROJECTS.replace("\n", "\r\n")
+    (project / "muster.toml").write_bytes(text.encode())
+    assert CommandLine.of(["--on", "hpc", "--", "train.py"]).slurm.account == "lab"
+
+
 def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
     (project / "muster.toml").unlink()
