@@ -161,7 +161,9 @@ def explain(node: NodeSpec, error_text: str) -> str:
     for words, means in EXPLAINED:
         if words in error_text:
             port = f"-p {node.port} " if node.port else ""
-            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
+            is_slots = words == "Connection refused" and node.port is not None and node.port < 1024
+            more = f"; for {node.port} workers write slots={node.port}" if is_slots else ""
+            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}{more}"
     return f"{node.name}: ssh failed: {last_line(error_text)}"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from configs import cli
+from configs.raw import text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
@@ -32,8 +33,10 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         UsageError: it cannot be read, or describes invalid runs; every problem at once.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        raw = yaml.safe_load(text_of(path))
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply for a study") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")

@@ -64,7 +64,7 @@ ORDERED = [
     ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
     ("n[2,1],a,u.v+w@b-c.d_e:2222", "n2 n1 a u.v+w@b-c.d_e:2222"),
     ("cs744@h:[60000-60001]", "cs744@h:60000 cs744@h:60001"),
-    ("h[1-2]:[8-9]", "h1:8 h1:9 h2:8 h2:9"),
+    ("h[1-2]:[28-29]", "h1:28 h1:29 h2:28 h2:29"),
     ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
     ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
     ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
@@ -109,7 +109,7 @@ NODE = st.builds(
     host=HOST,
     nproc=st.integers(1, 9999) | st.just("gpu"),
     user=st.none() | WORD,
-    port=st.none() | st.integers(1, 65535),
+    port=st.none() | st.integers(22, 65535),
     address=st.none() | st.ip_addresses(v=4, network="10.0.0.0/8").map(str),
 )
 
