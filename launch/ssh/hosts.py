@@ -95,7 +95,7 @@ def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
         name, equals, value = option.partition("=")
         if equals and name in MOST_SLOTS:
             if not slots:
-                raise ValueError(f"{quoted(option)} starts no workers; write slots={value[:9]}")
+                raise ValueError(f"{quoted(option)} starts no workers; for workers: slots=4")
             if not SLOTS.fullmatch(value):
                 raise ValueError(f"{name} is {quoted(value)}; give a number from 1 to 9999")
             if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
