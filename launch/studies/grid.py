@@ -31,10 +31,15 @@ def points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Raises:
         UsageError: there are too many.
     """
+    refuse_too_many(size_of(block))
     values = [value if isinstance(value, list) else [value] for value in block.values()]
-    refuse_too_many(math.prod(map(len, values)))
     for point in itertools.product(*values):
         yield dict(zip(block, point, strict=True))
+
+
+def size_of(block: Mapping[str, Any]) -> int:
+    """The number of its points."""
+    return math.prod(len(value) for value in block.values() if isinstance(value, list))
 
 
 def refuse_too_many(count: int) -> None:

@@ -49,10 +49,17 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
+    of_all = raw.get("base") or {}
+    if not isinstance(of_all, dict):
+        raise UsageError(f"{path}: base must be settings of all runs (got {of_all!r:.80})")
+    base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
+    try:
+        grid.refuse_too_many(repeats * sum(map(grid.size_of, blocks)))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     found = list(_cells(base, blocks, repeats, more))
     problems = [line for cell in found for line in _busy_problems(cell.settings)]
     refuse(dict.fromkeys(problems), where=f"{path}: ")

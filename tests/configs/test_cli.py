@@ -242,7 +242,7 @@ def test_the_batch_is_of_all_or_of_each_and_the_later_level_counts(write):
     assert "\nbatch_size" not in cli.to_yaml(config)
 
 
-DUMPED = odd_values.settings(sorted(cli.FILE_KEYS)).map(lambda chosen: yaml.safe_dump(chosen))
+DUMPED = odd_values.settings(sorted(cli.FILE_KEYS)).map(yaml.safe_dump)
 PARTS = [
     "lr: ",
     "nodes: ",

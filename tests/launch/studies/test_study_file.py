@@ -133,7 +133,7 @@ STUDY = odd_values.settings(list(study_file.KEYS)) | st.fixed_dictionaries(
 )
 
 
-@fuzzed(STUDY.map(lambda study: yaml.safe_dump(study)) | st.text(max_size=20), examples=25)
+@fuzzed(STUDY.map(yaml.safe_dump) | st.text(max_size=20), examples=25)
 def test_any_file_is_a_study_or_refused_by_name(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8")
