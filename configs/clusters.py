@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import NESTED, Given, text_of
+from configs.raw import Given, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -84,7 +84,7 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         text = text_of(path)
         raw = tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"{path}: {NESTED}") from None
+        raise UsageError(f"{path}: nested too deeply") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]

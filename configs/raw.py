@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -13,16 +13,15 @@ from muster.errors import UsageError
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 # Removed settings: the value that had no effect, and what to use instead.
-MOST_BYTES = 200_000  # of a file of settings, which a person writes
+# Of a file of settings, which a person writes.
+MOST_BYTES = 200_000
+DEEPEST = 20
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
 }
 # Removed values, in the same form.
 GONE_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
-
-
-NESTED = "nested too deeply: expected lines of 'name: value'"
 
 
 class Given(NamedTuple):
@@ -44,6 +43,25 @@ def alike(name: str, known: Collection[str]) -> str:
     near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
     near += difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}?" if near else ""
+
+
+class ShallowLoader(yaml.SafeLoader):
+    """PyYAML's loader for what people write by hand.
+
+    It refuses deep nesting at once: the time for it grows with more than the square of the depth.
+    """
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 (PyYAML's name)
+        self._refuse_depth(self.flow_level)
+        super().fetch_flow_collection_start(TokenClass)
+
+    def add_indent(self, column: int) -> bool:
+        self._refuse_depth(len(self.indents))
+        return bool(super().add_indent(column))
+
+    def _refuse_depth(self, depth: int) -> None:
+        if depth >= DEEPEST:
+            raise yaml.scanner.ScannerError(None, None, "nested too deeply", self.get_mark())
 
 
 def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
@@ -75,13 +93,11 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         UsageError: the file cannot be read, or is not such a file.
     """
     try:
-        root = yaml.compose(text_of(path), Loader=yaml.SafeLoader)
+        root = yaml.compose(text_of(path), Loader=ShallowLoader)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
     except yaml.reader.ReaderError:
         raise UsageError(f"--config {path}: not a text file") from None
-    except RecursionError:
-        raise UsageError(f"{path}: {NESTED}") from None
     except ValueError as error:
         raise UsageError(f"--config {path}: {error}") from None
     except yaml.YAMLError as error:

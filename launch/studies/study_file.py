@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.raw import text_of
+from configs.raw import ShallowLoader, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
@@ -33,9 +33,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         UsageError: it cannot be read, or describes invalid runs; every problem at once.
     """
     try:
-        raw = yaml.safe_load(text_of(path))
-    except RecursionError:
-        raise UsageError(f"{path}: nested too deeply for a study") from None
+        raw = yaml.load(text_of(path), Loader=ShallowLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
@@ -52,6 +50,13 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     of_all = raw.get("base") or {}
     if not isinstance(of_all, dict):
         raise UsageError(f"{path}: base must be settings of all runs (got {of_all!r:.80})")
+    refuse(
+        f"{path}: {key}: expected one value, or in the grid a list of values"
+        for block in (of_all, *blocks)
+        for key, value in block.items()
+        for one in (value if isinstance(value, list) and block is not of_all else [value])
+        if isinstance(one, list | dict)
+    )
     base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:

@@ -143,9 +143,14 @@ def test_any_file_is_a_study_or_refused_by_name(tmp_path_factory, text):
         assert str(path) in str(error)
 
 
+# nine lists of nine lists of ..., written as a few bytes
+BOMB = "title: &l0 x\nquestion: &l1 [*l0]\ngrid:\n"
+BOMB += "".join(f"- {{a{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}\n" for n in range(2, 12))
+
+
 @pytest.mark.parametrize(
     "text",
-    ["title: " + "[" * 20_000, "# x\n" * 90_000, "{grid: [{lr: 2020-13-45}]}"]
+    ["title: " + "[" * 20_000, BOMB, "# x\n" * 90_000, "{grid: [{lr: 2020-13-45}]}"]
     + ["{grid: [{task: synthetic}], repeats: 1000000000}", "{grid: [3], base: 3}"]
     + [f"{{grid: [{{lr: {[*range(200)]}, seed: {[*range(200)]}}}]}}"],
     ids=lambda text: text[:30],
