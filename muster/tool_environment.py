@@ -23,7 +23,7 @@ SETTINGS = {
 }
 STAYS = ("GIT_CONFIG",)  # which files git ignores may be said there
 # The Debian package of a program, where it has another name.
-PACKAGES = {"ssh": "openssh-client"}
+PACKAGES = {"ssh": "openssh-client", "srun": "slurm-client"}
 
 
 def require(tool: str, use: str) -> None:

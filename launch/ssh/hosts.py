@@ -166,6 +166,6 @@ def _numbers(item: str, term: str) -> Iterator[str]:
         if count // int(found["step"] or 1) > MOST_NODES:
             raise _too_many(term)  # before it is made
     try:
-        return RangeSet(item if found else "").striter()
+        return iter([*RangeSet(item if found else "").striter()])
     except RangeSetParseError:  # not a range, or its ends are padded to different lengths
         raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None

@@ -42,6 +42,11 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in raw if key not in KEYS),
         where=f"{path}: ",
     )
+    refuse(
+        f"{path}: {key} must be a text"
+        for key in ("title", "about", *TEXTS)
+        if isinstance(raw.get(key), list | dict)
+    )
     blocks, repeats = raw.get("grid") or [{}], raw.get("repeats", 1)
     if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
@@ -59,7 +64,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     )
     base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
+    if not isinstance(collectives, list) or any(one not in OPERATIONS for one in collectives):
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     try:
         grid.refuse_too_many(repeats * sum(map(grid.size_of, blocks)))

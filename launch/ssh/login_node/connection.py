@@ -22,6 +22,7 @@ from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
+from muster.writing import writing
 
 STAYS_S = 600  # after the last command
 # Both outputs of a command begin after it; before it is what start-up files of the login shell say.
@@ -141,7 +142,8 @@ def _private_folder() -> Path:
     """
     own = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(own, "muster") if own else Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.lstat()
     if state.st_uid != os.getuid() or state.st_mode & 0o077 or folder.is_symlink():
         raise UsageError(f"{folder}: it must belong to this user alone; remove it")

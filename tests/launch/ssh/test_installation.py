@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.ssh.login_node import installation as installed
+from launch.ssh.login_node.connection import Connection
 from launch.ssh.login_node.remote_command import RemoteCommand
 from muster.errors import MusterError
 from tests.commands import call
@@ -77,6 +78,13 @@ def test_what_a_start_up_file_prints_is_no_part_of_an_answer(installation, tmp_p
     assert capfdbinary.readouterr() == (b"out\n", b"err\n") and command.seen == [4, 4]
     with pytest.raises(MusterError, match=r"^node0: no\Z"):
         installation.connection.run(["sh", "-c", "echo no >&2; exit 1"])
+
+
+def test_a_runtime_folder_that_was_removed_is_named(installation, tmp_path, monkeypatch):
+    """As after `su`, or at the end of the session that it belongs to."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/none")
+    with pytest.raises(MusterError, match=r": /proc/none/muster cannot be written: No such file"):
+        Connection("node0")
 
 
 @pytest.mark.parametrize(("start_up", "does"), [(READS, "reads"), ("echo bye; exit\n", "ends")])
