@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import Given
+from configs.raw import Given, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -81,16 +81,25 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
     import tomllib  # here: a worker's Python may be 3.10, and it reads no such file
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
         raw = tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
     found: Clusters = {}
     tables = raw.get("clusters", {})
-    for cluster, table in tables.items() if isinstance(tables, dict) else ():
-        settings = found[cluster] = []
-        for key, value in table.items() if isinstance(table, dict) else ():
+    if not isinstance(tables, dict):
+        problems.append(f"{path}: clusters: expected tables, such as [clusters.hpc]")
+        tables = {}
+    for cluster, table in tables.items():
+        settings: list[Given] = []
+        found[cluster] = settings
+        if not isinstance(table, dict):
+            problems.append(f"{path}: clusters.{cluster}: expected a table: [clusters.{cluster}]")
+            continue
+        for key, value in table.items():
             name, where = key.replace("-", "_"), f"{path}:{_line(text, cluster, key)} "
             if name not in known:
                 problems.append(f"{where}unknown key {key!r}; known: {', '.join(sorted(known))}")

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -13,6 +13,9 @@ from muster.errors import UsageError
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 # Removed settings: the value that had no effect, and what to use instead.
+# Of a file of settings, which a person writes.
+MOST_BYTES = 200_000
+DEEPEST = 20
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
@@ -42,6 +45,45 @@ def alike(name: str, known: Collection[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
+class ShallowLoader(yaml.SafeLoader):
+    """PyYAML's loader for what people write by hand.
+
+    It refuses deep nesting at once: the time for it grows with more than the square of the depth.
+    """
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 (PyYAML's name)
+        self._refuse_depth(self.flow_level)
+        super().fetch_flow_collection_start(TokenClass)
+
+    def add_indent(self, column: int) -> bool:
+        self._refuse_depth(len(self.indents))
+        return bool(super().add_indent(column))
+
+    def _refuse_depth(self, depth: int) -> None:
+        if depth >= DEEPEST:
+            raise yaml.scanner.ScannerError(None, None, "nested too deeply", self.get_mark())
+
+
+def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file that a person has written, on whatever system.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no text in UTF-8, or too long for one that was written by hand.
+    """
+    with path.open("rb") as file:  # perhaps a pipe, which has no size
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise ValueError(f"longer than {most_bytes} bytes, so it is another kind of file")
+    if b"\0" in data:
+        raise ValueError("not a text file")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"not a text in UTF-8, in line {line}") from None
+
+
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 
@@ -51,11 +93,13 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         UsageError: the file cannot be read, or is not such a file.
     """
     try:
-        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        root = yaml.compose(text_of(path), Loader=ShallowLoader)
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.reader.ReaderError):
+    except yaml.reader.ReaderError:
         raise UsageError(f"--config {path}: not a text file") from None
+    except ValueError as error:
+        raise UsageError(f"--config {path}: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"{mark.line + 1}:" if mark else ""

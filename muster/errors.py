@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -141,10 +142,14 @@ def is_full(error: BaseException) -> bool:
 def begin() -> None:
     """Make Ctrl-C end this process without a traceback of imports, until `run`.
 
+    From here on a module that PYTHONPATH has for the user's program, a yaml.py say, hides none of
+    those that our environment has; workers inherit the variable as it is.
+
     Outside our environment the process ends here: one line says what is missing and what to do.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    own_packages_first()
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         root = Path(__file__).resolve().parent.parent
@@ -152,6 +157,18 @@ def begin() -> None:
         do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
         text = f"{sys.executable} has no {missing[0]}; activate Muster's environment: {do}"
         sys.exit(_report(text, UsageError.exit_code))
+
+
+def own_packages_first() -> None:
+    """Put the folders of PYTHONPATH last on the path of modules, but for this checkout.
+
+    So what they have for a user's program hides nothing of ours; our own packages may be there.
+    """
+    if sys.flags.ignore_environment or not os.environ.get("PYTHONPATH"):
+        return
+    folders = {os.path.abspath(one) for one in os.environ["PYTHONPATH"].split(os.pathsep)}  # noqa: PTH100 (as Python does)
+    folders -= {str(Path(__file__).resolve().parent.parent), *sysconfig.get_paths().values()}
+    sys.path.sort(key=lambda one: one in folders)
 
 
 def run(main: Callable[[], int]) -> NoReturn:
@@ -200,6 +217,7 @@ def _print_any_text() -> None:
 
 def _code(main: Callable[[], int]) -> int | str | None:
     try:
+        _refuse_removed_folder()
         return main()
     except SystemExit as ended:  # after --help
         return ended.code
@@ -207,6 +225,21 @@ def _code(main: Callable[[], int]) -> int | str | None:
         return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _report("interrupted by Ctrl-C", BY_CTRL_C)
+
+
+def _refuse_removed_folder() -> None:
+    """Refuse to begin in a folder that does not exist any more.
+
+    Raises:
+        UsageError: it was removed, perhaps to be made anew under the same name.
+    """
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        name = os.environ.get("PWD", "the folder")
+        raise UsageError(
+            f"{name}, in which this was called, was removed; go to a folder that exists: cd"
+        ) from None
 
 
 def _report(text: str, code: int) -> int:

@@ -158,7 +158,7 @@ def _read(path: Path) -> dict[str, str]:
     """The variables of an `.env` file in the form of python-dotenv; `$` is not expanded."""
     from dotenv.parser import parse_stream  # here: workers read no such file
 
-    with path.open(encoding="utf-8") as stream:
+    with path.open(encoding="utf-8-sig") as stream:
         found = [one for one in parse_stream(stream) if one.key is not None or one.error]
     problems = []
     for one in found:

@@ -9,7 +9,9 @@ from pathlib import Path
 if __name__ == "__main__":
     # A script's own folder is first on the path: the repository replaces it.
     sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
-    from launch.agent.supervisor import main
-    from muster.errors import run
+    from muster import errors
 
-    run(main)
+    errors.own_packages_first()
+    from launch.agent.supervisor import main
+
+    errors.run(main)

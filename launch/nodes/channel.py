@@ -24,7 +24,7 @@ from launch.nodes.running_time import running_s
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
-# A login shell may print anything before our first message.
+# A login shell may print anything before our first message, also without a last newline.
 MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
@@ -151,13 +151,15 @@ class Channel:
         return None
 
     def _read(self, line: bytes) -> dict[str, Any] | None:
-        if line.startswith(MARK):
+        noise, mark, text = line.partition(MARK + b"{")
+        if mark:
             try:
-                message = json.loads(line.removeprefix(MARK))
+                message = json.loads(b"{" + text)
             except (ValueError, RecursionError):  # for example brackets nested too deeply
                 message = None
             if isinstance(message, dict):
                 self.has_message = True
+                self._note(noise)
                 if isinstance(sent := message.get("beat"), float) and math.isfinite(sent):
                     self._offset_s = max(self._offset_s, sent - time.time())
                 return message

@@ -272,7 +272,7 @@ def _remove(path):  # type: ignore[no-untyped-def]
 def _versions(python):  # type: ignore[no-untyped-def]
     try:
         lines = _output([python, "-c", VERSIONS], timeout_s=60)
-        return json.loads(lines[-1]) if lines else None
+        return json.loads(lines[-1][lines[-1].index("{") :]) if lines else None
     except ValueError:
         return None
 
@@ -321,7 +321,8 @@ def _disk(path, here, folder):  # type: ignore[no-untyped-def]
 
 def _gpus():  # type: ignore[no-untyped-def]
     argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    return [line.strip() for line in _output(argv, timeout_s=30) if line.strip()]
+    # others are warnings, of a card's infoROM say
+    return [line.strip() for line in _output(argv, timeout_s=30) if "," in line]
 
 
 def _output(argv, timeout_s):  # type: ignore[no-untyped-def]

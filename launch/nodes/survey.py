@@ -35,11 +35,16 @@ from launch.nodes.message_forms import fits, quoted
 from muster.printable import printable
 
 # The first line is the size of the text that follows; the rest is for the probe.
+LOST_INPUT = "a part of its input is lost"
 LOAD = (
     "import sys; sys.version_info < (3, 8) and sys.exit('python3 is older than 3.8 there');"
-    " stdin = sys.stdin.buffer; size = int(stdin.readline());"
-    " exec(compile(stdin.read(size), 'node_facts', 'exec'))"
+    " stdin = sys.stdin.buffer; size = stdin.readline().strip();"
+    f" size.isdigit() or sys.exit('{LOST_INPUT}');"
+    " exec(compile(stdin.read(int(size)), 'node_facts', 'exec'))"
 )
+# Who else reads the input of a command, or prints before it, and what to do.
+START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
+ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || return"
 # The checkout's folder in the home of a node that does not see this checkout.
 FOLDER = "muster"
 # srun may wait for nodes, and ssh for names, before the first answer; a machine may be busy.
@@ -201,8 +206,10 @@ class Survey:
             return printable(self._transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
-        within = f"no answer within {ANSWER_S:.0f} s"
-        return f"{name}: {within}; is it overloaded, or does its login shell wait for input?"
+        return (
+            f"{name}: no answer within {ANSWER_S:.0f} s; is it overloaded, or does the start-up "
+            "file of its login shell, such as ~/.bashrc, wait for input?"
+        )
 
     def _received(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """The new parts of answers, each with its node."""

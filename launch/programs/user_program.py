@@ -23,6 +23,7 @@ from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, project_of
+from muster.worker import interpreter
 from muster.worker.function_call import ABOUT
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
@@ -78,6 +79,8 @@ class UserProgram:
         refuse(
             [
                 *_problems(self._words, self._asked, python),
+                *_with_dos_lines(self._wrap, self._asked),
+                *(() if _is_python(self._words) else _with_dos_lines(self._words, self._asked)),
                 # what a prologue adds, such as modules, is there on the nodes alone
                 *(lacks if self._config.prologue is None else ()),
                 *starter_of(workers).problems(
@@ -120,7 +123,7 @@ class UserProgram:
         return replace(
             LaunchSpec.of(program, run, self._launch),
             secrets=self._secrets,
-            prologue=prologue.read_text(encoding="utf-8") if prologue else "",
+            prologue=prologue.read_text(encoding="utf-8-sig") if prologue else "",
         )
 
     def _announce_python(self, *, is_sent: bool) -> None:
@@ -187,7 +190,26 @@ def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found, path=asked.env.get("PATH")) is None:
-            yield f"{words[0]}: no such program, or it may not be run; looked in {cwd} and on PATH"
+            yield _why_not(words[0], cwd)
+
+
+def _why_not(word: str, cwd: Path) -> str:
+    """Why `word` is no program that can be started."""
+    name = shlex.quote(word)
+    if not (cwd / word).is_file():
+        return f"{word}: no such program; looked in {cwd} and on PATH"
+    if os.access(cwd / word, os.X_OK):
+        return f"{word}: programs are looked for on PATH; the one in this folder is ./{word}"
+    return f"{word} may not be run: chmod +x {name}, or name what reads it: -- bash {name}"
+
+
+def _with_dos_lines(words: Sequence[str], asked: Asked) -> Iterator[str]:
+    """A line if a program begins with a line that the kernel cannot read."""
+    for word in words[:1]:
+        found = str(asked.cwd / word) if "/" in word else word
+        problem = interpreter.problem(found, asked.env.get("PATH"))
+        if problem is not None and interpreter.DOS in problem:  # others may be right on the nodes
+            yield problem
 
 
 @cache  # a sweep has one script
@@ -200,7 +222,10 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     if python is None:
         return []
     asked = [python, "-Ic", COMPILE, name]
-    done = subprocess.run(asked, input=text, capture_output=True, check=False)
+    try:
+        done = subprocess.run(asked, input=text, capture_output=True, check=False)
+    except OSError as error:
+        return [interpreter.explained(error, python)]
     error_text = done.stderr.decode(errors="replace").strip()
     found = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
     line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', error_text, re.MULTILINE)

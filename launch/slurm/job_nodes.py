@@ -36,6 +36,7 @@ from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, Nod
 from launch.starters.base import commands_of
 from muster import run_files
 from muster.errors import MusterError
+from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
 SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
@@ -144,6 +145,7 @@ class JobNodes:
         Raises:
             MusterError: one of them does not connect; nothing of the step is left.
         """
+        require("srun", "a run inside a job")
         hosts, token = [node.name for node in facts.nodes], token_hex(16)
         door = Door(_server(spec), token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))

@@ -6,16 +6,20 @@ just before this one: a few start at once and the others wait. A dropped login h
 of stdin yet, so another try loses nothing.
 
 ssh's stderr is passed on as it comes, except for the lines of a dropped login, which are shown only
-if all tries fail. When this process ends, ssh ends too: SIGTERM is passed on, and the kernel sends
-it if this process is killed. Ctrl-C from a terminal reaches ssh by itself.
+if all tries fail. SIGTERM ends ssh and this process, also between two tries; the kernel sends it to
+ssh if this process is killed. Ctrl-C from a terminal reaches ssh by itself.
 """
 
 import ctypes
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from types import FrameType
+from typing import NoReturn
 
 BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
 WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that is silent for 15 s counts as lost
@@ -27,6 +31,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> int:
     turn, *argv = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal also sends it to ssh
+    signal.signal(signal.SIGTERM, _stop)
     time.sleep(int(turn) // AT_ONCE * EVERY_S)
     for wait_s in (*WAITS_S, None):
         code, held_back = call(argv)
@@ -39,25 +44,37 @@ def main() -> int:
 
 def call(argv: list[str]) -> tuple[int, bytes]:
     """ssh's exit code, and its lines about a dropped login; all other lines are passed on."""
-    ssh = subprocess.Popen(argv, stderr=subprocess.PIPE, preexec_fn=_as_child)  # noqa: PLW1509
-    signal.signal(signal.SIGTERM, lambda *_: ssh.terminate())
+    child = partial(_as_child, os.getpid())
+    ssh = subprocess.Popen(argv, stderr=subprocess.PIPE, preexec_fn=child)  # noqa: PLW1509 (there are no threads)
     assert ssh.stderr is not None
     held_back = b""
-    for line in ssh.stderr:
-        if held_back or any(mark in line for mark in BUSY):
-            held_back += line
-        else:
-            sys.stderr.buffer.write(line)
-            sys.stderr.buffer.flush()
-    code = ssh.wait()
+    try:
+        for line in ssh.stderr:
+            if held_back or any(mark in line for mark in BUSY):
+                held_back += line
+            else:
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+    except BaseException:
+        ssh.terminate()
+        raise
+    finally:
+        code = ssh.wait()
     return (code if code >= 0 else 128 - code), held_back
 
 
-def _as_child() -> None:
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _as_child(parent: int) -> None:
     """Handle Ctrl-C by default, and end when the parent ends, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it was gone before the kernel was asked
+            os._exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

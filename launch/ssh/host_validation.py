@@ -82,7 +82,10 @@ def checked(found: Found, problems: Sequence[str], none: str) -> tuple[NodeSpec,
         for key in (login, node.address):
             if key is not None and key in given:
                 name = f"address {key}" if key == node.address else f"node {node.name}"
-                lines.append(f"{where}: {name} was given before, at {given[key]}; give it once")
+                more = "" if key == node.address else ", with slots=2 for two workers"
+                lines.append(
+                    f"{where}: {name} was given before, at {given[key]}; give it once{more}"
+                )
             given.setdefault(key, where)
     if len(found) > MOST_NODES:
         lines.append(f"{found[MOST_NODES][0]}: more than {MOST_NODES} nodes; give fewer")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
+from configs.raw import text_of
 from configs.settings.launch import Slots
 from launch.spec import NodeSpec
 from launch.ssh import cloudlab
@@ -17,9 +18,14 @@ from muster.errors import UsageError
 OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"
+# Of Open MPI's files: at most so many workers, of which `slots` start.
+MOST_SLOTS = ("max_slots", "max-slots")
+MOST_BYTES = 4_000_000  # of a hosts file or a manifest
+LOWEST_PORT = 22  # no sshd listens at a lower one
 LONGEST = 400  # length of the text for one node, with its ranges
 IPV6 = re.compile(r"(?:[^@]*@)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\](?::.*)?")
-RANGE = re.compile(r"[0-9]{1,6}(-[0-9]{1,6}(/[0-9]{1,6})?)?")
+SLOTS = re.compile(r"[1-9][0-9]{0,3}")
+RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9})(/(?P<step>0*[1-9][0-9]{0,8}))?)?")
 
 
 def read_hosts(
@@ -35,9 +41,9 @@ def read_hosts(
         UsageError: the file cannot be read, or something in it is wrong; one line for each problem.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:  # a NUL in its name, or not UTF-8
-        why = error.strerror if isinstance(error, OSError) else "not a text in UTF-8"
+        text = text_of(path, MOST_BYTES)
+    except (OSError, ValueError) as error:  # a NUL in its name, say
+        why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{quoted(str(path))}: {why}; give a file that can be read") from None
     if text.lstrip().startswith("<"):
         return cloudlab.read_manifest(text, default_slots, str(path), user=user, me=me)
@@ -63,6 +69,8 @@ def _read(lines: dict[str, str], like: NodeSpec, none: str) -> tuple[NodeSpec, .
     found: list[tuple[str, NodeSpec]] = []
     problems = []
     for where, line in lines.items():
+        if len(found) > MOST_NODES:
+            break
         try:
             found += [(where, node) for node in _nodes(line.split(), like)]
         except ValueError as error:
@@ -82,14 +90,22 @@ def _nodes(words: Sequence[str], like: NodeSpec) -> list[NodeSpec]:
 
 
 def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
+    slots = [one for one in words if one.startswith("slots=")]
     for option in words:
         name, equals, value = option.partition("=")
-        if not equals or name not in OPTIONS:
+        if equals and name in MOST_SLOTS:
+            if not slots:
+                raise ValueError(f"{quoted(option)} starts no workers; for workers: slots=4")
+            if not SLOTS.fullmatch(value):
+                raise ValueError(f"{name} is {quoted(value)}; give a number from 1 to 9999")
+            if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
+                raise ValueError(f"slots={own} is more than {option}; give a smaller number")
+        elif not equals or name not in OPTIONS:
             known = " and ".join(OPTIONS)
             raise ValueError(f"{quoted(option)} is no option, as {known} are; {EXAMPLE}")
-        if name == "address":
+        elif name == "address":
             like = replace(like, address=str(address(value)))
-        elif value == "gpu" or re.fullmatch(r"[1-9][0-9]{0,3}", value):
+        elif value == "gpu" or SLOTS.fullmatch(value):
             like = replace(like, nproc="gpu" if value == "gpu" else int(value))
         else:
             raise ValueError(f"slots is {quoted(value)}; give a number from 1 to 9999, or gpu")
@@ -106,11 +122,11 @@ def _logins(term: str) -> list[str]:
     """Every login that a term stands for: each range is expanded to its numbers, in order."""
     if IPV6.fullmatch(term):
         return [term]
+    if len(term) > LONGEST:
+        raise ValueError(f"{quoted(term)} is too long for a host; {EXAMPLE}")
     literals_and_ranges = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
     if any("[" in literal or "]" in literal for literal in literals_and_ranges[::2]):
         raise ValueError(f"brackets do not match in {quoted(term)}; {RANGES}")
-    if len(term) > LONGEST:
-        raise ValueError(f"{quoted(term)} is too long for a host; {EXAMPLE}")
     choices = [
         [one] if at % 2 == 0 else [*itertools.chain(*(_numbers(i, term) for i in one.split(",")))]
         for at, one in enumerate(literals_and_ranges)
@@ -118,7 +134,7 @@ def _logins(term: str) -> list[str]:
     # one more than allowed, so that no longer list is built
     found = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
     if len(found) > MOST_NODES:
-        raise ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
+        raise _too_many(term)
     return ["".join(choice) for choice in found]
 
 
@@ -131,14 +147,25 @@ def _node(login: str, like: NodeSpec) -> NodeSpec:
         host = place
     else:
         host, colon, after = place.partition(":")
+    number = port(after) if colon else None
+    if number is not None and number < LOWEST_PORT:
+        raise ValueError(f"{quoted(login)}: {after} is no port of ssh; for workers: slots={number}")
     named = word("user", user) if at else like.user and word("user", like.user)
-    return replace(like, host=word("host", host), user=named, port=port(after) if colon else None)
+    return replace(like, host=word("host", host), user=named, port=number)
+
+
+def _too_many(term: str) -> ValueError:
+    return ValueError(f"{quoted(term)} makes more than {MOST_NODES} nodes; give fewer")
 
 
 def _numbers(item: str, term: str) -> Iterator[str]:
-    """The numbers of a range, at most one more than nodes are allowed."""
+    """The numbers of a range."""
+    found = RANGE.fullmatch(item)
+    if found is not None and found["last"]:
+        count = int(found["last"]) - int(found["first"])
+        if count // int(found["step"] or 1) > MOST_NODES:
+            raise _too_many(term)  # before it is made
     try:
-        numbers = RangeSet(item if RANGE.fullmatch(item) else "").striter()
-        return itertools.islice(numbers, MOST_NODES + 1)
+        return iter([*RangeSet(item if found else "").striter()])
     except RangeSetParseError:  # not a range, or its ends are padded to different lengths
         raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None

@@ -2,13 +2,14 @@
 
 How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS
 override ~/.ssh/config, which decides everything else: names, users, keys, agents and jump hosts.
-`ssh -G` reports that file's settings once for each host, since one setting must be respected. Host
-keys are always checked: by `yes`, or by the user's own `accept-new`, never by `no`. A ControlPath
-of the user is left alone. ssh never asks anything. sshd gives WORDS to a shell, so they are one
-string that is quoted word by word.
+`ssh -G` reports that file's settings once for each host: one must be respected, and some would
+change what ssh does with our command. Host keys are always checked: by `yes`, or by the user's own
+`accept-new`, never by `no`. A ControlPath of the user is left alone. ssh never asks anything. sshd
+gives WORDS to a shell, so they are one string that is quoted word by word.
 """
 
 import functools
+import re
 import shlex
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from configs.settings.launch import SshConfig
-from launch.nodes.survey import LOAD, Transport, last_line
+from launch.nodes.survey import LOAD, LOST_INPUT, ONLY_BY_HAND, START_UP, Transport, last_line
 from launch.spec import NodeSpec
 from launch.ssh import connect
-from muster.tool_environment import environment_for
+from muster.tool_environment import environment_for, require
 
 AT_ONCE = 16
 FAILED = 255  # ssh's own exit code if it cannot connect
@@ -41,10 +42,26 @@ OPTIONS = {
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
+# Settings for logins by hand, which would replace our command, its input or its messages. Only
+# those of the user's file are overridden: an older ssh refuses a setting that it does not know.
+BY_HAND = {
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "SessionType": "default",
+    "StdinNull": "no",
+    "ForkAfterAuthentication": "no",
+    "Tunnel": "no",
+}
+LEVELS = ("ERROR", "INFO")  # that show each reason of a failure, and nothing else
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED = (
     "its host key is not the one that is known: if the machine was installed anew, remove the old "
     "key with ssh-keygen -R {host}, else beware"
+)
+# As bash, zsh, fish and tcsh say it.
+NO_RSYNC = re.compile(
+    r"rsync: (?:command )?not found|command not found: rsync|Unknown command:? '?rsync",
+    re.IGNORECASE,
 )
 # OpenSSH's messages, their meaning, and what to do.
 EXPLAINED = (
@@ -68,6 +85,8 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
 
     def explain_end(index: int, code: int, error_text: str) -> str:
         name = nodes[index].name
+        if LOST_INPUT in error_text:
+            return f"{name}: {START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}"
         if code == FAILED:
             return explain(nodes[index], error_text)
         if "python3" in error_text and "not found" in error_text:
@@ -91,8 +110,8 @@ def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     port = ["-p", str(node.port)] if node.port else []
-    options = {**OPTIONS, **host_key_check(node.host, *file, *port, unknown="yes")}
     user = ["-l", node.user] if node.user else []
+    options = {**OPTIONS, **of_host(node.host, *file, *user, *port, unknown="yes")}
     patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
     return [*patiently, "ssh", *file, *words_of(options), *user, *port]
 
@@ -120,8 +139,10 @@ def rsync(
     """Copy through ssh, to folders and files into which nobody else may write.
 
     Raises:
+        UsageError: this machine has no rsync.
         subprocess.TimeoutExpired: it took longer than `timeout_s`.
     """
+    require("rsync", "copying to other machines")
     argv = ["rsync", "--archive", "--compress", "--protect-args", "--chmod=go-w"]
     done = subprocess.run(
         [*argv, "-e", shlex.join(client), *options, "--", source, target],
@@ -140,18 +161,48 @@ def explain(node: NodeSpec, error_text: str) -> str:
     for words, means in EXPLAINED:
         if words in error_text:
             port = f"-p {node.port} " if node.port else ""
-            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}"
+            is_slots = words == "Connection refused" and node.port is not None and node.port < 1024
+            more = f"; for {node.port} workers write slots={node.port}" if is_slots else ""
+            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}{more}"
     return f"{node.name}: ssh failed: {last_line(error_text)}"
 
 
-@functools.cache
-def host_key_check(host: str, *options: str, unknown: str) -> dict[str, str]:
-    """The option that makes ssh refuse or ask about an `unknown` host key, but never accept it.
+def rsync_problem(error_text: str) -> str | None:
+    """Why rsync on another machine did not answer, and what to do; None for any other failure."""
+    if NO_RSYNC.search(error_text):
+        return "has no rsync; run there: sudo apt-get install rsync"
+    if "is your shell clean?" in error_text:
+        return f"{START_UP} prints something, which rsync takes for its answer; {ONLY_BY_HAND}"
+    return None
 
-    Only the user's own configuration may say accept-new.
+
+@functools.cache
+def of_host(host: str, *options: str, unknown: str) -> dict[str, str]:
+    """The options that depend on the user's settings for a host.
+
+    They make ssh refuse or ask about an `unknown` host key, but never accept it: only the user's
+    own configuration may say accept-new. And they override the user's settings for logins by hand.
+
+    Raises:
+        UsageError: this machine has no ssh.
     """
+    require("ssh", "logging in to other machines")
     asked = subprocess.run(
-        ["ssh", *options, "-G", "--", host], capture_output=True, text=True, check=False
+        ["ssh", *options, "-G", "--", host],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
-    accepts_new = "stricthostkeychecking accept-new" in asked.stdout.lower().splitlines()
-    return {"StrictHostKeyChecking": "accept-new" if accepts_new else unknown}
+    theirs = dict(line.lower().partition(" ")[::2] for line in asked.stdout.splitlines())
+    accepts_new = theirs.get("stricthostkeychecking") == "accept-new"
+    own = {"StrictHostKeyChecking": "accept-new" if accepts_new else unknown}
+    own |= {
+        name: value
+        for name, value in BY_HAND.items()
+        if theirs.get(name.lower(), value) not in (value, "false", "auto")
+    }
+    if theirs.get("loglevel", "info").upper() not in LEVELS:
+        own["LogLevel"] = "INFO"
+    return own

@@ -153,8 +153,8 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
         except subprocess.TimeoutExpired:
             return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
         error_text = done.stderr
-        if "rsync: not found" in error_text or "rsync: command not found" in error_text:
-            return f"{node.name}: has no rsync; run there: sudo apt-get install rsync"
+        if done.returncode and (problem := openssh.rsync_problem(error_text)):
+            return f"{node.name}: {problem}"
         if done.returncode:
             first = error_text.strip().partition("\n")[0]
             return f"{node.name}: sending the code failed: {first or 'no message'}"

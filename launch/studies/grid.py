@@ -8,6 +8,7 @@ prints the number of points and the values of point 7, for a shell script.
 import hashlib
 import itertools
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -20,14 +21,35 @@ from muster.errors import UsageError, refuse
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # in a run's name, which is also a folder's
 LONGEST = 100
+MOST_RUNS = 10_000
 DIGITS = 8
 
 
 def points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each combination of the values of a block; the last name's values change fastest."""
+    """Each combination of the values of a block; the last name's values change fastest.
+
+    Raises:
+        UsageError: there are too many.
+    """
+    refuse_too_many(size_of(block))
     values = [value if isinstance(value, list) else [value] for value in block.values()]
     for point in itertools.product(*values):
         yield dict(zip(block, point, strict=True))
+
+
+def size_of(block: Mapping[str, Any]) -> int:
+    """The number of its points."""
+    return math.prod(len(value) for value in block.values() if isinstance(value, list))
+
+
+def refuse_too_many(count: int) -> None:
+    """Refuse more runs than anybody waits for.
+
+    Raises:
+        UsageError: there are more.
+    """
+    if count > MOST_RUNS:
+        raise UsageError(f"{count} runs are too many, the most are {MOST_RUNS}; give fewer values")
 
 
 def name_of(point: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from configs import cli
+from configs.raw import ShallowLoader, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
@@ -32,8 +33,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         UsageError: it cannot be read, or describes invalid runs; every problem at once.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        raw = yaml.load(text_of(path), Loader=ShallowLoader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")
@@ -41,15 +42,34 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in raw if key not in KEYS),
         where=f"{path}: ",
     )
+    refuse(
+        f"{path}: {key} must be a text"
+        for key in ("title", "about", *TEXTS)
+        if isinstance(raw.get(key), list | dict)
+    )
     blocks, repeats = raw.get("grid") or [{}], raw.get("repeats", 1)
     if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
-    base = {**(raw.get("base") or {}), **({} if rate is None else {RATE: rate})}
+    of_all = raw.get("base") or {}
+    if not isinstance(of_all, dict):
+        raise UsageError(f"{path}: base must be settings of all runs (got {of_all!r:.80})")
+    refuse(
+        f"{path}: {key}: expected one value, or in the grid a list of values"
+        for block in (of_all, *blocks)
+        for key, value in block.items()
+        for one in (value if isinstance(value, list) and block is not of_all else [value])
+        if isinstance(one, list | dict)
+    )
+    base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list) or not {*map(str, collectives)} <= {*OPERATIONS}:
+    if not isinstance(collectives, list) or any(one not in OPERATIONS for one in collectives):
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
+    try:
+        grid.refuse_too_many(repeats * sum(map(grid.size_of, blocks)))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     found = list(_cells(base, blocks, repeats, more))
     problems = [line for cell in found for line in _busy_problems(cell.settings)]
     refuse(dict.fromkeys(problems), where=f"{path}: ")

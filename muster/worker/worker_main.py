@@ -149,8 +149,9 @@ def run_command(argv: list[str]) -> NoReturn:
     try:
         process = subprocess.Popen(argv, preexec_fn=end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
-        write_exit(127, f"{argv[0]}: {error.strerror}")
-        sys.stderr.write(f"error: {argv[0]}: {error.strerror}\n")
+        why = load_beside("interpreter").explained(error, argv[0])
+        write_exit(127, why)
+        sys.stderr.write(f"error: {why}\n")
         sys.exit(127)
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: process.send_signal(number))

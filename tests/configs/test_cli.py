@@ -3,12 +3,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import strategies as st
 
 from configs import cli, plugins
 from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.errors import UsageError
+from tests.configs import odd_values
+from tests.fuzzing import fuzzed
 
 
 def train_config(*argv: str) -> TrainConfig:
@@ -236,3 +240,54 @@ def test_the_batch_is_of_all_or_of_each_and_the_later_level_counts(write):
     config = train_config("--task", "emotion", "--local-batch-size", "16")  # its has 256
     assert config.on(3).batch_size == 48 and config.on(3).local_batch_size is None
     assert "\nbatch_size" not in cli.to_yaml(config)
+
+
+DUMPED = odd_values.settings(sorted(cli.FILE_KEYS)).map(yaml.safe_dump)
+PARTS = [
+    "lr: ",
+    "nodes: ",
+    "\n",
+    "- ",
+    "[",
+    "{",
+    "&a ",
+    "*a",
+    "!!int ",
+    "!x",
+    "? ",
+    "|\n ",
+    "%",
+    "'",
+]
+WRITTEN = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=12).map("".join)
+
+
+@fuzzed(DUMPED | WRITTEN)
+def test_any_file_is_read_as_settings_or_refused_by_name(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        cli.parse(cli.FILE_CLASSES, ["--config", str(path)], prog="x", description="")
+    except UsageError as error:
+        assert all(str(path) in line or "--" in line for line in str(error).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("lr: " + "[" * 20_000, ":1: not YAML: nested too deeply"),
+        ("- " * 20_000, ":1: not YAML: nested too deeply"),
+        ("lr: 1\n" * 40_000, ": longer than 200000 bytes, so it is another kind of file"),
+        ("a: \0", ": not a text file"),
+    ],
+)
+def test_a_file_that_no_person_writes_is_refused_in_one_line(text, why, write):
+    (problem,) = problems("--config", write(text))
+    assert problem.endswith(f"run.yaml{why}")
+
+
+def test_a_file_of_another_system_s_editor_is_read(tmp_path):
+    path = tmp_path / "dos.yaml"
+    path.write_bytes(b"\xef\xbb\xbflr: 0.5\r\nsync: all_reduce\r\n")
+    config = train_config("--config", str(path))
+    assert (config.lr, config.sync) == (0.5, "all_reduce")

@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import strategies as st
 
 from configs import cli, clusters
 from configs.plugins import REPOSITORY
@@ -15,6 +16,8 @@ from muster import ownership
 from muster.command import COMMANDS
 from muster.errors import UsageError
 from tests.commands import call
+from tests.configs import odd_values
+from tests.fuzzing import fuzzed
 
 USERS = """
 [clusters.hpc]
@@ -81,12 +84,22 @@ def test_what_a_run_wrote_down_repeats_it_without_the_file(project):
     ("[cluster.a]\n", "muster.toml: unknown key 'cluster'; known: clusters"),
     ("[clusters.a]\nnodes = \n", "muster.toml: Invalid value (at line 2, column 9)"),
     ("[clusters.b]\n", "known: b, hpc, mine"),
+    ("clusters = 3\n", "muster.toml: clusters: expected tables, such as [clusters.hpc]"),
+    ("[clusters]\na = 3\n", "muster.toml: clusters.a: expected a table: [clusters.a]"),
+    ("a = " + "[" * 9000, "muster.toml: nested too deeply"),
+    ("# x\n" * 90_000, "muster.toml: longer than 200000 bytes"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_file_and_line(project, text, problem):
     (project / "muster.toml").write_text(text)
     with pytest.raises(UsageError) as error:
         CommandLine.of(["--on", "a", "--", "train.py"])
     assert problem in str(error.value)
+
+
+def test_a_file_of_another_system_s_editor_is_read(project):
+    text = "\ufeff" + PROJECTS.replace("\n", "\r\n")
+    (project / "muster.toml").write_bytes(text.encode())
+    assert CommandLine.of(["--on", "hpc", "--", "train.py"]).slurm.account == "lab"
 
 
 def test_without_a_file_the_error_names_where_one_may_be(project, tmp_path, monkeypatch):
@@ -174,3 +187,47 @@ def test_muster_config_says_what_holds_and_from_where(project):
     assert found["kind"] == "settings" and found["settings"]["nodes"]["value"] == "8"
     assert found["settings"]["nodes"]["from"].endswith("home/muster/muster.toml:5")
     assert done.stderr.count("partition: gpu") == 1
+
+
+def toml(value) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key)} = {toml(one)}" for key, one in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+
+
+TABLE = odd_values.settings(sorted(cli.OF_CLUSTER)).map(
+    lambda chosen: "[clusters.a]\n" + "".join(f"{toml(k)} = {toml(v)}\n" for k, v in chosen.items())
+)
+PARTS = [
+    "[clusters.a]",
+    "[",
+    "]",
+    "=",
+    "a.",
+    "nodes",
+    "\n",
+    "'",
+    '"""',
+    "{",
+    "}",
+    "1979-05-27",
+    "0x",
+]
+WRITTEN = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=12).map("".join)
+
+
+@fuzzed(TABLE | WRITTEN)
+def test_any_file_is_read_as_settings_or_refused_by_name(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "muster.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "files", lambda *_: [path])
+        command_line._read.cache_clear()
+        try:
+            CommandLine.of(["--on", "a", "--", "train.py"])
+        except UsageError as error:
+            assert all(str(path) in line or "--" in line for line in str(error).splitlines())

@@ -1,12 +1,16 @@
-"""A command that is still importing ends at Ctrl-C without a word."""
+"""What a command does before all else: for Ctrl-C, and so that its own modules are imported."""
 
+import os
 import signal
 import sys
+import sysconfig
 
 import pytest
 
 from configs.plugins import REPOSITORY
+from muster import errors
 from tests.commands import call
+from tests.written import write
 
 COMMANDS = ("submit", "jobs", "doctor", "testbed", "study", "sweep")
 # Ctrl-C comes as the first of its own modules is imported.
@@ -29,3 +33,21 @@ def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
     done = call(sys.executable, "-c", INTERRUPTED, script, "--help")
     assert done.stderr == ""
     assert done.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("words", [["run", "--dry-run", "--launcher=local"], ["config"]])
+def test_what_pythonpath_has_for_programs_hides_none_of_our_modules(words, tmp_path):
+    hiding = ("yaml", "rich", "launch", "configs", "train", "statistics")
+    text = "raise RuntimeError(__file__)\n"
+    write(tmp_path, {f"{name}.py": text for name in hiding})
+    command = [sys.executable, REPOSITORY / "muster" / "command.py", *words]
+    done = call(*command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_packages_of_ours_may_come_by_pythonpath(tmp_path, monkeypatch):
+    own = [str(REPOSITORY), *sysconfig.get_paths().values()]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *own]))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *own, "/last"])
+    errors.own_packages_first()
+    assert sys.path == [*own, "/last", str(tmp_path)]

@@ -55,6 +55,18 @@ def test_an_error_ends_the_command_with_its_code_and_lines(capsys, error, code, 
     assert out == "" and re.fullmatch(message, err)
 
 
+def test_a_folder_that_was_removed_is_named(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    run = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--", "x.py"]
+    line = 'cd "$0" && rmdir "$0" && exec "$@"'
+    done = subprocess.run(["bash", "-c", line, folder, *run], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {folder}, in which this was called, was removed; go to a folder that exists: cd\n"
+    )
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, BrokenPipeError])  # the last a socket's
 def test_a_bug_keeps_its_traceback(error):
     with pytest.raises(error):

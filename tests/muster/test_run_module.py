@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from configs.plugins import REPOSITORY
+from tests.commands import call
 
 TOOL = """
 import json, os, subprocess, sys, tempfile
@@ -31,3 +32,12 @@ def test_torchruns_folders_are_removed_with_its_agents_and_workers_have_the_user
         check=True,
     )
     assert json.loads(done.stdout) == [str(one) for one in folders]
+
+
+def test_torchrun_asks_nobody_for_this_machines_name(tmp_path):
+    """Where the server of names is silent each question takes seconds, and torchrun has seven."""
+    tool = "import socket\nsocket.gethostbyaddr = None\nprint(socket.getfqdn('node0'))\n"
+    (tmp_path / "tool.py").write_text(tool)
+    run_module = REPOSITORY / "muster" / "run_module.py"
+    done = call(sys.executable, run_module, "tool", env={"PYTHONPATH": str(tmp_path)})
+    assert (done.stdout, done.stderr) == ("node0\n", "")

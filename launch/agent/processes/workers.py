@@ -22,6 +22,7 @@ from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError, at_limit
 from muster.orderly_stop import signal_name
 from muster.run_files import CHECKPOINTS
+from muster.worker import interpreter
 from muster.writing import tail
 
 # A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
@@ -140,6 +141,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise MusterError(f"{program}: no such program, or it may not be run")
+    if why := interpreter.problem(found, env.get("PATH")):
+        raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
@@ -198,9 +201,10 @@ def after_prologue(
     if process.returncode or not result.exists():
         lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
         printed = "".join(f"\n{one}" for one in lines)
-        raise MusterError(
-            f"--prologue on {assignment.name} ended with exit code {process.returncode}:{printed}"
-        )
+        how = f"ended with exit code {process.returncode}"
+        if not process.returncode:
+            how = "ends the shell, so nothing is left of what it sets; leave out its exit or exec"
+        raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     result.unlink()  # it may hold secrets, and would stay if this process was killed

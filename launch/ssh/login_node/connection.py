@@ -22,8 +22,12 @@ from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
+from muster.writing import writing
 
 STAYS_S = 600  # after the last command
+# Both outputs of a command begin after it; before it is what start-up files of the login shell say.
+BEGIN = b"muster:begin\n"
+MARKED = 'echo muster:begin; echo muster:begin >&2; exec "$@"'
 
 
 class ConnectionLost(MusterError):
@@ -39,8 +43,8 @@ class Connection:
         self.login, self._spec = login, NodeSpec(login, 1)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
         from_file = ["-F", file] if file is not None else []
-        checks = openssh.host_key_check(login, *from_file, unknown="ask")
-        options = {**openssh.OF_ALL, **checks, "ControlPath": str(_private_folder() / name)}
+        of_host = openssh.of_host(login, *from_file, unknown="ask")
+        options = {**openssh.OF_ALL, **of_host, "ControlPath": str(_private_folder() / name)}
         self._ssh = ["ssh", *from_file, *openssh.words_of(options)]
 
     def open(self) -> None:
@@ -54,7 +58,8 @@ class Connection:
             return
         master = openssh.words_of({"ControlMaster": "yes", "ControlPersist": str(STAYS_S)})
         with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
-            argv = [*self._ssh, *master, "-fN", "--", self.login]
+            # -fN first: after the option SessionType it is refused
+            argv = [self._ssh[0], "-fN", *self._ssh[1:], *master, "--", self.login]
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
             errors.seek(0)
             if done.returncode:
@@ -79,32 +84,40 @@ class Connection:
             MusterError: the command failed; the message is its last line.
         """
         self.open()
-        done = subprocess.run(self.command(words), input=stdin, capture_output=True, check=False)
-        error_text = done.stderr.decode(errors="replace").strip()
+        argv = self.command(marked(words))
+        done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
         if done.returncode == openssh.FAILED:
+            error_text = done.stderr.decode(errors="replace").strip()
             raise ConnectionLost(openssh.explain(self._spec, error_text))
+        noise, begin, printed = done.stdout.partition(BEGIN)
+        if not begin:
+            text = last_line((noise + done.stderr).decode(errors="replace"))
+            raise self._failed(
+                f"the start-up file of its login shell, such as ~/.bashrc, ends the shell: {text}"
+            )
         if done.returncode:
+            error_text = done.stderr.rpartition(BEGIN)[2].decode(errors="replace")
             last = last_line(error_text, f"exit code {done.returncode}")
             raise self._failed(last.removeprefix("error: "))
-        return done.stdout.decode(errors="replace")
+        return printed.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> str:
         """Copy with rsync, and return what it prints; a path on the login node begins with `:`.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
+            UsageError: this machine has no rsync.
             MusterError: rsync failed.
         """
         self.open()
         places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
         own = ["--no-owner", "--no-group", "--partial"]
-        try:
-            done = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
-        except FileNotFoundError:
-            raise MusterError("this machine has no rsync, which --login needs") from None
+        done = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
         if not done.returncode:
             return done.stdout
         text = done.stderr
+        if problem := openssh.rsync_problem(text):
+            raise MusterError(f"{self.login}: {problem}")
         if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
@@ -116,6 +129,11 @@ class Connection:
         return MusterError(f"{self.login}: {line}{do if is_full else ''}")
 
 
+def marked(words: Sequence[str]) -> list[str]:
+    """A command that first prints BEGIN, to both outputs."""
+    return ["sh", "-c", MARKED, "sh", *words]
+
+
 def _private_folder() -> Path:
     """The folder of the connections' sockets: a short path that belongs to this user.
 
@@ -124,7 +142,8 @@ def _private_folder() -> Path:
     """
     own = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(own, "muster") if own else Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     state = folder.lstat()
     if state.st_uid != os.getuid() or state.st_mode & 0o077 or folder.is_symlink():
         raise UsageError(f"{folder}: it must belong to this user alone; remove it")

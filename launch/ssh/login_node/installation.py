@@ -9,6 +9,7 @@ once and is gone here is removed there. What programs have made there, such as `
 """
 
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from secrets import token_hex
 
 from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
+from launch.nodes.survey import ONLY_BY_HAND, START_UP
 from launch.programs import project_snapshot
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
@@ -28,7 +30,11 @@ NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submi
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Our lines begin with a mark, so that output of the login shell itself is skipped.
 MARK = "muster:"
-ASK = """base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
+# Whether the whole input of a command reaches it.
+WHOLE = f"""read -r line && test "$line" = whole && exec "$@"
+echo {shlex.quote(f"{START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}")} >&2
+exit 2"""
+ASK = """echo; base=${1:-$HOME/.muster}; base=${base/#\\~/$HOME}; version=$base/versions/$2
 echo "muster:$base"
 test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
@@ -79,7 +85,8 @@ def install(
     """
     names = _files()
     version, lock = _version(names), ".lock" if whole else ".lock-launch"
-    asked = connection.run(["bash", "-lc", ASK, "bash", folder or "", version, lock]).splitlines()
+    ask = ["sh", "-c", WHOLE, "sh", "bash", "-lc", ASK, "bash", folder or "", version, lock]
+    asked = connection.run(ask, b"whole\n").splitlines()
     base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)] or [""]
     if not base.startswith("/"):
         raise MusterError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 
 from launch.ssh import openssh
-from launch.ssh.login_node.connection import ConnectionLost
+from launch.ssh.login_node.connection import BEGIN, ConnectionLost, marked
 from launch.ssh.login_node.installation import Installation
 from muster.errors import MusterError
 
@@ -70,7 +70,7 @@ class RemoteCommand:
     def _follow_once(self, note: Callable[[list[int]], None]) -> int:
         connection = self.installation.connection
         connection.open()
-        words = self._words("follow", *map(str, self.seen))
+        words = marked(self._words("follow", *map(str, self.seen)))
         process = subprocess.Popen(
             connection.command(words, silent=True),
             stdin=subprocess.DEVNULL,
@@ -80,6 +80,7 @@ class RemoteCommand:
         )
         assert process.stdout is not None and process.stderr is not None
         targets = sys.stdout.buffer, sys.stderr.buffer
+        before: list[bytes | None] = [b"", b""]  # the end of what came before BEGIN; None: it came
         with process, DefaultSelector() as pipes:
             pipes.register(process.stdout, EVENT_READ, 0)
             pipes.register(process.stderr, EVENT_READ, 1)
@@ -88,6 +89,9 @@ class RemoteCommand:
                     for key, _ in pipes.select():
                         if not (data := os.read(key.fd, 65536)):
                             pipes.unregister(key.fileobj)
+                        if (noise := before[key.data]) is not None:
+                            noise, begin, data = (noise + data).partition(BEGIN)
+                            before[key.data] = None if begin else noise[-len(BEGIN) :]
                         targets[key.data].write(data)
                         targets[key.data].flush()
                         self.seen[key.data] += len(data)

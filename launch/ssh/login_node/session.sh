@@ -33,8 +33,9 @@ if [[ $1 == start ]]; then
         flock 9
         set +e
         # shellcheck disable=SC2016 # for the other shell to expand
-        printf %s "$script" |
-            setsid bash -lc 'echo $$ >"$0/pid"; eval "$(cat)"' "$PWD" >out 2>err 9>&-
+        # not its stdin, which a start-up file may read
+        setsid bash -lc 'echo $$ >"$0/pid"; script=$(cat <&3); exec 3<&-; eval "$script"' "$PWD" \
+            >out 2>err 9>&- 3< <(printf %s "$script")
         echo $? >code.partial
         mv code.partial code
     ) 9>lock </dev/null >/dev/null 2>&1 &

@@ -73,6 +73,14 @@ def test_noise_before_a_message_is_kept_apart(channel_and_other):
     assert channel.receive() == [] and channel.ended
 
 
+def test_a_message_may_follow_on_what_a_shell_has_printed_without_a_newline(channel_and_other):
+    """A terminal's title, say, which may even hold our mark."""
+    channel, other = channel_and_other
+    title = b"\x1b]0;me@muster:~\x07"
+    other.sendall(title + MARK + b'{"beat": true}\n')
+    assert channel.receive() == [{"beat": True}] and channel.noise == [title.decode()]
+
+
 @given(
     st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=50), max_size=3), max_size=20)
 )

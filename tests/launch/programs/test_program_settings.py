@@ -71,6 +71,14 @@ def test_the_failure_of_a_prologue_is_named(project):
     assert "--prologue on node0 ended with exit code 1:" in err and "no such module" in err
 
 
+def test_a_prologue_that_ends_the_shell_is_named(project):
+    (project / "prologue.sh").write_text("export A=1\nexit 0\n")
+    flags = [*LOCAL, "--workers", "manual", "--prologue", "prologue.sh"]
+    code, _, err = submit(*flags, "--", "ls", cwd=project)
+    assert code != 0
+    assert "--prologue on node0 ends the shell, so nothing is left of what it sets; leave" in err
+
+
 @pytest.mark.parametrize("flag", ["--env", "--env-file", "--prologue"])
 def test_the_tmpdir_that_is_asked_for_is_the_programs(project, flag):
     (project / "variables").write_text("TMPDIR=/scratch/mine\n")

@@ -39,6 +39,7 @@ def refusal(folder: Path, *argv: str) -> str:
     return str(caught.value)
 
 
+MANUAL = ["--workers", "manual"]
 PRELOAD = ["--workers", "preload"]
 
 
@@ -52,18 +53,30 @@ REFUSED = [
     (["--env", "RANK=2"], ["ls"], "--env RANK: the launcher sets this variable for each w"),
     (["--env", "NOT_SET_HERE"], ["ls"], "--env NOT_SET_HERE: it is not set here"),
     (["--env-file", "none"], ["ls"], "--env-file none: no such file"),
-    (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {snapshot}, {run_"),
+    (["--wrap", "x {nothing}"], ["ls"], "--wrap: unknown {nothing}; known: {{snapshot}}, {{run_"),
     ([*PRELOAD, "--wrap", "nice"], ["-m", "json"], "--workers preload forks the workers, and"),
     (PRELOAD, ["ls"], "--workers preload imports for Python programs, and ls is another comma"),
     ([*PRELOAD, "--preload", "a b"], ["ls"], "--preload 'a b': use names of modules"),
+    ([], ["./plain.sh"], "./plain.sh may not be run: chmod +x ./plain.sh, or name what reads it: "),
+    ([], ["dos.sh"], "dos.sh: programs are looked for on PATH; the one in this folder is ./dos.sh"),
+    ([], ["./dos.sh"], "{folder}/dos.sh has the line ends of DOS, with which its first line names"),
+    (
+        ["--wrap", "./dos.sh"],
+        ["ls"],
+        "{folder}/dos.sh has the line ends of DOS, with which its fir",
+    ),
+    ([*MANUAL, "--python", "./plain.sh"], ["x.py"], "./plain.sh: Permission denied"),
     (["--preload", "torch"], ["ls"], "--preload torch is for --workers preload; here it is"),
 ]
 
 
 @pytest.mark.parametrize(("flags", "words", "message"), REFUSED)
-def test_what_cannot_start_is_refused(tmp_path, flags, words, message):
-    (tmp_path / "wrong.py").write_text("x = 1\nprint(\n")
-    assert refusal(tmp_path, *flags, "--", *words).startswith(message)
+def test_what_cannot_start_is_refused(tmp_path, monkeypatch, flags, words, message):
+    write(tmp_path, {"wrong.py": "x = 1\nprint(\n", "x.py": "", "plain.sh": "exit 0\n"})
+    executable(tmp_path / "dos.sh", "#!/bin/sh\r\nexit 0\r\n")
+    monkeypatch.chdir(tmp_path)
+    refused = refusal(tmp_path, *flags, "--", *words)
+    assert refused.startswith(message.format(folder=tmp_path, nothing="{nothing}"))
 
 
 def test_what_can_start_is_not(tmp_path):

@@ -20,8 +20,13 @@ while [[ $1 == -* ]]; do
 done
 export HOME="{homes}/$1"
 shift
-cd "$HOME" && exec sh -c "$*"
+cd "$HOME" || exit
+[[ ! -f .bashrc ]] || . ./.bashrc
+exec sh -c "$*"
 """
+# Start-up files of a login shell that disturb what is asked of it.
+TITLE = "printf '\\033]0;me@muster:~\\007'; printf 'hello, 7 users' >&2\n"
+READS = "read -r answer\n"
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import string
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from launch.spec import NodeSpec
 from launch.ssh.hosts import parse_hosts, read_hosts
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.written import write
 
 
@@ -46,6 +48,7 @@ NODES = [NodeSpec("node0", 4, "alice", 2222, "10.10.1.1"), NodeSpec("node1", "gp
 FILES = [
     (TEXT, [*NODES, NodeSpec("10.0.0.7", 1)]),
     (b"\xef\xbb\xbfb\r\na\r\n", [NodeSpec("b", 1), NodeSpec("a", 1)]),  # other editors'
+    ("a slots=2 max_slots=4\nb max-slots=8 slots=gpu", [NodeSpec("a", 2), NodeSpec("b", "gpu")]),
     ("a,n[1-2] slots=3", [NodeSpec(name, 3) for name in ("a", "n1", "n2")]),
 ]
 
@@ -64,7 +67,7 @@ ORDERED = [
     ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
     ("n[2,1],a,u.v+w@b-c.d_e:2222", "n2 n1 a u.v+w@b-c.d_e:2222"),
     ("cs744@h:[60000-60001]", "cs744@h:60000 cs744@h:60001"),
-    ("h[1-2]:[8-9]", "h1:8 h1:9 h2:8 h2:9"),
+    ("h[1-2]:[28-29]", "h1:28 h1:29 h2:28 h2:29"),
     ("10.0.0.[9-10]", "10.0.0.9 10.0.0.10"),
     ("u@h,h,h:22,v@h", "u@h h h:22 v@h"),
     ("fd00::1,u@[fd00::2],[fd00::3]:22", "fd00::1 u@fd00::2 [fd00::3]:22"),
@@ -109,7 +112,7 @@ NODE = st.builds(
     host=HOST,
     nproc=st.integers(1, 9999) | st.just("gpu"),
     user=st.none() | WORD,
-    port=st.none() | st.integers(1, 65535),
+    port=st.none() | st.integers(22, 65535),
     address=st.none() | st.ip_addresses(v=4, network="10.0.0.0/8").map(str),
 )
 
@@ -138,7 +141,7 @@ WRONG = [
     ("", "hosts: no hosts; write lines as in user@node[0-3]:22 slots=4"),
     ("# nothing\n \n", "hosts: no hosts; "),
     ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
-    (b"a\nb\xff", "'hosts': not a text in UTF-8; give a file that can be read"),
+    (b"a\nb\xff", "'hosts': not a text in UTF-8, in line 2; give a file that can be read"),
     ("user@", "hosts:1: host '': begin with "),
     ("a@b@c", "hosts:1: user 'a@b': begin "),
     ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),
@@ -157,6 +160,11 @@ WRONG = [
     ("10.0.0.010", "hosts:1: '10.0.0.010' is not an IP "),
     ("a" * 500, "hosts:1: 'aaaa"),
     ("a color=red", "hosts:1: 'color=red' is no option, as address and slots are; "),
+    ("node0:4", "hosts:1: 'node0:4': 4 is no port of ssh; for workers: slots=4"),
+    ("a max_slots=4", "hosts:1: 'max_slots=4' starts no workers; for workers: slots=4"),
+    ("a max_slots=\x1b", "hosts:1: 'max_slots=\\x1b' starts no workers; "),
+    ("a slots=4 max_slots=2", "hosts:1: slots=4 is more than max_slots=2; give a smaller number"),
+    ("a slots=4 max_slots=x", "hosts:1: max_slots is 'x'; give a number from 1 to 9999"),
     ("a slots=0", "hosts:1: slots is '0'; give a number from 1 to 9999, or gpu"),
     ("a slots=10000", "hosts:1: slots is '10000'; "),
     ("a\nb\na", "hosts:3: node a was given before, at hosts:1; give it once"),
@@ -215,6 +223,8 @@ def test_a_wrong_user_beside_the_hosts_is_refused_and_no_hosts_at_all(read):
 
 
 MUCH = [
+    "node[0-99999999]",
+    ",".join(["n[0-999999]"] * 200),
     "n[1-99999999]",
     "n[1-4096]:[1-4096]",
     "n" + "[0-99]" * 40,
@@ -224,6 +234,13 @@ MUCH = [
     ",".join(f"n{i}" for i in range(5000)),
     "n[1-" + "9" * 5000 + "]",
 ]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("text", ["n[1-4096]\n" * 50_000, "n[0-999999],\n" * 100_000, None])
+def test_a_file_without_end_is_refused_before_it_fills_the_memory(read, text):
+    found = refused(text, read=read) if text else refused(Path("/dev/zero"), 1, read=read_hosts)
+    assert max(map(len, found)) < 300
 
 
 @pytest.mark.slow
@@ -256,11 +273,21 @@ def assert_harmless(nodes):
     assert len({node.name for node in nodes}) == len(nodes)
 
 
-@given(st.text(ALPHABET) | ALMOST)
+MANIFEST = """<rspec xmlns="http://www.geni.net/resources/rspec/3" type="manifest">
+<node client_id="node0"><services>{}</services></node></rspec>"""
+LOGIN = st.builds(
+    '<login username="{}" hostname="{}" port="{}"/>'.format, st.text(ALPHABET), ALMOST, ALMOST
+)
+OTHERS = ["10.0.0.1", "node0:4", "node0:", " max_slots=", "2", "n[0-9999999]", "[fd00::1]", "gpu"]
+DIALECTS = st.lists(st.sampled_from(PARTS + OTHERS) | st.text(ALPHABET, max_size=3)).map("".join)
+
+
+@fuzzed(st.text(ALPHABET) | ALMOST | DIALECTS | st.lists(LOGIN).map("".join).map(MANIFEST.format))
 def test_any_text_gives_harmless_nodes_or_is_refused(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    for parse in (lambda: read_hosts(path, 1), lambda: parse_hosts([text], 1, "--hosts")):
+    read = partial(read_hosts, path, 1, user="me" if "<rspec" in text else None)
+    for parse in (read, lambda: parse_hosts([text], 1, "--hosts")):
         try:
             nodes = parse()
         except UsageError as error:

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from launch.ssh.login_node import installation as installed
+from launch.ssh.login_node.connection import Connection
+from launch.ssh.login_node.remote_command import RemoteCommand
+from muster.errors import MusterError
 from tests.commands import call
+from tests.launch.ssh.conftest import READS, TITLE
 from tests.launch.submit import REPOSITORY
 from tests.written import executable, write
 
@@ -60,3 +64,37 @@ def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_sent(words, t
     done = call(*muster, *words, "--login", "node0", "--", "t.py", cwd=tmp_path, env=env)
     assert done.returncode == 2 and "use letters, digits, '.'" in done.stderr, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["ssh"]
+
+
+def test_what_a_start_up_file_prints_is_no_part_of_an_answer(installation, tmp_path, capfdbinary):
+    """Nor of a command's output: what was seen of it is counted, to go on there after a loss."""
+    write(tmp_path / "homes" / "node0", {".bashrc": TITLE})
+    checkout = Path(installation.checkout)
+    checkout.parent.mkdir(parents=True)
+    checkout.symlink_to(REPOSITORY)
+    command = RemoteCommand(installation, installation.new_session("noisy"))
+    command.start(["sh", "-c", "echo out; echo err >&2; exit 7"], {}, "/")
+    assert command.follow(lambda _: None) == 7
+    assert capfdbinary.readouterr() == (b"out\n", b"err\n") and command.seen == [4, 4]
+    with pytest.raises(MusterError, match=r"^node0: no\Z"):
+        installation.connection.run(["sh", "-c", "echo no >&2; exit 1"])
+
+
+def test_a_runtime_folder_that_was_removed_is_named(installation, tmp_path, monkeypatch):
+    """As after `su`, or at the end of the session that it belongs to."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/none")
+    with pytest.raises(MusterError, match=r": /proc/none/muster cannot be written: No such file"):
+        Connection("node0")
+
+
+@pytest.mark.parametrize(("start_up", "does"), [(READS, "reads"), ("echo bye; exit\n", "ends")])
+def test_a_start_up_file_that_disturbs_the_shell_is_named(
+    start_up, does, installation, tmp_path, checkout, monkeypatch
+):
+    monkeypatch.setattr(installed, "REPOSITORY", checkout)
+    write(tmp_path / "homes" / "node0", {".bashrc": start_up})
+    connection = installation.connection
+    with pytest.raises(
+        MusterError, match=f"^node0: the start-up file of its login shell.* {does} "
+    ):
+        installed.install(connection, installation.folder, "python3", whole=False, say=print)

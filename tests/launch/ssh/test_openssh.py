@@ -3,14 +3,21 @@
 import pytest
 
 from configs.settings.launch import SshConfig
+from launch.nodes import node_facts
+from launch.nodes.survey import Survey
 from launch.spec import NodeSpec
 from launch.ssh import openssh
+from muster.errors import UsageError
 from tests.commands import call
+from tests.launch.ssh.conftest import READS, TITLE
+from tests.required import need
 
 
 @pytest.fixture
 def settings(tmp_path):
     """What OpenSSH would do for a node, where the user's own configuration says `text`."""
+
+    need("ssh")
 
     def ask(text: str, node: NodeSpec) -> dict[str, str]:
         path = tmp_path / "ssh_config"
@@ -21,10 +28,76 @@ def settings(tmp_path):
     return ask
 
 
-@pytest.mark.needs("ssh")
 def test_a_run_never_opens_the_connection_that_other_logins_share(settings):
     """A master that a run opened ended with it, and the user's other logins with that."""
     config = "Host *\n ControlMaster auto\n ControlPath ~/.ssh/%C\n ControlPersist 10m\n"
     found = settings(config, NodeSpec("node0", 1))
     assert found["controlmaster"] == "false" and found["controlpersist"] == "no"
     assert "controlpath" in found  # one that is open already may spare a second factor
+
+
+BY_HAND = """Host *
+ RemoteCommand tmux
+ RequestTTY force
+ SessionType none
+ StdinNull yes
+ ForkAfterAuthentication yes
+ PermitLocalCommand yes
+ LocalCommand echo in
+ Tunnel yes
+ LogLevel {level}
+"""
+
+
+@pytest.mark.parametrize(("level", "ours"), [("QUIET", "INFO"), ("DEBUG3", "INFO"), ("ERROR",) * 2])
+def test_settings_for_logins_by_hand_do_not_change_what_is_run(settings, level, ours):
+    """ssh refused the command, ran another one, or gave it no input; or said nothing of why."""
+    after = settings(BY_HAND.format(level=level), NodeSpec("node0", 1))
+    left = {after.get(name.lower(), "none") for name in openssh.BY_HAND}
+    assert left <= {"none", "no", "false", "default"}
+    assert after["permitlocalcommand"] == "no" and after["loglevel"] == ours
+
+
+def test_an_older_ssh_gets_no_setting_that_it_does_not_know(settings):
+    settings("", NodeSpec("older", 1))
+    assert not {*openssh.BY_HAND} & {*openssh.of_host("older", unknown="yes")}
+
+
+@pytest.mark.parametrize("tool", ["ssh", "rsync"])
+def test_a_program_that_is_missing_here_is_named(tool, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=f"^this machine has no {tool}, which .* apt-get install"):
+        if tool == "ssh":
+            openssh.client(NodeSpec("without-ssh", 1), SshConfig())
+        else:
+            openssh.rsync(["ssh"], [], "here/", "node0:there/")
+
+
+def test_a_start_up_file_that_prints_before_an_answer_changes_nothing(hosts, tmp_path):
+    (node,) = hosts("a")
+    (tmp_path / "homes" / "a" / ".bashrc").write_text(TITLE)
+    with Survey(openssh.transport([node.spec], SshConfig())) as survey:
+        answers = survey.ask(node_facts.tell_time)
+        assert survey.silent(answers) == {}
+
+
+def test_a_start_up_file_that_reads_the_input_is_named(hosts, tmp_path):
+    (node,) = hosts("a")
+    (tmp_path / "homes" / "a" / ".bashrc").write_text(READS)
+    with Survey(openssh.transport([node.spec], SshConfig())) as survey:
+        silent = survey.silent(survey.ask(node_facts.tell_time))
+    assert silent[0].startswith("a: the start-up file of its login shell, such as ~/.bashrc, reads")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bash: line 1: rsync: command not found",
+        "sh: 1: rsync: not found",
+        "fish: Unknown command: rsync",
+    ]
+    + ["zsh:1: command not found: rsync", "rsync: Command not found."],
+)
+def test_a_node_without_rsync_is_known_whatever_its_shell_says(text):
+    assert openssh.rsync_problem(f"{text}\nrsync: connection unexpectedly closed")
+    assert openssh.rsync_problem("rsync: link_stat failed: No such file or directory") is None

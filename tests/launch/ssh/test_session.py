@@ -92,3 +92,10 @@ def test_only_sessions_are_removed(start, tmp_path):
             f"error: {odd} is not a folder of sessions/\n",
         )
     assert (own / "mine" / "thesis").exists() and (tmp_path / "project" / "code").exists()
+
+
+def test_a_profile_that_reads_its_input_does_not_take_the_command(start, tmp_path, monkeypatch):
+    write(tmp_path / "home", {".bash_profile": "cat > /dev/null\n"})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = start("pass")
+    assert session("follow", folder, "0", "0").stdout == f"x y {tmp_path / 'a b'}\n"

@@ -156,3 +156,10 @@ def test_a_signal_while_code_is_sent_ends_the_run_and_is_written_down(hosts, tmp
     ended = run_record.read_end(run.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
     assert wait_until(lambda: alive(tmp_path / "sending") == [])
+
+
+def test_a_start_up_file_that_spoils_rsync_s_answer_is_named(hosts, tmp_path):
+    (node,) = hosts("a")
+    (tmp_path / "homes" / "a" / ".bashrc").write_text("echo you have new mail\n")
+    with pytest.raises(MusterError, match=r"^a: the start-up file of .* prints something, which"):
+        transfer.send_checkout([node], SshConfig())

@@ -5,11 +5,15 @@ import json
 import re
 
 import pytest
+import yaml
+from hypothesis import strategies as st
 
 from configs.plugins import REPOSITORY
 from launch.studies import cell_runs, study_file
 from launch.studies.cells import Sweep
 from muster.errors import UsageError
+from tests.configs import odd_values
+from tests.fuzzing import fuzzed
 
 SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
 
@@ -120,3 +124,37 @@ def test_texts_of_ones_own_are_kept_for_the_report(tmp_path, read):
     study.folder = tmp_path
     cell_runs.begin(study)
     assert json.loads((tmp_path / "study.json").read_text())["texts"] == study.texts
+
+
+OF_RUN = odd_values.settings(["task", "nodes", "sync", "lr", "seed", "rate", "busy", "name"])
+STUDY = odd_values.settings(list(study_file.KEYS)) | st.fixed_dictionaries(
+    {"grid": st.lists(OF_RUN, max_size=3)},
+    optional={"base": OF_RUN, "repeats": st.integers() | odd_values.VALUES},
+)
+
+
+@fuzzed(STUDY.map(yaml.safe_dump) | st.text(max_size=20), examples=25)
+def test_any_file_is_a_study_or_refused_by_name(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        study_file.read(path)
+    except UsageError as error:
+        assert str(path) in str(error)
+
+
+# nine lists of nine lists of ..., written as a few bytes
+BOMB = "title: &l0 x\nquestion: &l1 [*l0]\ngrid:\n"
+BOMB += "".join(f"- {{a{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]}}\n" for n in range(2, 12))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["title: " + "[" * 20_000, BOMB, "# x\n" * 90_000, "{grid: [{lr: 2020-13-45}]}"]
+    + ["{grid: [{task: synthetic}], repeats: 1000000000}", "{grid: [3], base: 3}"]
+    + [f"{{grid: [{{lr: {[*range(200)]}, seed: {[*range(200)]}}}]}}"],
+    ids=lambda text: text[:30],
+)
+def test_a_study_that_nobody_can_run_is_refused_at_once(text, read):
+    with pytest.raises(UsageError, match=r"mine\.yaml"):
+        read(text)

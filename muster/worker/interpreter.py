@@ -1,0 +1,52 @@
+"""Why a program that is there cannot be started: the kernel only says that a file is missing.
+
+It needs the standard library alone, of Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from pathlib import Path
+
+DOS = "the line ends of DOS"
+FIRST_BYTES = 256  # of its first line, as the kernel reads it
+
+
+def problem(program: str, path: str | None = None) -> str | None:
+    """What is wrong with the first line of a program, and what to do; None if it may be started.
+
+    `path`: where programs are looked for, instead of PATH.
+    """
+    place = shutil.which(program, path=path)
+    first = first_line(place) if place is not None else b""
+    if place is None or not first.startswith(b"#!"):
+        return None
+    if first.endswith(b"\r"):
+        return (
+            f"{program} has {DOS}, with which its first line names no program; "
+            f"convert it: sed -i 's/\\r$//' {program}"
+        )
+    words = first[2:].split()
+    name = words[0].decode(errors="replace") if words else ""
+    if shutil.which(name) is None:
+        where = f"its first line names {name!r}, which is no program on {socket.gethostname()}"
+        return f"{program}: {where}; correct the line, or install that program"
+    return None
+
+
+def explained(error: OSError, program: str, path: str | None = None) -> str:
+    """One line on why a program could not be started."""
+    if error.errno == errno.ENOEXEC:
+        return f"{program} has no first line such as #!/bin/bash; add it, or run: bash {program}"
+    return problem(program, path) or f"{program}: {error.strerror}"
+
+
+def first_line(place: str) -> bytes:
+    """Empty where it cannot be read."""
+    try:
+        with Path(place).open("rb") as file:
+            return file.read(FIRST_BYTES).partition(b"\n")[0]
+    except OSError:
+        return b""
