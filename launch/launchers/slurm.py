@@ -1,4 +1,4 @@
-"""Submit the run to Slurm through submitit, or lead it in the job that this process is in."""
+"""Submit the run to Slurm, or lead it in the job that this process is in."""
 
 import os
 import shlex
@@ -15,20 +15,18 @@ from configs.settings.launch import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher
-from launch.nodes.survey import last_line
+from launch.programs import python_choice
 from launch.programs.command_line import names
 from launch.runs import node_history
 from launch.slurm import batch_script, controller, node_survey, run_job
-from launch.slurm.batch_script import UNHEARD
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob, Watcher, become
+from launch.slurm.submitted_job import SlurmJob, Watcher
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
-from muster.errors import MusterError, UsageError
-from muster.run_files import SUBMITIT
-from muster.writing import write_text
+from muster.errors import UsageError
+from muster.run_files import BATCH_JOB
 
 
 class Slurm(Launcher):
@@ -83,6 +81,8 @@ class Slurm(Launcher):
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
+        for line in batch_script.notes(os.environ):
+            python_choice.say_once(line)
         facts = self.assume()
         if self._config.preflight:
             batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
@@ -120,38 +120,20 @@ class Slurm(Launcher):
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
-        command = shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))
-        return "\n".join([batch_script.text(self._options(spec.run_id, facts), command), *nodes])
+        return "\n".join([batch_script.text(*self._script(spec, facts)), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         if self._current is not None and self._nodes is None:
             self._nodes = self._lead_here(self._current, spec, facts)
         if self._nodes is not None:
             return self._nodes.launch(spec, facts)
-        import submitit
-
-        python = facts.nodes[0].python
+        given, command = self._script(spec, facts)
         run_job.write_spec(spec, self._job(facts))
-        # exec: the leader must receive Slurm's signals to the batch shell
-        executor = submitit.SlurmExecutor(
-            SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
-        )
-        executor.update_parameters(
-            use_srun=False,  # the leader calls srun itself, at every start of the run
-            setup=[UNHEARD],
-            additional_parameters=self._options(spec.run_id, facts),
-        )
         cluster = controller.name(self._env)
-        before = dict(os.environ)
-        try:  # submitit lets sbatch see the environment of this process
-            os.environ.clear()
-            os.environ.update(self._env)
-            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        (folder := BATCH_JOB.path(spec.run_dir)).mkdir(exist_ok=True)
+        job_id = batch_script.submit(folder / "job.sh", given, command, self._env)
         watcher = Watcher(self._env)
-        return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
+        return SlurmJob(job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
@@ -163,22 +145,16 @@ class Slurm(Launcher):
         Raises:
             MusterError: Slurm refuses; with its own message.
         """
+        output = batch_script.file_name(folder, "%a.out")
+        tasks = f"{RangeSet.fromlist(map(str, specs))}%{at_once}"
+        given = {**self._options(folder.parent.parent.name, facts, output), "array": tasks}
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
-        given = self._options(folder.parent.parent.name, facts) | {
-            "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
-            "output": str(folder / "%a.out"),
-            "open_mode": "append",  # of a requeued job
-        }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
-        leader = shlex.join(_leader(facts.nodes[0].python))
-        command = f'{UNHEARD}\nruns=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"\n'
-        script = folder / "array.sh"
-        write_text(script, batch_script.text(given, command))
-        asked = controller.ask(["sbatch", str(script)], self._env)
-        if asked.returncode:
-            raise MusterError(f"Slurm does not take the array: {last_line(asked.stderr)}")
-        return controller.submitted(asked.stdout), controller.name(self._env)
+        leader = _leader(facts.nodes[0].python)
+        command = f'runs=({runs})\n{leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"'
+        job_id = batch_script.submit(folder / "array.sh", given, command, self._env)
+        return job_id, controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
         return {
@@ -207,15 +183,25 @@ class Slurm(Launcher):
         """The GPUs of each node: those that the job has, or will request."""
         if self._current is not None:
             return self._current.gpus
-        return batch_script.gpus_asked(self._slurm)
+        return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._asked, self._env, run_id, facts)
+    def _script(self, spec: LaunchSpec, facts: Facts) -> tuple[batch_script.Options, str]:
+        """sbatch's options of a run's own job, and the command that it runs."""
+        output = batch_script.file_name(BATCH_JOB.path(spec.run_dir), "%j.out")
+        command = _leader(facts.nodes[0].python, str(spec.run_dir))
+        return self._options(spec.run_id, facts, output), command
+
+    def _options(self, run_id: str, facts: Facts, output: str) -> batch_script.Options:
+        asked = batch_script.options(self._asked, self._env, run_id, facts)
+        return {**asked, "output": output, "open_mode": "append"}  # it may be requeued
 
 
-def _leader(python: str, *run_dir: str) -> list[str]:
-    """The command that a run's own job runs on its first node, in the checkout."""
-    return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
+def _leader(python: str, *run_dir: str) -> str:
+    """The command that a run's own job runs on its first node, in the checkout.
+
+    exec: the leader must receive Slurm's signals to the batch shell.
+    """
+    return f"exec {shlex.join([python, RUN_MODULE, 'launch.leading.batch_job', 'run', *run_dir])}"
 
 
 build = Slurm
