@@ -12,11 +12,11 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
-from launch.runs import node_history, restart, run_record
+from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
@@ -41,6 +41,8 @@ def new_run(
     """
     program: Any = line.program(Path.cwd())  # whose settings are of its own class
     program.check(facts.nodes[0].python, facts.world_size)
+    if make and program.run.overwrite and program.run.run_id is not None:
+        _refuse_running(program.run.logs_root / program.run.run_id)
     program.run = with_id(program.run, program.name, facts.size, make=make)
     is_sent, snapshot = not facts.shared, launcher.takes_snapshot
     spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
@@ -48,6 +50,20 @@ def new_run(
         settings = program.settings(line.launch, line.ssh, line.slurm)
         run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
     return program.title, spec
+
+
+def _refuse_running(run_dir: Path) -> None:
+    """Refuse to clear the folder of a run that goes on in it; of one elsewhere nothing is known.
+
+    Raises:
+        UsageError: it goes on.
+    """
+    state = run_state.of(run_dir)
+    if not state.over and state.word not in ("elsewhere", "unknown"):
+        raise UsageError(
+            f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
+            f"first: muster jobs cancel {run_dir.name}"
+        )
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:

@@ -22,7 +22,7 @@ from launch.programs.python_choice import Asked, PythonChoice, workers_environme
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
-from muster.run_files import FUNCTION, SNAPSHOT, project_of
+from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
 from muster.worker.function_call import ABOUT
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
@@ -162,8 +162,7 @@ def name_of(words: Sequence[str]) -> str:
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
         words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
-    plain = Path(word).name.removesuffix(".py")
-    return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
+    return plain_name(Path(word).name.removesuffix(".py")) or "program"
 
 
 def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:

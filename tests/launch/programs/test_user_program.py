@@ -4,11 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
+from configs.settings.program import name_problems
 from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.written import executable, write
 
 
@@ -23,7 +26,17 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
 def test_a_run_is_named_by_its_program():
     names = {("train.py",): "train", ("src/my train.py",): "my-train", ("./hello", "x"): "hello"}
     names["-m", "package.module"] = "package.module"
+    names |= {("Übung 1.py",): "Ubung-1", ("训练.py",): "program", ("-x.py",): "x"}
+    names |= {(".py",): "program", ("100%.py",): "100", ("..py",): "program"}
     assert {words: user_program.name_of(words) for words in names} == names
+
+
+@fuzzed(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1))
+def test_any_program_s_name_makes_a_run_s_name(name):
+    plain = user_program.name_of([name])
+    assert list(name_problems("", f"20260821-143000-{plain}-4x1")) == []
+    assert list(name_problems("", f"{plain}-lr-1e-4")) == []  # of a sweep
+    assert len(plain) <= 60
 
 
 def check(folder: Path, *argv: str) -> None:

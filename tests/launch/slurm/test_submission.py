@@ -2,12 +2,15 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
+from configs.settings import sbatch_options
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
 from launch.slurm import batch_script
@@ -15,6 +18,7 @@ from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
@@ -219,3 +223,24 @@ def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path):
     assert launcher.launch(spec, launcher.assume(), ()).job_id == "12"
     script = (run_dir / "batch_job" / "job.sh").read_text()
     assert f"--output={tmp_path}/100%%a/%%j/batch_job/%j.out\n" in script
+
+
+KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)
+TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=12)).map("".join)
+
+
+@fuzzed(TEXTS | st.text())
+def test_any_text_of_slurm_is_refused_in_lines_or_is_one_option(text):
+    """Which sbatch is given as one word, whatever is in it."""
+    try:
+        config = SlurmConfig(slurm=text)
+    except UsageError as error:
+        assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
+        return
+    for name, value in config.more.items():
+        assert name.replace("_", "-") not in {*sbatch_options.REFUSED, *sbatch_options.WITH_FLAG}
+        (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
+        words = shlex.split(line)
+        equals = "" if value is True else "="
+        assert words[:1] == ["#SBATCH"] and len(words) == 2
+        assert words[1].partition("=")[:2] == (f"--{name.replace('_', '-')}", equals)
