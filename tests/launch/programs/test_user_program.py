@@ -1,6 +1,7 @@
 """What follows `--` is the program; what cannot start is refused before anything does."""
 
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,33 @@ def test_what_can_start_is_not(tmp_path):
     executable(tmp_path / "run.sh", "#!/bin/sh\n")
     for line in ("train.py", "-m package.module", "-m json.tool", "./run.sh", "env"):
         check(tmp_path, "--", *line.split())
+
+
+def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkeypatch):
+    write(tmp_path, {"app/__main__.py": "print(1)", "wrong/__main__.py": "print(", "none/x": ""})
+    for name in ("app.pyz", "runs.pyz"):
+        zipapp.create_archive(tmp_path / "app", tmp_path / name, "/usr/bin/python3")
+    (tmp_path / "app.pyz").chmod(0o644)
+    for word in ("app", "./app/", "app.pyz", "./app.pyz", "runs.pyz"):
+        check(tmp_path, "--", word)
+        check(tmp_path, *PRELOAD, "--", word)
+        assert user_program.of_words([word, "-x"], tmp_path).argv == (word, "-x")
+    # a command stays one: one with a Python of its own, or on PATH
+    assert user_program.of_words(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
+    executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    assert user_program.of_words(["app"], tmp_path).argv == ("--exec", "app")
+    refused = refusal(tmp_path, "--", "./wrong")
+    assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
+    assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
+
+
+def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):
+    """Also one on nodes' own disks, whose place is none here."""
+    write(tmp_path, {"app/__main__.py": "print(1)"})
+    line = CommandLine.of(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
+    spec = line.program(tmp_path).spec(make=True, snapshot=True, is_sent=True)
+    assert spec.program.argv == ("app",) and spec.program.cwd == "logs/.snapshot-a"
 
 
 def test_the_programs_own_python_judges_its_syntax(tmp_path):
