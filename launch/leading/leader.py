@@ -1,5 +1,6 @@
 """Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
+import os
 import signal
 import sys
 import time
@@ -12,11 +13,13 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
+from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
+from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
@@ -44,6 +47,10 @@ def new_run(
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
     program.run = with_id(program.run, program.name, facts.size, make=make)
+    settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
+    if make and settings_of_torchrun and not program.run.quiet:
+        names = ", ".join(settings_of_torchrun)
+        say_once(f"note: not passed on, since Muster gives torchrun its settings: {names}")
     is_sent, snapshot = not facts.shared, launcher.takes_snapshot
     spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
     if make:
