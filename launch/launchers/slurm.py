@@ -1,4 +1,4 @@
-"""Submit the run to Slurm, or lead it in the job that this process is in."""
+"""Submit the run to Slurm through submitit, or lead it in the job that this process is in."""
 
 import os
 import shlex
@@ -15,6 +15,7 @@ from configs.settings.launch import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher
+from launch.nodes.survey import last_line
 from launch.programs import python_choice
 from launch.programs.command_line import names
 from launch.runs import node_history
@@ -22,11 +23,14 @@ from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob, Watcher
+from launch.slurm.submitted_job import SlurmJob, Watcher, become
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
-from muster.errors import UsageError
-from muster.run_files import BATCH_JOB
+from muster.errors import MusterError, UsageError
+from muster.run_files import SUBMITIT
+
+SUBMITIT_OUTPUT = "%j_0_log.out"  # the name that submitit itself has for a job's output
+SUBMITIT_PATTERNS = ("%j", "%t", "%A", "%a")
 
 
 class Slurm(Launcher):
@@ -120,20 +124,43 @@ class Slurm(Launcher):
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
-        return "\n".join([batch_script.text(*self._script(spec, facts)), *nodes])
+        command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
+        return "\n".join([batch_script.text(self._job_options(spec, facts), command), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         if self._current is not None and self._nodes is None:
             self._nodes = self._lead_here(self._current, spec, facts)
         if self._nodes is not None:
             return self._nodes.launch(spec, facts)
-        given, command = self._script(spec, facts)
+        import submitit
+        from submitit.core.utils import FailedJobError
+
+        python = facts.nodes[0].python
+        given = self._job_options(spec, facts)
         run_job.write_spec(spec, self._job(facts))
+        # exec: the leader must receive Slurm's signals to the batch shell
+        executor = submitit.SlurmExecutor(
+            SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
+        )
+        executor.update_parameters(
+            use_srun=False,  # the leader calls srun itself, at every start of the run
+            stderr_to_stdout=True,
+            setup=[batch_script.UNHEARD],
+            additional_parameters=batch_script.as_read(given),
+        )
         cluster = controller.name(self._env)
-        (folder := BATCH_JOB.path(spec.run_dir)).mkdir(exist_ok=True)
-        job_id = batch_script.submit(folder / "job.sh", given, command, self._env)
+        before = dict(os.environ)
+        try:  # submitit lets sbatch see the environment of this process
+            os.environ.clear()
+            os.environ.update(self._env)
+            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
+        except FailedJobError as error:
+            raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         watcher = Watcher(self._env)
-        return SlurmJob(job_id, cluster, spec, watcher, wait=self._slurm.wait)
+        return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
@@ -151,8 +178,8 @@ class Slurm(Launcher):
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
-        leader = _leader(facts.nodes[0].python)
-        command = f'runs=({runs})\n{leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"'
+        leader = shlex.join(_leader(facts.nodes[0].python))
+        command = f'runs=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"'
         job_id = batch_script.submit(folder / "array.sh", given, command, self._env)
         return job_id, controller.name(self._env)
 
@@ -185,23 +212,29 @@ class Slurm(Launcher):
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _script(self, spec: LaunchSpec, facts: Facts) -> tuple[batch_script.Options, str]:
-        """sbatch's options of a run's own job, and the command that it runs."""
-        output = batch_script.file_name(BATCH_JOB.path(spec.run_dir), "%j.out")
-        command = _leader(facts.nodes[0].python, str(spec.run_dir))
-        return self._options(spec.run_id, facts, output), command
+    def _job_options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
+        """sbatch's options of a run's own job.
+
+        Raises:
+            UsageError: submitit would take a part of the run folder's path for a job's number.
+        """
+        folder = SUBMITIT.path(spec.run_dir)
+        for pattern in SUBMITIT_PATTERNS:
+            if pattern in str(folder):
+                raise UsageError(
+                    f"{spec.run_dir}: submitit reads {pattern} in a path as a job's number; choose "
+                    "another --logs-dir"
+                )
+        return self._options(spec.run_id, facts, batch_script.file_name(folder, SUBMITIT_OUTPUT))
 
     def _options(self, run_id: str, facts: Facts, output: str) -> batch_script.Options:
         asked = batch_script.options(self._asked, self._env, run_id, facts)
         return {**asked, "output": output, "open_mode": "append"}  # it may be requeued
 
 
-def _leader(python: str, *run_dir: str) -> str:
-    """The command that a run's own job runs on its first node, in the checkout.
-
-    exec: the leader must receive Slurm's signals to the batch shell.
-    """
-    return f"exec {shlex.join([python, RUN_MODULE, 'launch.leading.batch_job', 'run', *run_dir])}"
+def _leader(python: str, *run_dir: str) -> list[str]:
+    """The command that a run's own job runs on its first node, in the checkout."""
+    return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
 
 
 build = Slurm

@@ -123,13 +123,16 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
 
 def text(given: Options, command: str) -> str:
     """The batch script with these options of sbatch."""
-    lines = [f"#SBATCH {flag}" for flag in flags(given, _quoted)]
+    lines = [f"#SBATCH {flag}" for flag in flags(as_read(given), shlex.quote)]
     return "\n".join(["#!/bin/bash", *lines, "", UNHEARD, command, ""])
 
 
-def _quoted(value: str) -> str:
-    """`value` as sbatch reads it in a script, where a backslash also counts between quotes."""
-    return shlex.quote(value.replace("\\", "\\\\"))
+def as_read(given: Options) -> Options:
+    """The options as sbatch reads them in a script: a backslash counts between quotes, too."""
+    return {
+        name: value.replace("\\", "\\\\") if isinstance(value, str) else value
+        for name, value in given.items()
+    }
 
 
 def file_name(folder: Path, pattern: str) -> str:

@@ -7,9 +7,12 @@ the end of a job. FORGOTTEN means that it answered, and has no such job: it forg
 minutes after their end (MinJobAge).
 """
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
 
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
@@ -17,11 +20,22 @@ from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgotten, job_states
 from launch.spec import LaunchSpec
 from muster.errors import MusterError
+from muster.orderly_stop import NOTICE_SIGNALS
 
 POLL_S = 1.0
 PAUSE_S = 5.0  # between two questions: sites limit how often one may ask
 SOON_S = 1.0  # after a change of a job's files
 SILENCE_S = 10.0  # after a question without an answer
+
+
+def become(argv: Sequence[str]) -> NoReturn:
+    """submitit runs this on the job's first node: this process becomes the run's leader.
+
+    submitit itself would handle the time limit's notice, and turn every failure into exit code 1.
+    """
+    for number in NOTICE_SIGNALS:  # until the leader handles them
+        signal.signal(number, signal.SIG_IGN)
+    os.execvp(argv[0], list(argv))
 
 
 class Watcher:

@@ -79,7 +79,7 @@ def test_no_other_source_spells_a_file_of_a_run_folder():
     """
     own = {re.escape(Path(file.pattern).name) for file in FILES if "{" not in file.pattern}
     own = {name for name in own if name != re.escape("**")}
-    own |= {"metrics", "workers", "exits", "agents", "profile", "traffic", "batch_job", "attempts"}
+    own |= {"metrics", "workers", "exits", "agents", "profile", "traffic", "submitit", "attempts"}
     spelled = re.compile(rf"/ f?[\"']({'|'.join(sorted(own))})|glob\(f?[\"'][^\"']*rank_")
     sources = [*REPOSITORY.glob("launch/**/*.py"), *REPOSITORY.glob("train/**/*.py")]
     found = [

@@ -24,7 +24,7 @@ from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster.errors import MusterError
 
 # The packages that launch/ imports; the versions are those of constraints.txt.
-NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich".split()
+NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Our lines begin with a mark, so that output of the login shell itself is skipped.
 MARK = "muster:"

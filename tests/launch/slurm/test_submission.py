@@ -215,14 +215,26 @@ def test_a_path_that_sbatch_reads_in_another_way_is_refused(path):
         batch_script.file_name(Path(path), "%a.out")
 
 
-def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path):
-    run_dir = tmp_path / "100%a" / "%j"
+@pytest.mark.parametrize("name", ["100%", "50%done", "%%"])
+def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
+    run_dir = tmp_path / name / "run"
     run_dir.mkdir(parents=True)
+    assert submitted(run_dir) == "12"
+    (script,) = (run_dir / "submitit").glob("12_submission.sh")
+    escaped = str(run_dir).replace("%", "%%")
+    output = shlex.quote(f"{escaped}/submitit/%j_0_log.out")
+    assert f"#SBATCH --output={output}\n" in script.read_text()
+
+
+def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(slurm, tmp_path):
+    with pytest.raises(UsageError, match="submitit reads %t in a path as a job's number; choose"):
+        submitted(tmp_path / "50%test" / "run")
+
+
+def submitted(run_dir: Path) -> str:
     launcher = build(Settings(LaunchConfig(launcher="slurm"), SshConfig(), SlurmConfig()))
     spec = LaunchSpec("run", run_dir, Program.module("train.worker"))
-    assert launcher.launch(spec, launcher.assume(), ()).job_id == "12"
-    script = (run_dir / "batch_job" / "job.sh").read_text()
-    assert f"--output={tmp_path}/100%%a/%%j/batch_job/%j.out\n" in script
+    return launcher.launch(spec, launcher.assume(), ()).job_id
 
 
 KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)
