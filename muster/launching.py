@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -24,7 +23,7 @@ from muster import arguments
 from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
 from muster.remote_job import MUSTER, Job, job, job_of, run_command
-from muster.run_files import SWEEPS, project_of
+from muster.run_files import SWEEPS, plain_name, project_of
 from muster.scratch import scratch_folder
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
 from muster.writing import read_json, write_json
@@ -179,7 +178,7 @@ def _name_of(function: Callable[..., Any]) -> str:
     """The function's name in its run's name; for a partial or an object, that of its function."""
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
-    return re.sub(r"[^\w.-]+", "-", name).strip("-") or "function"
+    return plain_name(name) or "function"
 
 
 def _new_run_id(name: str) -> str:

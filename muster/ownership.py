@@ -23,7 +23,7 @@ def distrusted(path: Path) -> str | None:
     found = [(path, path.lstat()), (path, path.stat()), (path.parent, path.parent.stat())]
     for one, state in found:
         if state.st_uid not in _own_ids():
-            return f"{one} belongs to {_name_of(state.st_uid)}"
+            return f"{one} belongs to {user_name(state.st_uid)}"
     for one, state in found[1:]:
         # in a folder such as /tmp nobody can replace what is another's
         is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
@@ -63,7 +63,8 @@ def _is_private(group: int, owner: int) -> bool:
     )
 
 
-def _name_of(number: int) -> str:
+def user_name(number: int) -> str:
+    """The name of a user, for messages."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

@@ -49,6 +49,14 @@ OWN_MACHINE = "OMPI_MCA_orte_local_daemon_uri"  # 3636592640.2;tcp://10.10.1.2:4
 MACHINES = "OMPI_MCA_orte_node_regex"  # box,node[1:0-3]@0(5)
 MACHINES_WITH_RANKS = "OMPI_MCA_orte_num_nodes"
 
+# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend.
+OF_TORCHRUN = ("PET_", "TORCHELASTIC_")
+
+
+def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what would change the torchrun of a run, which has its settings from us."""
+    return {name: value for name, value in env.items() if not name.startswith(OF_TORCHRUN)}
+
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     """RANK, WORLD_SIZE and the variables that belong to them; empty for a single process.

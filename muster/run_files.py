@@ -6,6 +6,7 @@ lines of JSON, one object each, which are read while another process still write
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ BELOW = "/**"  # a folder with its whole content
 # Suffixes: a file being written, and one that reserves space (muster/writing.py).
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
 RESERVED = re.compile(r"\.reserved\Z")
+LONGEST_PART = 60  # of a run's name: its program's
 TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
 
 
@@ -206,6 +208,13 @@ def project_of(cwd: Path) -> Path:
     from muster import git  # imported here: workers only name files, and start nothing
 
     return git.project_of(cwd)
+
+
+def plain_name(text: str) -> str:
+    """A part of a run's name, made of `text`: ASCII letters, digits, '.', '_' and '-'; or empty."""
+    letters = unicodedata.normalize("NFKD", text)  # an accent stands behind its letter
+    plain = re.sub(r"[^\w.-]", "-", re.sub(r"[\u0300-\u036f]", "", letters), flags=re.ASCII)
+    return plain.strip("-").lstrip(".-")[:LONGEST_PART]
 
 
 def state_folder(env: Mapping[str, str]) -> Path:

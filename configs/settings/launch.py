@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from configs.settings import sbatch_options
 from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, setting, too_low
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
@@ -212,14 +213,20 @@ class SlurmConfig(Config):
         })  # fmt: skip
         for line in filter(None, self.slurm.split("\n")):
             key, equals, value = line.partition("=")
-            if not equals or not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
+            if not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
                 yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
+                continue
+            key = key.lstrip("-").replace("_", "-")
+            yield from sbatch_options.problems(key, value if equals else None)
 
     @property
-    def more(self) -> dict[str, str]:
-        """The options that --slurm gave, by sbatch's own names."""
+    def more(self) -> dict[str, str | bool]:
+        """The options that --slurm gave, by sbatch's own names; True for one without a value."""
         pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
-        return {key.lstrip("-").replace("-", "_"): value for key, _, value in pairs}
+        return {
+            key.lstrip("-").replace("-", "_"): value if equals else True
+            for key, equals, value in pairs
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

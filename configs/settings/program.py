@@ -16,9 +16,11 @@ from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
 from muster.errors import UsageError, refuse
+from muster.rank_variables import OF_TORCHRUN
 
 BETWEEN = "\0"  # between variables: a character that no variable can hold
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 # Variables that launcher and torchrun set for workers, which the user must not set.
 OURS = frozenset(
@@ -106,6 +108,8 @@ class ProgramConfig(Config):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in OURS:
                 yield f"--env {name}: the launcher sets this variable for each worker; leave it out"
+            elif name.startswith(OF_TORCHRUN):
+                yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from _text_problems(option, path)
@@ -121,6 +125,11 @@ class ProgramConfig(Config):
             UsageError: a line of the file is wrong, or a variable to pass on is not set.
         """
         found = _read(self.env_file) if self.env_file is not None else {}
+        refuse(
+            f"{self.env_file}: {name}: the launcher sets this variable itself; leave it out"
+            for name in found
+            if name in OURS or name.startswith(OF_TORCHRUN)
+        )
         for line in filter(None, self.env.split(BETWEEN)):
             name, equals, value = line.partition("=")
             if not equals and name not in env:
@@ -152,6 +161,8 @@ def name_problems(flag: str, name: str) -> Iterator[str]:
     plain = name.translate(str.maketrans("", "", "._-+="))
     if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
         yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
+    elif len(name) > LONGEST_NAME:
+        yield f"{flag}{name!r}: at most {LONGEST_NAME} characters"
 
 
 def _read(path: Path) -> dict[str, str]:
@@ -205,7 +216,7 @@ def with_id(run: Run, what: str, size: str, *, make: bool) -> Run:
 
 
 def claim(run_dir: Path, run: RunConfig) -> None:
-    """Make `run_dir`; with --overwrite, remove the files of an earlier run.
+    """Make `run_dir`, once, however many ask for it; --overwrite removes an earlier run's files.
 
     Checkpoints stay if the new run is to continue from one.
 
@@ -223,6 +234,10 @@ def claim(run_dir: Path, run: RunConfig) -> None:
             if run_files.clears(run_dir.absolute(), path, resumed=resumed)
         )
         _clear(run_dir, overwrite=run.overwrite, resumed=resumed)
+        try:
+            run_files.CLAIMED.path(run_dir, name="run").touch(exist_ok=False)
+        except FileExistsError:  # by one that has started at the same moment
+            raise UsageError(_not_empty(run_dir)) from None
 
 
 def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
@@ -245,8 +260,12 @@ def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) 
 
 def _clear(run_dir: Path, *, overwrite: bool, resumed: bool, but: Path | None = None) -> None:
     if not overwrite and any(path != but for path in run_dir.iterdir()):
-        raise UsageError(f"run folder {run_dir} is not empty; use --overwrite or another --run-id")
+        raise UsageError(_not_empty(run_dir))
     run_files.clear(run_dir, resumed=resumed, but=but)
+
+
+def _not_empty(run_dir: Path) -> str:
+    return f"run folder {run_dir} is not empty; use --overwrite or another --run-id"
 
 
 @contextmanager

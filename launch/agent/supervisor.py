@@ -37,7 +37,13 @@ from launch.agent.log_sync import LogSync, make_room
 from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
-from launch.agent.processes.workers import INSPECTION, Workload, after_prologue, environment_of
+from launch.agent.processes.workers import (
+    INSPECTION,
+    Workload,
+    after_prologue,
+    environment_of,
+    refuse_absent_interface,
+)
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.nodes import message_forms
 from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
@@ -240,6 +246,7 @@ class Agent:
         self._say(here=write_here(assignment, peers.own_address, interface))
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
+        refuse_absent_interface(assignment, env)
         return Workload(assignment, master_port, env)
 
     def _look_for_failure(self, workload: Workload) -> None:

@@ -16,10 +16,10 @@ from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher
 from launch.nodes.survey import last_line
+from launch.programs import python_choice
 from launch.programs.command_line import names
 from launch.runs import node_history
 from launch.slurm import batch_script, controller, node_survey, run_job
-from launch.slurm.batch_script import UNHEARD
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
@@ -28,7 +28,9 @@ from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, Nod
 from launch.starters.base import starter_of
 from muster.errors import MusterError, UsageError
 from muster.run_files import SUBMITIT
-from muster.writing import write_text
+
+SUBMITIT_OUTPUT = "%j_0_log.out"  # the name that submitit itself has for a job's output
+SUBMITIT_PATTERNS = ("%j", "%t", "%A", "%a")
 
 
 class Slurm(Launcher):
@@ -83,6 +85,8 @@ class Slurm(Launcher):
             raise UsageError(
                 f"SLURM_CLUSTERS is {clusters}; name one cluster, so that the job is found again"
             )
+        for line in batch_script.notes(os.environ):
+            python_choice.say_once(line)
         facts = self.assume()
         if self._config.preflight:
             batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
@@ -120,8 +124,8 @@ class Slurm(Launcher):
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
-        command = shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))
-        return "\n".join([batch_script.text(self._options(spec.run_id, facts), command), *nodes])
+        command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
+        return "\n".join([batch_script.text(self._job_options(spec, facts), command), *nodes])
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
         if self._current is not None and self._nodes is None:
@@ -129,8 +133,10 @@ class Slurm(Launcher):
         if self._nodes is not None:
             return self._nodes.launch(spec, facts)
         import submitit
+        from submitit.core.utils import FailedJobError
 
         python = facts.nodes[0].python
+        given = self._job_options(spec, facts)
         run_job.write_spec(spec, self._job(facts))
         # exec: the leader must receive Slurm's signals to the batch shell
         executor = submitit.SlurmExecutor(
@@ -138,8 +144,9 @@ class Slurm(Launcher):
         )
         executor.update_parameters(
             use_srun=False,  # the leader calls srun itself, at every start of the run
-            setup=[UNHEARD],
-            additional_parameters=self._options(spec.run_id, facts),
+            stderr_to_stdout=True,
+            setup=[batch_script.UNHEARD],
+            additional_parameters=batch_script.as_read(given),
         )
         cluster = controller.name(self._env)
         before = dict(os.environ)
@@ -147,6 +154,8 @@ class Slurm(Launcher):
             os.environ.clear()
             os.environ.update(self._env)
             submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
+        except FailedJobError as error:
+            raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -163,22 +172,16 @@ class Slurm(Launcher):
         Raises:
             MusterError: Slurm refuses; with its own message.
         """
+        output = batch_script.file_name(folder, "%a.out")
+        tasks = f"{RangeSet.fromlist(map(str, specs))}%{at_once}"
+        given = {**self._options(folder.parent.parent.name, facts, output), "array": tasks}
         for spec in specs.values():
             run_job.write_spec(spec, self._job(facts))
-        given = self._options(folder.parent.parent.name, facts) | {
-            "array": f"{RangeSet.fromlist(map(str, specs))}%{at_once}",
-            "output": str(folder / "%a.out"),
-            "open_mode": "append",  # of a requeued job
-        }
         runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
         leader = shlex.join(_leader(facts.nodes[0].python))
-        command = f'{UNHEARD}\nruns=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"\n'
-        script = folder / "array.sh"
-        write_text(script, batch_script.text(given, command))
-        asked = controller.ask(["sbatch", str(script)], self._env)
-        if asked.returncode:
-            raise MusterError(f"Slurm does not take the array: {last_line(asked.stderr)}")
-        return controller.submitted(asked.stdout), controller.name(self._env)
+        command = f'runs=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"'
+        job_id = batch_script.submit(folder / "array.sh", given, command, self._env)
+        return job_id, controller.name(self._env)
 
     def _job(self, facts: Facts) -> dict[str, Any]:
         return {
@@ -207,10 +210,26 @@ class Slurm(Launcher):
         """The GPUs of each node: those that the job has, or will request."""
         if self._current is not None:
             return self._current.gpus
-        return batch_script.gpus_asked(self._slurm)
+        return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _options(self, run_id: str, facts: Facts) -> batch_script.Options:
-        return batch_script.options(self._asked, self._env, run_id, facts)
+    def _job_options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
+        """sbatch's options of a run's own job.
+
+        Raises:
+            UsageError: submitit would take a part of the run folder's path for a job's number.
+        """
+        folder = SUBMITIT.path(spec.run_dir)
+        for pattern in SUBMITIT_PATTERNS:
+            if pattern in str(folder):
+                raise UsageError(
+                    f"{spec.run_dir}: submitit reads {pattern} in a path as a job's number; choose "
+                    "another --logs-dir"
+                )
+        return self._options(spec.run_id, facts, batch_script.file_name(folder, SUBMITIT_OUTPUT))
+
+    def _options(self, run_id: str, facts: Facts, output: str) -> batch_script.Options:
+        asked = batch_script.options(self._asked, self._env, run_id, facts)
+        return {**asked, "output": output, "open_mode": "append"}  # it may be requeued
 
 
 def _leader(python: str, *run_dir: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -11,14 +12,16 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files
-from launch.runs import node_history, restart, run_record
+from launch.programs.python_choice import say_once
+from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain
 from launch.runs.restart import BY_SIGNAL
 from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
 from muster.printable import on_one_line, printable
+from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
@@ -43,13 +46,33 @@ def new_run(
     """
     program: Any = line.program(Path.cwd())  # whose settings are of its own class
     program.check(facts.nodes[0].python, facts.world_size)
+    if make and program.run.overwrite and program.run.run_id is not None:
+        _refuse_running(program.run.logs_root / program.run.run_id)
     program.run = with_id(program.run, program.name, facts.size, make=make)
+    settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
+    if make and settings_of_torchrun and not program.run.quiet:
+        names = ", ".join(settings_of_torchrun)
+        say_once(f"note: not passed on, since Muster gives torchrun its settings: {names}")
     is_sent, snapshot = not facts.shared, launcher.takes_snapshot
     spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
     if make:
         settings = program.settings(line.launch, line.ssh, line.slurm)
         run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
     return program.title, spec
+
+
+def _refuse_running(run_dir: Path) -> None:
+    """Refuse to clear the folder of a run that goes on in it; of one elsewhere nothing is known.
+
+    Raises:
+        UsageError: it goes on.
+    """
+    state = run_state.of(run_dir)
+    if not state.over and state.word not in ("elsewhere", "unknown"):
+        raise UsageError(
+            f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
+            f"first: muster jobs cancel {run_dir.name}"
+        )
 
 
 def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:

@@ -4,11 +4,13 @@ import ipaddress
 import itertools
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.errors import MusterError
 
+# By which torch chooses network cards.
+GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
 PORTS = range(20_000, 32_000)
 
@@ -66,8 +68,29 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
     if interface is None:
         return {}
     # Without the "=" nccl matches prefixes: eth1 would also match eth10.
-    found = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    found = {GLOO: interface, NCCL: f"={interface}"}
     return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
+
+
+def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
+    """The variable, if workers would look for a card that is not among `own`, a node's cards.
+
+    gloo takes names, separated by commas; nccl beginnings of names, `=NAME`, and after `^` what not
+    to use. Only the one that workers of this node use counts.
+    """
+    variable = NCCL if gpu_count() else GLOO
+    value = env.get(variable, "")
+    names = value.lstrip("^=").split(",")
+    if not value:
+        return None
+    if variable == GLOO:
+        fits = all(name in own for name in value.removesuffix(",").split(","))
+    elif "=" in value[:2]:
+        fits = bool({*own} - {*names}) if value.startswith("^") else bool({*own} & {*names})
+    else:
+        begins = [name for name in own if name.startswith(tuple(names))]
+        fits = len(begins) < len(own) if value.startswith("^") else bool(begins)
+    return None if fits else variable
 
 
 def addresses() -> dict[str, str]:

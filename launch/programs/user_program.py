@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,16 +23,20 @@ from launch.programs.python_choice import Asked, PythonChoice, workers_environme
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
-from muster.run_files import FUNCTION, SNAPSHOT, project_of
+from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
 from muster.worker import interpreter
 from muster.worker.function_call import ABOUT
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
+MAIN = "__main__.py"  # of a folder, or archive, that Python runs
 COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
 class UserProgram:
-    """A script, `-m module`, a function, or any other command, with unchanged arguments."""
+    """A script, `-m module`, a function, or any other command, with unchanged arguments.
+
+    A folder or archive with a `__main__.py` is a script, as for Python itself.
+    """
 
     def __init__(
         self,
@@ -115,7 +120,8 @@ class UserProgram:
             words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
-            of_words(words, cwd),
+            of_words(words, self._cwd),
+            cwd=str(cwd),
             python=self._config.python if is_sent else self._choice.python,
             wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
         )
@@ -129,7 +135,7 @@ class UserProgram:
     def _announce_python(self, *, is_sent: bool) -> None:
         """Say which Python is used, if it is not the active one, and the program is in Python."""
         own = is_sent or self._choice.python is None  # no command of a shell script finds it
-        if self._config.python is None and not (own and not _is_python(self._words)):
+        if self._config.python is None and not (own and not _is_python(self._words, self._cwd)):
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
 
     def settings(self, *launch: Any) -> str:
@@ -150,14 +156,35 @@ def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) ->
     return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
-def _is_python(words: Sequence[str]) -> bool:
+def _is_python(words: Sequence[str], cwd: Path) -> bool:
     """Whether the program is started by Python itself, not as a command."""
-    return words[0] in ("-m", "--function") or words[0].endswith(".py")
+    is_named = words[0] in ("-m", "--function") or words[0].endswith(".py")
+    return is_named or _is_application(words[0], cwd)
+
+
+def _is_application(word: str, cwd: Path) -> bool:
+    """Whether `python word` runs a `__main__.py` in it: in a folder, or in an archive of zipapp.
+
+    What is a command stays one: on PATH, or an archive that may be run and names its own Python.
+    """
+    if "/" not in word and shutil.which(word) is not None:
+        return False
+    path = cwd / word
+    if path.is_dir():
+        return (path / MAIN).is_file()
+    try:
+        if "/" in word and os.access(path, os.X_OK):
+            return False
+        with zipfile.ZipFile(path) as archive:
+            return MAIN in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
-    return Program(tuple(words) if _is_python(words) else ("--exec", *words), cwd=str(cwd))
+    plain = tuple(words) if _is_python(words, cwd) else ("--exec", *words)
+    return Program(plain, cwd=str(cwd))
 
 
 def name_of(words: Sequence[str]) -> str:
@@ -165,8 +192,7 @@ def name_of(words: Sequence[str]) -> str:
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
         words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
-    plain = Path(word).name.removesuffix(".py")
-    return "".join(one if one.isalnum() or one in "._-" else "-" for one in plain) or "program"
+    return plain_name(Path(word).name.removesuffix(".py")) or "program"
 
 
 def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
@@ -185,8 +211,13 @@ def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
             f"{python} has no cloudpickle, by which a function is sent; install it there, or name "
             "another Python with python="
         )
-    elif words[0].endswith(".py"):
-        yield from _script_problems(cwd / words[0], words[0], python if is_here else None)
+    elif words[0].endswith(".py") or (_is_application(words[0], cwd) and (cwd / words[0]).is_dir()):
+        name = os.path.join(words[0], MAIN) if (cwd / words[0]).is_dir() else words[0]  # noqa: PTH118 (as typed)
+        yield from _script_problems(cwd / name, name, python if is_here else None)
+    elif _is_application(words[0], cwd):
+        return
+    elif "/" in words[0] and (cwd / words[0]).is_dir():
+        yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
     elif words[0] not in ("-m", "--function"):
         found = cwd / words[0] if "/" in words[0] else words[0]
         if shutil.which(found, path=asked.env.get("PATH")) is None:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import SlurmConfig
+from configs.settings.launch import TIME, SlurmConfig, is_plain
+from configs.settings.sbatch_options import UNUSED, variable
 from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 from launch.spec import Facts
 from muster.errors import MusterError, UsageError, refuse
+from muster.writing import write_text
 
 DEFAULT_TIME = "60"
 DAY_MIN = 24 * 60
@@ -34,7 +36,7 @@ def asked(config: SlurmConfig) -> Options:
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
     """sbatch's options by their names; the user's own come last."""
     cores = _cores(config, env, facts)
-    limit_s = 60 * minutes(config.time or DEFAULT_TIME)
+    limit_s = 60 * minutes(_time(config, env) or DEFAULT_TIME)
     # not so early that the leader of a short job cannot receive it yet
     notice_s = int(min(NOTICE_S, limit_s / 4))
     return {
@@ -58,18 +60,29 @@ def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | N
     """
     if CORES & asked(config).keys() or any(f"SBATCH_{name.upper()}" in env for name in CORES):
         return None
-    if gpus := gpus_asked(config):
+    if gpus := gpus_asked(config, env):
         wanted = config.partition or env.get("SBATCH_PARTITION") or ""
         return gpus * (controller.cores_per_gpu(wanted, env) or 0) or None
     counts = [node.nproc for node in facts.nodes]
     return max((int(count) for count in counts if count != "gpu"), default=None)
 
 
-def gpus_asked(config: SlurmConfig) -> int:
-    """The GPUs of a node in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu."""
-    gres = [one for one in (config.gres or "").split(",") if one.startswith("gpu")]
-    asked = config.gpus_per_node.split(",") if config.gpus_per_node else gres
-    counts = [one.rpartition(":")[2] for one in asked]
+def _time(config: SlurmConfig, env: Mapping[str, str]) -> str | None:
+    """The limit that is asked for, if that is a time; Slurm itself refuses what is none."""
+    limit = config.time or env.get(variable("time"), "")
+    return limit if TIME.fullmatch(limit) else None
+
+
+def gpus_asked(config: SlurmConfig, env: Mapping[str, str]) -> int:
+    """The GPUs of a node in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu.
+
+    Without these flags, those in sbatch's variables.
+    """
+    each, gres = config.gpus_per_node, config.gres
+    if each is None and gres is None:
+        each, gres = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
+    named = [one for one in (gres or "").split(",") if one.startswith("gpu")]
+    counts = [one.rpartition(":")[2] for one in (each.split(",") if each else named)]
     return sum(int(count) if count.isdigit() else 1 for count in counts)
 
 
@@ -99,17 +112,54 @@ def refuse_what_slurm_refuses(config: SlurmConfig, env: Mapping[str, str], facts
 def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
     """Requests that Slurm accepts, unless it is set up to refuse them, but that wait for ever."""
     wanted = config.partition or env.get("SBATCH_PARTITION") or ""
+    limit = _time(config, env)
     for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
-        name, limit = line.split()  # a line for each state; the default's ends with a star
+        name, allowed = line.split()  # a line for each state; the default's ends with a star
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
-        if is_wanted and config.time and minutes(config.time) > minutes(limit):
-            yield f"--time {config.time}, but partition {name.rstrip('*')} allows {limit}"
+        if is_wanted and limit and minutes(limit) > minutes(allowed):
+            flag = "--time" if config.time else f"{variable('time')} is"
+            yield f"{flag} {limit}, but partition {name.rstrip('*')} allows {allowed}"
 
 
 def text(given: Options, command: str) -> str:
-    """The batch script with these options of sbatch, in submitit's form."""
-    lines = [f"#SBATCH {flag}" for flag in flags(given, shlex.quote)]
-    return "\n".join(["#!/bin/bash", *lines, "", command])
+    """The batch script with these options of sbatch."""
+    lines = [f"#SBATCH {flag}" for flag in flags(as_read(given), shlex.quote)]
+    return "\n".join(["#!/bin/bash", *lines, "", UNHEARD, command, ""])
+
+
+def as_read(given: Options) -> Options:
+    """The options as sbatch reads them in a script: a backslash counts between quotes, too."""
+    return {
+        name: value.replace("\\", "\\\\") if isinstance(value, str) else value
+        for name, value in given.items()
+    }
+
+
+def file_name(folder: Path, pattern: str) -> str:
+    """sbatch's pattern of the files in `folder`, in whose own path nothing is replaced.
+
+    Raises:
+        UsageError: a character in the path has another meaning for sbatch.
+    """
+    if "\\" in str(folder) or not is_plain(str(folder)):
+        raise UsageError(
+            f"{str(folder)!r}: sbatch reads a backslash or line break in a path in another way; "
+            "choose another --logs-dir"
+        )
+    return f"{folder}/".replace("%", "%%") + pattern
+
+
+def submit(script: Path, given: Options, command: str, env: Mapping[str, str]) -> str:
+    """Write the batch script, submit it, and return the job's number.
+
+    Raises:
+        MusterError: Slurm refuses; with its own message.
+    """
+    write_text(script, text(given, command))
+    asked = controller.ask(["sbatch", str(script)], env, controller.SILENCE_S)
+    if asked.returncode:
+        raise MusterError(f"Slurm does not take the job: {last_line(asked.stderr)}")
+    return controller.submitted(asked.stdout)
 
 
 def flags(given: Options, quoted: Callable[[str], str] = str) -> list[str]:
@@ -125,7 +175,13 @@ def environment(slurm: SlurmConfig) -> dict[str, str]:
     env = scrubbed(os.environ, asked(slurm))
     cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
     # for all of them, not sbatch alone
-    return {**env, "SLURM_CLUSTERS": cluster} if cluster else env
+    return {**env, "SLURM_CLUSTERS": str(cluster)} if cluster else env
+
+
+def notes(env: Mapping[str, str]) -> Iterator[str]:
+    """A line for each variable of sbatch that is set, but does not reach it."""
+    for name in sorted(UNUSED.keys() & env.keys()):
+        yield f"note: {name} is not used: {UNUSED[name]}"
 
 
 def minutes(text: str) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from configs.settings import sbatch_options
 from launch.nodes.survey import last_line
 from muster.errors import MusterError
 from muster.tool_environment import environment_for
@@ -25,13 +26,6 @@ OWN = frozenset(
     "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
     " SLURM_RESERVATION SLURM_CONSTRAINT".split()
 )
-# Decided by our scripts and flags; sbatch's variables would override them.
-DECIDED = frozenset(
-    "ARRAY_INX ERROR EXPORT IGNORE_PBS INPUT JOB_NAME NO_REQUEUE OPEN_MODE OUTPUT REQUEUE SIGNAL"
-    " WAIT".split()
-)
-# sbatch's variable for an option, if it does not have the option's name.
-VARIABLES = {"array": "ARRAY_INX", "mem": "MEM_PER_NODE", "time": "TIMELIMIT"}
 OVER = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
     " REVOKED".split()
@@ -55,8 +49,9 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
     A user's settings for sbatch stay, except for what is decided here and for `options` (such as
     `gpus_per_node`) that were given: the variables would override them.
     """
-    names = (VARIABLES.get(name, name.replace("-", "_").upper()) for name in options)
-    decided = {f"SBATCH_{name}" for name in (*DECIDED, *names)}
+    given = {name.replace("_", "-") for name in options}
+    given |= {one for group in sbatch_options.ALTERNATIVES if group & given for one in group}
+    decided = {*sbatch_options.UNUSED, *map(sbatch_options.variable, given)}
     return {
         name: value
         for name, value in env.items()
@@ -64,7 +59,9 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
     }
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+def ask(
+    argv: Sequence[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
     Those for sbatch stay, which are settings of jobs.
@@ -79,7 +76,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             env=environment_for(argv[0], scrubbed(env)),
             check=False,
         )
@@ -89,7 +86,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str]) -> "subprocess.CompletedPro
             "cluster, or use launch/ssh.sh"
         ) from None
     except subprocess.TimeoutExpired:
-        raise Silent(f"Slurm does not answer: {argv[0]} waited {TIMEOUT_S:.0f} s") from None
+        raise Silent(f"Slurm does not answer: {argv[0]} waited {timeout_s:.0f} s") from None
 
 
 def name(env: Mapping[str, str]) -> str:

@@ -11,9 +11,10 @@ from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in it srun tells a task its node
 PATIENCE_S = 60  # of srun, for busy nodes
+# What srun does not know, or what would let the question wait.
 NOT_FOR_SRUN = frozenset(
-    "array chdir error export open_mode output parsable requeue no_requeue signal wrap"
-    " time wait".split()
+    "batch begin deadline dependency hold ignore_pbs kill_on_invalid_dep mail_type mail_user time"
+    " time_min wait_all_nodes".split()
 )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
+import importlib.machinery
 import os
 import sys
 import types
@@ -48,10 +48,11 @@ def main() -> None:
 def import_modules(names: list[str], words: list[str]) -> None:
     """Import the given modules; refuse those that cannot be imported in advance."""
     advance = load("advance_import")
-    script = Path(words[0])  # the program's path begins with its folder
+    script = Path(words[0])  # the program's path begins with its folder, or with a zipapp
     folder = Path.cwd() if str(script) == "-m" else script.resolve().parent
+    is_application = importlib.machinery.PathFinder.find_spec("__main__", [str(script.absolute())])
     try:
-        failed = advance.import_all(names, str(folder))
+        failed = advance.import_all(names, str(script.absolute() if is_application else folder))
     except advance.Unforkable as found:
         sys.stderr.write(
             f"error: {found}, so it cannot be imported before the workers are forked; leave it out "

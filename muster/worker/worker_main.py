@@ -1,6 +1,6 @@
 """What every worker starts as: it makes itself at home in the run, then becomes the program.
 
-    python worker_main.py train.py [argument ...]
+    python worker_main.py train.py [argument ...]      or a folder, or zipapp, with __main__.py
     python worker_main.py -m package.module [argument ...]
     python worker_main.py --exec COMMAND [argument ...]
     python worker_main.py --function FOLDER            what `muster.launch` has left there
@@ -112,6 +112,15 @@ def load_script(words: list[str]) -> types.CodeType:
     """The code of a script, with the `__main__`, path and arguments that it expects."""
     path = words[0] if os.path.isabs(words[0]) else f"{Path.cwd()}/{words[0]}"  # noqa: PTH117
     sys.argv[:] = words
+    spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
+    if (
+        spec is not None and spec.origin is not None
+    ):  # in a folder or zipapp, which python also adds
+        sys.path[: not IS_SAFE_PATH] = [path]
+        inside: Any = spec.loader
+        new_main(spec.origin, spec, "", inside)
+        code: types.CodeType = inside.get_code("__main__")
+        return code
     if not IS_SAFE_PATH:
         sys.path[0] = str(Path(path).resolve().parent)
     loader = importlib.machinery.SourceFileLoader("__main__", path)

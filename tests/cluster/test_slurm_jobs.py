@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.run_files import SUBMITIT
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY
 from tests.cluster.ways import JOBS, SHORT, WAYS, Run, losses_so_far
@@ -46,10 +47,13 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     assert ways.call(cluster, script)[0] == 2 and WILD in (tmp_path / "job.out").read_text()
     code, _, err = submit(cluster, "--logs-dir", str(tmp_path), *wild)
     assert code == 2 and WILD in err
-    folder = tmp_path / 'it\'s a "$(touch pwned)" folder'
+    folder = tmp_path / 'it\'s a "$(touch pwned)" 100% folder'
     code, out, err = submit(cluster, "--logs-dir", str(folder))
     assert code == 0, out + err
-    assert len(losses(ways.only_run(folder))) == 4 and pwned() == []
+    run_dir = ways.only_run(folder)
+    assert len(losses(run_dir)) == 4 and pwned() == []
+    assert len([*SUBMITIT.path(run_dir).glob("*.out")]) == 1
+    assert [*tmp_path.glob("it*")] == [folder]
 
 
 def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monkeypatch):

@@ -1,14 +1,20 @@
 """A run folder is named by time, and belongs to one run."""
 
+import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 from configs.settings import program
 from configs.settings.program import RunConfig
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 
 
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
@@ -21,10 +27,50 @@ def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
 
 
+@pytest.mark.parametrize("name", ["../x", ".x", "-x", "a/b", "a%b", "a b", "ä", "x" * 241, ""])
+def test_a_run_s_name_is_that_of_one_folder(name):
+    with pytest.raises(UsageError, match="--run-id"):
+        RunConfig(run_id=name)
+
+
+@fuzzed(st.text() | st.text("abz09._-+=", max_size=300))
+def test_a_run_s_name_never_leaves_its_folder_and_is_no_pattern(name):
+    if list(program.name_problems("", name)):
+        return
+    folder = (Path("/logs") / name).resolve()
+    assert folder.parent == Path("/logs") and folder.name == name
+    assert not set(name) & set("%\\/ ") and len(os.fsencode(name)) < 255
+
+
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --logs-dir"):
         program.new_run_id(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1", make=True)
+
+
+CLAIMED = ".claimed-run"
+
+
+def test_of_many_that_start_at_once_one_has_the_folder(tmp_path):
+    """However far each is: all have seen an empty folder when the first takes it."""
+    count = 8
+    seen = threading.Barrier(count)
+
+    class Run(RunConfig):
+        def inputs(self):
+            seen.wait()
+            return {}
+
+    def claims(index):
+        try:
+            program.claim(tmp_path / "run", Run())
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(count) as pool:
+        results = sorted(pool.map(claims, range(count)))
+    assert results[0] == "" and all("not empty; use --overwrite" in one for one in results[1:])
 
 
 def fill(run_dir, names):
@@ -51,6 +97,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
         program.claim(tmp_path, RunConfig())
     program.claim(tmp_path, RunConfig(overwrite=True))
+    (tmp_path / CLAIMED).unlink()
     assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
 
@@ -58,7 +105,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
 def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
     fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
     program.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
-    assert left(tmp_path) == ["checkpoints/step_00000050/manifest.json"]
+    assert left(tmp_path) == [CLAIMED, "checkpoints/step_00000050/manifest.json"]
 
 
 def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):

@@ -16,11 +16,16 @@ from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
 from launch.nodes.running_time import running_s
-from launch.nodes.this_machine import gpu_count, interface_variables
+from launch.nodes.this_machine import (
+    absent_interface,
+    gpu_count,
+    interface_variables,
+)
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError, at_limit
 from muster.orderly_stop import signal_name
+from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
@@ -206,9 +211,9 @@ def after_prologue(
             how = "ends the shell, so nothing is left of what it sets; leave out its exit or exec"
         raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
-    env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     result.unlink()  # it may hold secrets, and would stay if this process was killed
-    return env
+    return without_settings_of_torchrun(found)
 
 
 def environment_of(
@@ -221,7 +226,7 @@ def environment_of(
     """
     run_dir = assignment.spec.run_dir.absolute()
     env = {
-        **os.environ,
+        **without_settings_of_torchrun(os.environ),
         "PYTHONUNBUFFERED": "1",
         "MUSTER_RUN_DIR": str(run_dir),
         "MUSTER_RUN_ID": assignment.spec.run_id,
@@ -250,6 +255,24 @@ def environment_of(
     if "PATH" not in assignment.spec.secrets:
         env["PATH"] = _with_its_python(assignment, env.get("PATH", os.defpath))
     return env
+
+
+def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> None:
+    """Refuse a variable by which the workers would look for a network card that is not here.
+
+    Raises:
+        MusterError: it is set, here or on all nodes; one worker alone needs no card.
+    """
+    import psutil  # imported here: --help and --dry-run do not need it
+
+    own = sorted(psutil.net_if_addrs())  # also an address's own label, such as eth0:1
+    is_alone = assignment.count == 1 and len(assignment.ranks) == 1
+    variable = None if is_alone else absent_interface(env, own)
+    if variable is not None:
+        raise MusterError(
+            f"{variable} is set to {env[variable]} on {assignment.name}, which has "
+            f"{', '.join(own)}; set it to one of these, or leave it unset: then Muster chooses"
+        )
 
 
 def _with_its_python(assignment: Assignment, path: str) -> str:

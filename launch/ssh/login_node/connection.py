@@ -22,8 +22,9 @@ from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from muster.errors import MusterError, UsageError
-from muster.writing import writing
+from muster.ownership import user_name
 
+ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that is yours alone"
 STAYS_S = 600  # after the last command
 # Both outputs of a command begin after it; before it is what start-up files of the login shell say.
 BEGIN = b"muster:begin\n"
@@ -138,13 +139,19 @@ def _private_folder() -> Path:
     """The folder of the connections' sockets: a short path that belongs to this user.
 
     Raises:
-        UsageError: another user has made it.
+        UsageError: it cannot be made, or another user has made it.
     """
     own = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(own, "muster") if own else Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
-    with writing(folder):
+    try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}, for ssh's socket; {ELSEWHERE}") from None
     state = folder.lstat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o077 or folder.is_symlink():
-        raise UsageError(f"{folder}: it must belong to this user alone; remove it")
+    if state.st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to {user_name(state.st_uid)}, not to you; {ELSEWHERE}")
+    if folder.is_symlink():
+        raise UsageError(f"{folder} is a link, where ssh's socket is to be; {ELSEWHERE}")
+    if state.st_mode & 0o077:
+        raise UsageError(f"{folder}: others may enter it; make it yours alone: chmod 700 {folder}")
     return folder

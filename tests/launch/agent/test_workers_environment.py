@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent.processes.workers import environment_of
+from launch.agent.processes.workers import environment_of, refuse_absent_interface
 from launch.spec import Program
+from muster.errors import MusterError
 from tests.launch.pretended import assignment
 from tests.written import executable
 
@@ -49,3 +50,24 @@ def test_a_shell_of_the_program_is_no_login_over_ssh(tmp_path, monkeypatch, leve
         monkeypatch.setenv("SHLVL", level)
     given = assignment(tmp_path)
     assert environment_of(given, None, "127.0.0.1", str(tmp_path))["SHLVL"] == found
+
+
+def test_settings_of_torchrun_in_the_environment_do_not_reach_ours(tmp_path, monkeypatch):
+    """Kubeflow sets them for its own."""
+    monkeypatch.setenv("PET_RDZV_BACKEND", "etcd")
+    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = environment_of(assignment(tmp_path), None, "127.0.0.1", str(tmp_path))
+    assert not {"PET_RDZV_BACKEND", "TORCHELASTIC_HEALTH_CHECK_PORT"} & found.keys()
+    assert found["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
+    given = replace(assignment(tmp_path), ranks=(0, 1), name="node1")
+    with pytest.raises(MusterError) as caught:
+        refuse_absent_interface(given, {"GLOO_SOCKET_IFNAME": "^lo,docker0"})
+    line = str(caught.value)
+    assert line.startswith("GLOO_SOCKET_IFNAME is set to ^lo,docker0 on node1, which has ")
+    refuse_absent_interface(given, {"GLOO_SOCKET_IFNAME": "lo"})
+    alone = replace(given, ranks=(0,), count=1)
+    refuse_absent_interface(alone, {"GLOO_SOCKET_IFNAME": "^lo"})

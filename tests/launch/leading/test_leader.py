@@ -12,12 +12,15 @@ from dataclasses import replace
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.launchers.base import launcher_of
 from launch.leading import leader
-from launch.leading.leader import conclude, lead
+from launch.leading.leader import conclude, lead, new_run
+from launch.programs.command_line import CommandLine
+from launch.programs.python_choice import say_once
 from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import LaunchSpec
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from tests.commands import ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
@@ -171,3 +174,36 @@ def test_an_error_of_who_only_waits_is_not_the_end_of_the_run(spec):
     with pytest.raises(OSError, match="the terminal is gone"):
         lead(Submits("fails"), spec, FACTS)
     assert run_record.read_end(spec.run_dir) is None
+
+
+@pytest.fixture
+def new(tmp_path, monkeypatch):
+    """Make a run of this name that runs `true`, here."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    say_once.cache_clear()
+
+    def make(*flags: str) -> LaunchSpec:
+        words = ["--launcher=local", "--workers=manual", f"--logs-dir={tmp_path}", "--run-id=run"]
+        line = CommandLine.of([*words, *flags, "--", "true"])
+        launcher = launcher_of(line)
+        return new_run(line, launcher, launcher.assume(), make=True)[1]
+
+    return make
+
+
+def test_a_run_that_goes_on_is_not_overwritten(new):
+    spec = new()
+    run_record.begin(spec, "local", "")  # led by this process
+    with pytest.raises(UsageError, match="which is running; end it first: muster jobs cancel run"):
+        new("--overwrite")
+    run_record.end(spec.run_dir, 0, "")
+    assert new("--overwrite").run_dir == spec.run_dir
+
+
+def test_settings_of_torchrun_that_are_not_passed_on_are_named_once(new, monkeypatch, capsys):
+    monkeypatch.setenv("PET_NNODES", "2")
+    monkeypatch.setenv("PET_RDZV_BACKEND", "etcd")
+    run_record.end(new().run_dir, 0, "")
+    new("--overwrite")
+    notes = [line for line in capsys.readouterr().err.splitlines() if "PET_" in line]
+    assert [line.rpartition(": ")[2] for line in notes] == ["PET_NNODES, PET_RDZV_BACKEND"]

@@ -51,3 +51,23 @@ def test_what_is_no_range_is_refused():
     for text in ("", "20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
         with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
             LaunchConfig(port_range=text)
+
+
+CARDS = ["docker0", "exp0", "exp01", "lo"]
+NAMED = [
+    ("", "exp0", True), ("", "exp0,lo", True), ("", "exp", False), ("", "^lo", False),
+    ("", "exp0,", True), ("0", "exp", True), ("0", "=exp0", True), ("0", "=exp", False),
+    ("0", "^docker,lo", True), ("0", "^=lo", True), ("0", "ib", False), ("0", "ib,exp0", True),
+    ("0", "^docker,exp,lo", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "value", "fits"), NAMED)
+def test_cards_are_named_as_gloo_and_as_nccl_read_them(monkeypatch, gpus, value, fits):
+    """A node with a GPU uses nccl."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    variable = "NCCL_SOCKET_IFNAME" if gpus else "GLOO_SOCKET_IFNAME"
+    other = {"NCCL_SOCKET_IFNAME": "none0", "GLOO_SOCKET_IFNAME": "none0"}
+    found = this_machine.absent_interface({**other, variable: value}, CARDS)
+    assert found == (None if fits else variable)
+    assert this_machine.absent_interface({}, CARDS) is None

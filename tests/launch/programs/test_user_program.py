@@ -1,14 +1,18 @@
 """What follows `--` is the program; what cannot start is refused before anything does."""
 
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
+from configs.settings.program import name_problems
 from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 from tests.written import executable, write
 
 
@@ -23,7 +27,17 @@ def test_only_the_first_separator_counts_and_a_program_follows_it():
 def test_a_run_is_named_by_its_program():
     names = {("train.py",): "train", ("src/my train.py",): "my-train", ("./hello", "x"): "hello"}
     names["-m", "package.module"] = "package.module"
+    names |= {("Übung 1.py",): "Ubung-1", ("训练.py",): "program", ("-x.py",): "x"}
+    names |= {(".py",): "program", ("100%.py",): "100", ("..py",): "program"}
     assert {words: user_program.name_of(words) for words in names} == names
+
+
+@fuzzed(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1))
+def test_any_program_s_name_makes_a_run_s_name(name):
+    plain = user_program.name_of([name])
+    assert list(name_problems("", f"20260821-143000-{plain}-4x1")) == []
+    assert list(name_problems("", f"{plain}-lr-1e-4")) == []  # of a sweep
+    assert len(plain) <= 60
 
 
 def check(folder: Path, *argv: str) -> None:
@@ -84,6 +98,33 @@ def test_what_can_start_is_not(tmp_path):
     executable(tmp_path / "run.sh", "#!/bin/sh\n")
     for line in ("train.py", "-m package.module", "-m json.tool", "./run.sh", "env"):
         check(tmp_path, "--", *line.split())
+
+
+def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkeypatch):
+    write(tmp_path, {"app/__main__.py": "print(1)", "wrong/__main__.py": "print(", "none/x": ""})
+    for name in ("app.pyz", "runs.pyz"):
+        zipapp.create_archive(tmp_path / "app", tmp_path / name, "/usr/bin/python3")
+    (tmp_path / "app.pyz").chmod(0o644)
+    for word in ("app", "./app/", "app.pyz", "./app.pyz", "runs.pyz"):
+        check(tmp_path, "--", word)
+        check(tmp_path, *PRELOAD, "--", word)
+        assert user_program.of_words([word, "-x"], tmp_path).argv == (word, "-x")
+    # a command stays one: one with a Python of its own, or on PATH
+    assert user_program.of_words(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
+    executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    assert user_program.of_words(["app"], tmp_path).argv == ("--exec", "app")
+    refused = refusal(tmp_path, "--", "./wrong")
+    assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
+    assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
+
+
+def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):
+    """Also one on nodes' own disks, whose place is none here."""
+    write(tmp_path, {"app/__main__.py": "print(1)"})
+    line = CommandLine.of(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
+    spec = line.program(tmp_path).spec(make=True, snapshot=True, is_sent=True)
+    assert spec.program.argv == ("app",) and spec.program.cwd == "logs/.snapshot-a"
 
 
 def test_the_programs_own_python_judges_its_syntax(tmp_path):

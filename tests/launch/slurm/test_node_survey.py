@@ -7,11 +7,15 @@ from launch.slurm import node_survey
 
 
 def test_srun_is_asked_as_sbatch_would_be():
-    config = SlurmConfig(partition="gpu", gpus_per_node="4", slurm="licenses=a\narray=1-3")
+    config = SlurmConfig(
+        partition="gpu", gpus_per_node="4", slurm="licenses=a\nhold\nbegin=now+1hour"
+    )
     transport = node_survey.transport(4, config, {"PATH": "/bin", "SLURM_CONF": "/c"})
     (argv,) = transport.commands
     assert {"--nodes=4", "--ntasks-per-node=1", "--partition=gpu", "--gpus-per-node=4"} < set(argv)
-    assert "--licenses=a" in argv and not any(word.startswith("--array") for word in argv)
+    assert "--licenses=a" in argv and not any(
+        word.startswith(("--hold", "--begin")) for word in argv
+    )
     assert transport.env == {"PATH": "/bin", "SLURM_CONF": "/c"} and "--overlap" not in argv
 
 

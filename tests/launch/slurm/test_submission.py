@@ -1,15 +1,24 @@
 """The batch script that submit.py makes asks for what the run needs."""
 
+import os
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
+from configs.settings import sbatch_options
 from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
+from launch.slurm import batch_script
 from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec, Program
 from muster.errors import UsageError
+from tests.fuzzing import fuzzed
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
@@ -117,3 +126,133 @@ def test_each_wrong_setting_is_one_line(setting, message):
 def test_any_other_option_of_sbatch_can_be_given():
     found = options(slurm={"slurm": "mail-type=END\ncomment=a, b = c"})
     assert (found["mail-type"], found["comment"]) == ("END", "'a, b = c'")
+
+
+REFUSED = {
+    "array=0-1": "use muster sweep",
+    "--array=0-1": "use muster sweep",
+    "wrap=true": "the program follows after --",
+    "output=x": "what the job prints is in the run folder",
+    "open_mode=truncate": "what the job prints",
+    "chdir=/tmp": "the program starts in the folder in which the command is called",
+    "export=NONE": "use --env",
+    "gpus=4": "use --gpus-per-node",
+    "ntasks_per_node=4": "--nproc-per-node",
+    "nodes=4": "use --nodes",
+    "time=10": "use --time",
+    "wait": "use --wait",
+    "test-only": "it submits nothing",
+    "no-requeue": "MUSTER_MAX_REQUEUES=0",
+    "arr=0-1": "write it in full",  # sbatch would take it for array
+}
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_options_that_make_another_job_are_refused_with_what_to_use(given):
+    with pytest.raises(UsageError) as caught:
+        SlurmConfig(slurm=given)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"--slurm {given.lstrip('-').replace('_', '-')}: ")
+    assert REFUSED[given] in line
+
+
+def test_switches_of_sbatch_need_no_value():
+    assert options(slurm={"slurm": "hold\nexclusive=user"}).keys() >= {"hold", "exclusive"}
+
+
+def test_sbatch_s_variables_for_refused_options_do_not_reach_it(monkeypatch):
+    given = {"SBATCH_ARRAY_INX": "0-1", "SBATCH_OUTPUT": "x", "SBATCH_GPUS": "4"}
+    for name, value in {**given, "SBATCH_ACCOUNT": "me", "SBATCH_MEM_PER_CPU": "1G"}.items():
+        monkeypatch.setenv(name, value)
+    env = batch_script.environment(SlurmConfig(mem="2G"))
+    assert {name for name in env if name.startswith("SBATCH_")} == {"SBATCH_ACCOUNT"}
+    notes = list(batch_script.notes({**given, "SBATCH_ACCOUNT": "me"}))
+    assert [line.partition(":")[2].partition(" is")[0].strip() for line in notes] == [
+        *sorted(given)
+    ]
+
+
+def test_gpus_and_times_in_sbatch_s_variables_count(slurm, monkeypatch):
+    slurm.has_gpus("main* 64 gpu:4", main="")
+    monkeypatch.setenv("SBATCH_GRES", "gpu:a100:2")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    asked = options({"nproc_per_node": "gpu"})
+    assert (asked["cpus-per-task"], asked["signal"]) == ("32", "B:USR2@15")
+
+
+def parsed(script: str, folder: Path) -> dict[str, str]:
+    """The options in a batch script as the installed sbatch reads them."""
+    (folder / "slurm.conf").write_text(CONFIG)
+    (folder / "job.sh").write_text(script)
+    env = {"PATH": os.environ["PATH"], "SLURM_CONF": str(folder / "slurm.conf")}
+    words = ["sbatch", "-v", "--test-only", "job.sh"]
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    pairs = re.findall(r"^sbatch: ([\w-]+) +: (.*)$", done.stderr, re.MULTILINE)
+    return dict(pairs)
+
+
+CONFIG = """\
+ClusterName=none
+SlurmctldHost=localhost
+NodeName=localhost
+PartitionName=all Nodes=localhost Default=YES
+"""
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs sbatch")
+def test_sbatch_reads_values_in_a_script_as_they_are(tmp_path):
+    values = {"comment": r"""it's "a" \ b # c %j""", "output": "/a b/100%%/%j.out"}
+    assert parsed(batch_script.text(values, "true"), tmp_path).items() >= values.items()
+
+
+def test_percent_signs_of_a_path_are_no_patterns_of_sbatch():
+    assert batch_script.file_name(Path("/100%a/%j"), "%a.out") == "/100%%a/%%j/%a.out"
+
+
+@pytest.mark.parametrize("path", ["/a\\b", "/a\nb"])
+def test_a_path_that_sbatch_reads_in_another_way_is_refused(path):
+    with pytest.raises(UsageError, match="choose another --logs-dir"):
+        batch_script.file_name(Path(path), "%a.out")
+
+
+@pytest.mark.parametrize("name", ["100%", "50%done", "%%"])
+def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
+    run_dir = tmp_path / name / "run"
+    run_dir.mkdir(parents=True)
+    assert submitted(run_dir) == "12"
+    (script,) = (run_dir / "submitit").glob("12_submission.sh")
+    escaped = str(run_dir).replace("%", "%%")
+    output = shlex.quote(f"{escaped}/submitit/%j_0_log.out")
+    assert f"#SBATCH --output={output}\n" in script.read_text()
+
+
+def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(slurm, tmp_path):
+    with pytest.raises(UsageError, match="submitit reads %t in a path as a job's number; choose"):
+        submitted(tmp_path / "50%test" / "run")
+
+
+def submitted(run_dir: Path) -> str:
+    launcher = build(Settings(LaunchConfig(launcher="slurm"), SshConfig(), SlurmConfig()))
+    spec = LaunchSpec("run", run_dir, Program.module("train.worker"))
+    return launcher.launch(spec, launcher.assume(), ()).job_id
+
+
+KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)
+TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=12)).map("".join)
+
+
+@fuzzed(TEXTS | st.text())
+def test_any_text_of_slurm_is_refused_in_lines_or_is_one_option(text):
+    """Which sbatch is given as one word, whatever is in it."""
+    try:
+        config = SlurmConfig(slurm=text)
+    except UsageError as error:
+        assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
+        return
+    for name, value in config.more.items():
+        assert name.replace("_", "-") not in {*sbatch_options.REFUSED, *sbatch_options.WITH_FLAG}
+        (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
+        words = shlex.split(line)
+        equals = "" if value is True else "="
+        assert words[:1] == ["#SBATCH"] and len(words) == 2
+        assert words[1].partition("=")[:2] == (f"--{name.replace('_', '-')}", equals)

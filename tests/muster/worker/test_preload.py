@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,9 @@ def project(tmp_path, monkeypatch) -> Path:
     root = tmp_path / "project"
     root.mkdir()
     (root / "train.py").write_text(SHOW)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(SHOW)
+    zipapp.create_archive(tmp_path / "app", root / "app.pyz")
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "says.py").write_text(SAY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
@@ -65,7 +69,9 @@ def printed(done: subprocess.CompletedProcess) -> list[dict]:
     return sorted(lines, key=lambda line: line["env"]["RANK"])
 
 
-@pytest.mark.parametrize("words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["train.py", "--lr", "1e-3", "--"], ["-m", "train", "-h"], ["app.pyz", "-x"]]
+)
 def test_each_rank_is_as_under_torchrun(project, words):
     skip_if_quick()
     env = {"TMPDIR": str(project)}
@@ -148,6 +154,16 @@ if not torch.initial_seed() == 3:
     say("tempfile", next(tempfile._get_candidate_names()))
 """
 IMPORTED = "numpy,numpy.random,torch,uuid,tempfile"
+
+
+@pytest.mark.parametrize("program", ["app", "app.pyz"])
+def test_what_a_folder_or_archive_hides_is_not_imported_in_advance(project, program):
+    (project / "app").mkdir()
+    (project / "app" / "says.py").touch()
+    (project / "app" / "__main__.py").touch()
+    zipapp.create_archive(project / "app", project / "app.pyz")
+    done = run(project, program, nproc=1, modules="says")
+    assert done.returncode == 2 and "which the program's folder has, too" in done.stderr
 
 
 def test_random_numbers_differ_as_they_do_between_processes(project):

@@ -1,6 +1,8 @@
 """A program finds everything as with plain python, and leaves how it ended in the run folder."""
 
 import json
+import shutil
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,9 @@ def project(tmp_path) -> Path:
     (root / "train.py").write_text(SHOW)
     (root / "package" / "module.py").write_text(SHOW)
     (root / "package" / "__main__.py").write_text(SHOW)
+    shutil.copytree(root, root / "app")
+    (root / "app" / "train.py").rename(root / "app" / "__main__.py")
+    zipapp.create_archive(root / "app", root / "app.pyz")
     return root
 
 
@@ -52,6 +57,9 @@ ENVIRONMENTS = {
         ["./train.py"],
         ["-m", "package.module", "--x"],
         ["-m", "package", "-h"],
+        ["app", "--x"],
+        ["./app/"],
+        ["app.pyz", "--x"],
     ],
     ids=" ".join,
 )
@@ -79,6 +87,22 @@ if __name__ == "__main__":
     process.join()
     print(process.exitcode, None if process.exitcode else answers.get())
 """
+
+
+@pytest.mark.parametrize("program", ["spawn_app", "spawn_app.pyz"])
+def test_a_folder_s_classes_are_found_in_spawned_processes(project, program):
+    folder = project / "spawn_app"
+    folder.mkdir()
+    (folder / "work.py").write_text("def double(x): return 2 * x")
+    (folder / "__main__.py").write_text(
+        "import multiprocessing, work\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(work.double, [1, 2]))\n"
+    )
+    zipapp.create_archive(folder, project / "spawn_app.pyz")
+    done = run(project, program)
+    assert done.stdout == "[2, 4]\n", done.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

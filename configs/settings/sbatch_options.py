@@ -1,0 +1,115 @@
+"""What `--slurm` may ask of sbatch: anything but what makes its job another one than a run's.
+
+The same options can be set as sbatch's variables, such as SBATCH_OUTPUT. What is refused here does
+not reach sbatch from there either.
+"""
+
+from collections.abc import Iterator
+
+# Those with a flag of ours, which does more than pass them on.
+WITH_FLAG = frozenset(
+    "account constraint cpus-per-task exclude gpus-per-node gres mem nodelist nodes partition qos "
+    "reservation time wait".split()
+)
+OUTPUT = "what the job prints is in the run folder; --logs-dir chooses where"
+WORKERS = "Muster starts one task on each node; --nproc-per-node is the number of its workers"
+GPUS = "use --gpus-per-node, the GPUs of each node"
+VARIABLES = "use --env, --env-file, or --prologue"
+SUBMITS_NOTHING = "it submits nothing; --dry-run shows the batch script"
+CONTAINER = "use --wrap, a command in front of each worker"
+# What to use in place of the others that a run's job cannot have.
+REFUSED = {
+    "array": "use muster sweep, whose runs are a job array",
+    "chdir": "the program starts in the folder in which the command is called",
+    "container": CONTAINER,
+    "container-id": CONTAINER,
+    "error": OUTPUT,
+    "export": VARIABLES,
+    "export-file": VARIABLES,
+    "external": "it is for jobs without a program",
+    "get-user-env": VARIABLES,
+    "gid": "submit it as that user",
+    "gpus": GPUS,
+    "gpus-per-socket": GPUS,
+    "gpus-per-task": GPUS,
+    "help": SUBMITS_NOTHING,
+    "input": "the program reads no input; give it a file's name",
+    "no-requeue": "set MUSTER_MAX_REQUEUES=0, and the job is not restarted",
+    "ntasks": WORKERS,
+    "ntasks-per-core": WORKERS,
+    "ntasks-per-gpu": WORKERS,
+    "ntasks-per-node": WORKERS,
+    "ntasks-per-socket": WORKERS,
+    "open-mode": OUTPUT,
+    "output": OUTPUT,
+    "parsable": "use --json",
+    "quiet": "use --quiet",
+    "requeue": "the job has it already; MUSTER_MAX_REQUEUES is how often it is restarted",
+    "signal": "Muster has Slurm say when the job's time is nearly over; see --stop-grace-s",
+    "test-only": SUBMITS_NOTHING,
+    "tres-per-task": GPUS,
+    "uid": "submit it as that user",
+    "usage": SUBMITS_NOTHING,
+    "version": SUBMITS_NOTHING,
+    "wrap": "the program follows after --: -- train.py",
+}
+# Those that need no value.
+SWITCHES = frozenset(
+    "contiguous exclusive hold ignore-pbs nice no-kill overcommit oversubscribe propagate reboot "
+    "spread-job use-min-nodes verbose".split()
+)
+# Those of the Slurm versions that we know, for the short forms of which sbatch would take a key.
+KNOWN = (
+    WITH_FLAG
+    | REFUSED.keys()
+    | SWITCHES
+    | frozenset(
+        "acctg-freq batch bb bbf begin cluster-constraint clusters comment core-spec "
+        "cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution "
+        "extra-node-info gpu-bind gpu-freq gres-flags hint job-name kill-on-invalid-dep licenses "
+        "mail-type mail-user mcs-label mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile "
+        "power prefer priority profile sockets-per-node switches thread-spec threads-per-core "
+        "time-min tmp wait-all-nodes wckey".split()
+    )
+)
+# sbatch's variables that do not have the names of their options.
+NAMES = {
+    "array": "ARRAY_INX",
+    "bb": "BURST_BUFFER",
+    "cpu-freq": "CPU_FREQ_REQ",
+    "mem": "MEM_PER_NODE",
+    "switches": "REQ_SWITCH",
+    "time": "TIMELIMIT",
+    "verbose": "DEBUG",
+}
+# Only one of each group can be asked for.
+ALTERNATIVES = (
+    frozenset(("mem", "mem-per-cpu", "mem-per-gpu")),
+    frozenset(("cpus-per-task", "cpus-per-gpu")),
+)
+
+
+def problems(key: str, value: str | None) -> Iterator[str]:
+    """A line if `--slurm key=value` is not passed on to sbatch; None: without a value."""
+    given = f"--slurm {key}" if value is None else f"--slurm {key}={value}"
+    if key in WITH_FLAG:
+        yield f"{given}: use --{key}, a flag of Muster's own"
+    elif key in REFUSED:
+        yield f"{given}: {REFUSED[key]}"
+    elif key not in KNOWN and any(name.startswith(key) for name in KNOWN):
+        yield f"{given}: no option of sbatch has this name; write it in full"
+    elif value is None and key not in SWITCHES:
+        yield f"{given}: use KEY=VALUE, such as --slurm mail-type=END"
+
+
+def variable(option: str) -> str:
+    """sbatch's variable for an option: `SBATCH_TIMELIMIT` for `time`."""
+    return f"SBATCH_{NAMES.get(option, option.replace('-', '_').upper())}"
+
+
+# A user's variables for these are not passed on to sbatch; the names of jobs are ours to give.
+UNUSED = {variable(name): why for name, why in REFUSED.items()}
+UNUSED |= {
+    "SBATCH_JOB_NAME": "--run-id names the job and its run",
+    "SBATCH_WAIT": "use --wait",
+}

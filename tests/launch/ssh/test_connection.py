@@ -1,0 +1,53 @@
+"""The folder of ssh's socket belongs to this user alone, and is said to if it does not."""
+
+import os
+import tempfile
+
+import pytest
+
+from launch.ssh.login_node.connection import Connection
+from muster.errors import UsageError
+
+
+@pytest.fixture
+def folder(hosts, tmp_path, monkeypatch):
+    """Where it is made for a user without XDG_RUNTIME_DIR."""
+    hosts("node0")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"muster-{os.getuid()}"
+
+
+def refusal() -> str:
+    with pytest.raises(UsageError) as caught:
+        Connection("node0")
+    return str(caught.value)
+
+
+REMEDY = "set XDG_RUNTIME_DIR to a folder that is yours alone"
+
+
+def test_it_is_made_for_this_user_alone(folder):
+    Connection("node0")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_the_owner_of_one_that_another_user_has_made_is_named(folder):
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65_534, -1)
+    assert refusal() == f"{folder} belongs to nobody, not to you; {REMEDY}"
+
+
+def test_a_file_or_link_in_its_place_is_no_traceback(folder, tmp_path):
+    folder.touch()
+    assert refusal() == f"{folder}: File exists, for ssh's socket; {REMEDY}"
+    folder.unlink()
+    folder.symlink_to(tmp_path)
+    assert refusal() == f"{folder} is a link, where ssh's socket is to be; {REMEDY}"
+
+
+def test_one_that_others_may_enter_is_to_be_closed(folder):
+    folder.mkdir()
+    folder.chmod(0o755)
+    assert refusal().endswith(f"chmod 700 {folder}")
