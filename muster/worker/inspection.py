@@ -18,6 +18,7 @@ This file is loaded into every worker by its path. It needs the standard library
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import json
@@ -82,7 +83,7 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
+        _thread.start_new_thread(self._run, ())  # a program may wait for all that threading knows
         os.register_at_fork(after_in_child=self._leave)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
 
@@ -156,7 +157,7 @@ class Inspector:
         return list(found)
 
     def _stacks(self) -> list[dict[str, Any]]:
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        names = _thread_names()
         found = []
         for ident, frame in sys._current_frames().items():
             if ident == threading.get_ident():
@@ -177,6 +178,14 @@ class Inspector:
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
         return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
+
+
+def _thread_names() -> dict[int | None, str]:
+    """As the program's own `threading` has them; it is another than what was imported here."""
+    try:
+        return {thread.ident: thread.name for thread in sys.modules["threading"].enumerate()}
+    except Exception:  # noqa: BLE001 (it is not imported, or is the user's own file)
+        return {}
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
