@@ -31,6 +31,7 @@ from muster.writing import full_disk
 
 KILLED = 128 + 9
 KILL = " was killed by "
+ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
 # In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm. With a
 # question mark it is our own guess.
@@ -151,6 +152,8 @@ def command_killed(facts: Facts) -> Failure | None:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
     why = _starved([agent]) or "out of memory?" if number == signal.SIGKILL else ""
+    if agent["ranks"] and set(agent["ranks"]) <= set(facts.done):
+        why = ENDED_WELL
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
     return Failure(128 + number, text, tuple(context))
 
@@ -175,7 +178,10 @@ def aborted_at_exit(facts: Facts) -> Failure | None:
         for rank in facts.done
         if last_output.crash_of(path := ERRORS.path(facts.run_dir, rank=rank))
     }
-    return _killed(facts, aborted, set(facts.exits) - set(facts.done))
+    failure = _killed(facts, aborted, set(facts.exits) - set(facts.done))
+    if failure is None:
+        return None
+    return replace(failure, text=f"{failure.text}; {ENDED_WELL}")
 
 
 def ended_without_a_word(facts: Facts) -> Failure | None:
