@@ -249,7 +249,7 @@ def _meetings(views: Mapping[int, RankView]) -> list[str]:
     foreign = [one for one in stores.values() if one.method.startswith("tcp:")]
     if stores and not served and not elsewhere and (len(met) == len(views) or foreign):
         address = " and ".join(stores)
-        why = f"{waiting} for a store at {address}, which nobody serves"
+        why = f"{waiting}, for a store at {address}, which nobody serves"
         advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
         if by_launcher and foreign:
             advice = (
