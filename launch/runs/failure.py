@@ -14,10 +14,11 @@ own traceback). Last come rules for what may be a consequence (a node is lost; a
 record; a rank only lost another). The comment of each rule says why it comes before the next.
 """
 
+import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
-from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT
+from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT, SNAPSHOT, SNAPSHOT_RECORD
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import full_disk
 
@@ -38,6 +39,8 @@ OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory(?!\?)|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
+NO_CUDA = "Torch not compiled with CUDA enabled"
+MISSING = re.compile(r"No such file or directory: '([^']*)'")
 FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
 
@@ -109,11 +112,27 @@ def failed_by_itself(facts: Facts) -> Failure | None:
     how = f"failed first, at {clock}; the others stopped because of it"
     if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
-    context = (*also, f"error: {who} {how}:")
+    context = (*also, *_advice(facts.run_dir, first), f"error: {who} {how}:")
     lines = [first["traceback"].rstrip()]
     if is_full(RuntimeError(first["message"])):  # which names no file where it only printed
         lines += map(_lines, facts.full[:1])
     return Failure(first["code"], "\n".join(lines), context, first["rank"])
+
+
+def _advice(run_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """What a traceback does not say of the place in which its program ran."""
+    if NO_CUDA in record["message"]:
+        yield f"the torch of this Python on {record['host']} is for CPUs; --python names another"
+    missing = MISSING.search(record["message"])
+    if missing is None or not SNAPSHOT_RECORD.path(run_dir).is_file():
+        return
+    path, copy = missing[1], SNAPSHOT.path(run_dir)
+    leaves = ".." in Path(path).parts and not Path(os.path.normpath(path)).is_relative_to(copy)
+    if leaves or (Path(path).is_relative_to(run_dir) and not Path(path).is_relative_to(copy)):
+        yield (
+            f"the program ran in a copy of its project, {copy}: a path that leaves the project, as "
+            f"{path} does, leads elsewhere from there; give it in full, or --no-snapshot"
+        )
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
