@@ -34,7 +34,7 @@ class Facts:
         self.ordered = sorted(
             self.exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
         )
-        stops = any(one["cause"] == "signal" for one in self.agents)
+        stops = any(agent["cause"] == "signal" for agent in self.agents)
         self.own = [record for record in self.ordered if _is_own(record, stops)]
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))

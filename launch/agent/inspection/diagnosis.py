@@ -242,11 +242,11 @@ def _meetings(views: Mapping[int, RankView]) -> list[str]:
     if problem := _wrong_numbers(views, met):
         return [f"{waiting}: {problem}"]
     absent = [view for view in views.values() if view.meeting is None and not view.groups]
-    stores = {one.store: one for one in met.values() if one.store}
-    served = any(one.serves for one in met.values())
-    by_launcher = any(one.by_launcher for one in met.values())
+    stores = {call.store: call for call in met.values() if call.store}
+    served = any(call.serves for call in met.values())
+    by_launcher = any(call.by_launcher for call in met.values())
     elsewhere = not by_launcher and any(view.rank == 0 for view in absent)
-    foreign = [one for one in stores.values() if one.method.startswith("tcp:")]
+    foreign = [call for call in stores.values() if call.method.startswith("tcp:")]
     if stores and not served and not elsewhere and (len(met) == len(views) or foreign):
         address = " and ".join(stores)
         why = f"{waiting}, for a store at {address}, which nobody serves"
@@ -257,11 +257,11 @@ def _meetings(views: Mapping[int, RankView]) -> list[str]:
                 "leave init_method out, or use --workers manual"
             )
         return [f"{why}: {advice}"]
-    found = [
+    absences = [
         f"rank {view.rank} on {view.node} has not come to init_process_group: {condition(view)}"
         for view in absent[:3]
     ]
-    return [f"{found[0]}; {waiting}", *found[1:]] if found else []
+    return [f"{absences[0]}; {waiting}", *absences[1:]] if absences else []
 
 
 def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str:
@@ -272,13 +272,13 @@ def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str
 def _wrong_numbers(views: Mapping[int, RankView], met: Mapping[int, Meeting]) -> str:
     """Why their numbers cannot make a group; or ""."""
     by_number: dict[int, list[int]] = {}
-    for rank, one in met.items():
-        if one.rank is not None:
-            by_number.setdefault(one.rank, []).append(rank)
+    for rank, call in met.items():
+        if call.rank is not None:
+            by_number.setdefault(call.rank, []).append(rank)
     for number, ranks in by_number.items():
         if ranks[1:]:
             return f"{_ranks(ranks)} all call it with rank={number}; each needs its own, as in RANK"
-    most = max((one.world_size or 0 for one in met.values()), default=0)
+    most = max((call.world_size or 0 for call in met.values()), default=0)
     if most > len(views):
         return f"it waits for {most} ranks (world_size={most}), and the run has {len(views)}"
     return ""
@@ -300,10 +300,10 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     going_on = [view for view in views.values() if not view.ended and (view.for_s or 0) > BRIEF_S]
     if ended and going_on:
         first = going_on[0]
-        names = _ranks([one.rank for one in ended])
+        names = _ranks([view.rank for view in ended])
         return [
             f"rank {first.rank} on {first.node} goes on without {names}: {condition(first)}",
-            *(f"rank {one.rank} on {one.node}: {condition(one)}" for one in ended[:3]),
+            *(f"rank {view.rank} on {view.node}: {condition(view)}" for view in ended[:3]),
         ]
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
