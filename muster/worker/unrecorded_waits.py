@@ -43,9 +43,10 @@ def collective(
     if file.endswith(C10D) and function in OPERATIONS:
         operation = function
         group = _name_of(frame.f_locals.get("group"))
-        tensor = frame.f_locals.get("tensor")
+        tensor: Any = frame.f_locals.get("tensor")
         if hasattr(tensor, "shape"):
-            shapes, types = [list(tensor.shape)], [str(getattr(tensor, "dtype", ""))]
+            shapes = [list(tensor.shape)]
+            types = [str(getattr(tensor, "dtype", ""))]
     elif not any(file.endswith(of) and name in ("", function) for of, name in OF_DDP):
         return None
     if begun.get(group, -1) < 0:

@@ -114,7 +114,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next((one.device for one in model.parameters()), torch.device("cpu"))
 
 
-def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
+def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
     if mode is None or isinstance(mode, (list, tuple, int)):  # DDP's second parameter
         yield f"mode is {mode!r}: give DDP's device_ids by its name, device_ids={mode!r}"
     else:
