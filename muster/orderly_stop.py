@@ -68,6 +68,7 @@ class StopRequest:
         self._owner, self.why = os.getpid(), ""
         signal.signal(signal.SIGTERM, self._take)
         if folder := os.environ.get(FOLDER):
+            leave_notices_to_the_agent()
             Path(folder, str(self._owner)).touch()
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -86,6 +87,13 @@ class StopRequest:
     def _reason(self) -> str:
         sign = Path(os.environ.get(FOLDER, ""), str(self._owner))
         return sign.read_text(encoding="utf-8") if FOLDER in os.environ and sign.exists() else ""
+
+
+def leave_notices_to_the_agent() -> None:
+    """Do not die of a scheduler's notice to all processes: the agent passes it on as SIGTERM."""
+    for number in NOTICE_SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
 
 
 request = StopRequest()

@@ -39,7 +39,8 @@ class Facts:
         self.ordered = sorted(
             self.exits.values(), key=lambda one: one["time_unix_s"] + offsets.get(one["rank"], 0.0)
         )
-        self.own = [record for record in self.ordered if record["cause"] in OWN_CAUSES]
+        stops = any(agent["cause"] == "signal" for agent in self.agents)
+        self.own = [record for record in self.ordered if _is_own(record, stops)]
         self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
         self.silent = sorted(set(range(world_size)) - set(self.exits))
         self.node = {rank: one["host"] for rank, one in self.exits.items()}
@@ -63,6 +64,12 @@ class Facts:
     def first_echo(self) -> dict[str, Any]:
         """The first record of a worker that did not end well; there must be one."""
         return next((one for one in self.ordered if one["cause"] != "done"), self.ordered[0])
+
+
+def _is_own(record: Mapping[str, Any], is_stopped: bool) -> bool:
+    """Whether it is no consequence; nor is a KeyboardInterrupt if no signal stopped the run."""
+    by_itself = record["cause"] == "signal" and bool(record["traceback"]) and not is_stopped
+    return record["cause"] in OWN_CAUSES or by_itself
 
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:

@@ -14,10 +14,11 @@ own traceback). Last come rules for what may be a consequence (a node is lost; a
 record; a rank only lost another). The comment of each rule says why it comes before the next.
 """
 
+import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,20 @@ from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
 from muster.errors import NO_RETRY, STOPPED, is_full
 from muster.orderly_stop import signal_name, signal_number
-from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT
+from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT, SNAPSHOT, SNAPSHOT_RECORD
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import full_disk
 
 KILLED = 128 + 9
 KILL = " was killed by "
+ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
 # In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm.
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
+NO_CUDA = "Torch not compiled with CUDA enabled"
+MISSING = re.compile(r"No such file or directory: '([^']*)'")
 FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
 
@@ -119,11 +123,27 @@ def failed_by_itself(facts: Facts) -> Failure | None:
     how = f"failed first, at {clock}; the others stopped because of it"
     if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
-    context = (*also, f"error: {who} {how}:")
+    context = (*also, *_advice(facts.run_dir, first), f"error: {who} {how}:")
     lines = [first["traceback"].rstrip()]
     if is_full(RuntimeError(first["message"])):  # which names no file where it only printed
         lines += map(_lines, facts.full[:1])
     return Failure(first["code"], "\n".join(lines), context, first["rank"])
+
+
+def _advice(run_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """What a traceback does not say of the place in which its program ran."""
+    if NO_CUDA in record["message"]:
+        yield f"the torch of this Python on {record['host']} is for CPUs; --python names another"
+    missing = MISSING.search(record["message"])
+    if missing is None or not SNAPSHOT_RECORD.path(run_dir).is_file():
+        return
+    path, copy = missing[1], SNAPSHOT.path(run_dir)
+    leaves = ".." in Path(path).parts and not Path(os.path.normpath(path)).is_relative_to(copy)
+    if leaves or (Path(path).is_relative_to(run_dir) and not Path(path).is_relative_to(copy)):
+        yield (
+            f"the program ran in a copy of its project, {copy}: a path that leaves the project, as "
+            f"{path} does, leads elsewhere from there; give it in full, or --no-snapshot"
+        )
 
 
 def collective_timed_out(facts: Facts) -> Failure | None:
@@ -163,7 +183,9 @@ def command_killed(facts: Facts) -> Failure | None:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
     why = _starved([agent]) if number == signal.SIGKILL else ""
-    if number == signal.SIGKILL and not why:
+    if agent["ranks"] and set(agent["ranks"]) <= set(facts.done):
+        why = ENDED_WELL
+    elif number == signal.SIGKILL and not why:
         context.append(_perhaps_starved(agent["node"]))
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
     return Failure(128 + number, text, tuple(context))
@@ -189,7 +211,10 @@ def aborted_at_exit(facts: Facts) -> Failure | None:
         for rank in facts.done
         if last_output.crash_of(path := ERRORS.path(facts.run_dir, rank=rank))
     }
-    return _killed(facts, aborted, set(facts.exits) - set(facts.done))
+    failure = _killed(facts, aborted, set(facts.exits) - set(facts.done))
+    if failure is None:
+        return None
+    return replace(failure, text=f"{failure.text}; {ENDED_WELL}")
 
 
 def ended_without_a_word(facts: Facts) -> Failure | None:

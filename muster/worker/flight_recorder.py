@@ -46,7 +46,8 @@ def collectives() -> list[dict[str, Any]]:
                 "operation": str(entry.get("profiling_name", "")).partition(":")[2],
                 "shapes": entry.get("input_sizes", []),
                 "types": entry.get("input_dtypes", []),
-                "waits": not entry.get("retired") and number > ended.get(group, -1),
+                # with TORCH_DISTRIBUTED_DEBUG=DETAIL they have no group: see unrecorded_waits.py
+                "waits": bool(group) and not entry.get("retired") and number > ended.get(group, -1),
                 "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
                 "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
                 "limit_s": entry.get("timeout_ms", 0) / 1e3,

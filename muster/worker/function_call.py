@@ -42,6 +42,8 @@ def call(folder: Path, run_dir: Path, rank: int) -> None:
             f"{python_version()} ({sys.executable}); name another with python="
         )
     sys.modules["__main__"] = types.ModuleType("__main__")
+    if "__mp_main__" in sys.modules:  # multiprocessing was imported in advance
+        sys.modules["__mp_main__"] = sys.modules["__main__"]
     sys.path[:1] = [os.path.abspath(one) for one in about["path"]]  # noqa: PTH100 (no links followed)
     result, worker = run_dir / "results" / f"rank_{rank:05d}.pkl", os.getpid()
     try:

@@ -18,6 +18,8 @@ This file is loaded into every worker by its path. It needs the standard library
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import contextlib
 import faulthandler
 import json
@@ -35,13 +37,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import flight_recorder
+from . import flight_recorder, unrecorded_waits
 
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
 THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
 LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it runs through different code
 GIVE_UP_S = 5.0
+END_S = 10.0  # for the last answer, on a busy machine
 # By convention, real-time signals are free; schedulers use SIGUSR1 and SIGUSR2.
 DUMP_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 11 if hasattr(signal, "SIGRTMIN") else None
 
@@ -70,6 +73,8 @@ class Inspector:
         # since when the main thread has been in a frame: its position, id and function
         self._noted: dict[tuple[int, int, str], float] = {}
         self._gave_up: dict[str, Any] | None = None  # the collective that timed out
+        self._waited: dict[str, Any] | None = None  # likewise, if torch has not recorded it
+        self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
         self._sign = folder / f"{stem}.gave_up"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -82,15 +87,21 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        threading.Thread(target=self._run, name="muster-inspection", daemon=True).start()
+        _thread.start_new_thread(self._run, ())  # a program may wait for all that threading knows
         os.register_at_fork(after_in_child=self._leave)
+        atexit.register(self._end)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
 
     def _leave(self) -> None:
         """Close the socket in a forked process, which nobody asks."""
         global inspector
         inspector = None
+        self._answers = _thread.allocate_lock()
         self._listener.close()
+
+    def _end(self) -> None:
+        """Let the last answer be given; a thread still in torch's code would abort the end."""
+        self._answers.acquire(timeout=END_S)
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
         """A collective has timed out: wait until the agents have looked at all ranks."""
@@ -99,6 +110,8 @@ class Inspector:
             for frame, line in traceback.walk_tb(trace)
         ]
         self._gave_up = {"message": message[:500], "frames": frames}
+        innermost = [frame for frame, _ in traceback.walk_tb(trace)][-1:]
+        self._waited = self._unrecorded(innermost[0] if innermost else None, 0.0)
         deadline = time.monotonic() + GIVE_UP_S
         try:
             self._sign.touch()
@@ -124,7 +137,9 @@ class Inspector:
         connection.settimeout(5.0)
         with connection, connection.makefile("rb") as lines:
             request = json.loads(lines.readline(REQUEST_BYTES))
-            connection.sendall(json.dumps(self.answer(request)).encode() + b"\n")
+            with self._answers:
+                answer = self.answer(request)
+            connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request: "stacks" or "progress"."""
@@ -137,8 +152,18 @@ class Inspector:
         else:
             self._note()
             reply["threads"], reply["groups"] = self._stacks(), flight_recorder.groups()
-            reply["collectives"] = flight_recorder.collectives()
+            frames = _outermost_first(sys._current_frames().get(self._main or 0))
+            since = [*self._noted.values()][-1:]
+            for_s = time.monotonic() - since[0] if since else None
+            waits = self._waited or self._unrecorded(frames[-1] if frames else None, for_s)
+            reply["collectives"] = flight_recorder.collectives() + ([waits] if waits else [])
+            reply["meeting"] = unrecorded_waits.meeting(frames)
         return reply
+
+    def _unrecorded(self, frame: FrameType | None, for_s: float | None) -> dict[str, Any] | None:
+        groups = flight_recorder.groups().items()
+        begun = {name: group.get("begun", -1) for name, group in groups}
+        return unrecorded_waits.collective(frame, begun, for_s)
 
     def _note(self) -> None:
         """Note where the main thread is; an unchanged frame keeps its time."""
@@ -156,7 +181,7 @@ class Inspector:
         return list(found)
 
     def _stacks(self) -> list[dict[str, Any]]:
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        names = _thread_names()
         found = []
         for ident, frame in sys._current_frames().items():
             if ident == threading.get_ident():
@@ -177,6 +202,14 @@ class Inspector:
             name = "main" if is_main else names.get(ident, str(ident))
             found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
         return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
+
+
+def _thread_names() -> dict[int | None, str]:
+    """As the program's own `threading` has them; it is another than what was imported here."""
+    try:
+        return {thread.ident: thread.name for thread in sys.modules["threading"].enumerate()}
+    except Exception:  # noqa: BLE001 (it is not imported, or is the user's own file)
+        return {}
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:

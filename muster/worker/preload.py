@@ -12,11 +12,14 @@ It needs the standard library alone, of Python 3.8 or newer. No thread is starte
 
 from __future__ import annotations
 
+import sys
+
+BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported by itself
+
 import contextlib
 import gc
 import importlib.machinery
 import os
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,10 @@ def main() -> None:
 def import_modules(names: list[str], words: list[str]) -> None:
     """Import the given modules; refuse those that cannot be imported in advance."""
     advance = load("advance_import")
+    load("node_workers")
+    for name in sys.modules.keys() - BEFORE:  # the modules have their own, and so has the program
+        if name.partition(".")[0] != "_muster":
+            del sys.modules[name]
     script = Path(words[0])  # the program's path begins with its folder, or with a zipapp
     folder = Path.cwd() if str(script) == "-m" else script.resolve().parent
     is_application = importlib.machinery.PathFinder.find_spec("__main__", [str(script.absolute())])

@@ -8,7 +8,8 @@
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
 imports nothing of this repository by name: a user's `train.py` and `configs/` are found, not ours.
-The one name that is added, last on the path, is `muster` (`muster/on_path/`).
+What it has imported is not in `sys.modules` when the program begins: a user's `types.py` is found,
+too. The one name that is added, last on the path, is `muster` (`muster/on_path/`).
 
 Its agent hands everything in through the environment:
 
@@ -29,18 +30,23 @@ program registers. What a worker forks has no rank: `leave_rank` takes its recor
 
 from __future__ import annotations
 
+import sys
+
+BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported by itself
+
 import atexit
+import builtins
 import ctypes
 import faulthandler
 import importlib.machinery
 import importlib.util
 import json
+import linecache
 import os
 import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 import traceback
 import types
@@ -51,8 +57,11 @@ from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# Its starter ignores them, as torchrun would die of them; a program does what is usual.
+NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
 RESERVED_BYTES = 16_384
+NEEDED_LATER = ("gloo_threads", "lost_peer", "process_group")  # beside this file
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then the program's folder is not on it
 RANK = int(os.environ.get("RANK", "0"))
@@ -64,6 +73,8 @@ def main() -> None:
     global run_dir
     words = sys.argv[1:]
     end_with_agent()
+    for number in NOTICES:
+        signal.signal(number, signal.SIG_DFL)
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
@@ -78,6 +89,9 @@ def main() -> None:
     atexit.register(wait_for_gloo)  # called after the program's functions
     os._exit = sudden_exit
     os.register_at_fork(after_in_child=leave_rank)
+    for name in (*NEEDED_LATER, *(["function_call"] if words[0] == "--function" else [])):
+        load_beside(name)
+    forget_imports()
     try:
         if words[0] == "--function":  # on a node with its own disk, below its checkout
             load_beside("function_call").call(FACE.parent / words[1], run_dir, RANK)
@@ -87,6 +101,13 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001
         end_with(error)
     write_exit(0)
+
+
+def forget_imports() -> None:
+    """Let the program import for itself what has been imported here; see `BEFORE`."""
+    for name in sys.modules.keys() - BEFORE:
+        if name.partition(".")[0] != "_muster":
+            del sys.modules[name]
 
 
 def leave_rank() -> None:
@@ -132,6 +153,7 @@ def load_module(name: str, arguments: list[str]) -> types.CodeType:
     """The code of `python -m name`, with the `__main__`, path and arguments that it expects."""
     if not IS_SAFE_PATH or Path.cwd() == FACE.parent:  # a module of ours is found in either case
         sys.path[: not IS_SAFE_PATH] = [str(Path.cwd())]
+    importlib.import_module("runpy")  # as Python itself does first
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{name}.__main__")
@@ -149,8 +171,10 @@ def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
     module = types.ModuleType("__main__")
     module.__file__, module.__spec__, module.__package__ = path, spec, package
     module.__loader__ = loader
-    module.__dict__["__builtins__"] = __builtins__
+    module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:  # multiprocessing was imported in advance
+        sys.modules["__mp_main__"] = module
 
 
 def run_command(argv: list[str]) -> NoReturn:
@@ -209,6 +233,9 @@ def end_with(error: BaseException) -> NoReturn:
 def described(error: BaseException) -> tuple[str, str]:
     """One line and the traceback; the text of a user's exception may fail itself."""
     kind = type(error).__name__
+    generated = getattr(sys.modules.get("linecache"), "cache", None)  # the program's own module
+    if isinstance(generated, dict):
+        linecache.cache.update(generated)
     try:
         shown = traceback.TracebackException(type(error), error, error.__traceback__)
         return f"{kind}: {' '.join(str(shown).split())}", "".join(shown.format())

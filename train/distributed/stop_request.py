@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from muster.orderly_stop import FOLDER
+from muster.orderly_stop import FOLDER, leave_notices_to_the_agent
 
 
 class StoppedCleanly(BaseException):
@@ -36,6 +36,8 @@ class StopRequest:
         self._sign = Path(folder) / str(self._owner) if folder else None
 
     def __enter__(self) -> "StopRequest":
+        if self._sign is not None:
+            leave_notices_to_the_agent()
         for number in self._numbers:
             self._before[number] = signal.signal(number, self._take)
         if self._sign is not None:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from launch.agent.inspection.rank_view import Collective, Group, RankView
+from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
 from launch.runs.watching.durations import duration
 
 # Collectives whose shape is the same on every rank.
@@ -44,7 +44,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
         if len(culprits) > 3:
             causes.append(f"likewise ranks {_names(culprits[3:])}")
     found += causes or _orders(views, waits, blocked)
-    return found or _slow(views) or _without_collectives(views)
+    return found or _slow(views) or _meetings(views) or _without_collectives(views)
 
 
 def _slow(views: Mapping[int, RankView]) -> list[str]:
@@ -145,11 +145,12 @@ def _not_come(
     where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
+    limit_s = first.limit_s if first else 0.0
     if first is None or any(views[one].timed_out for one in waiting):
-        after = f" after {duration(first.limit_s)}" if first else ""
+        after = f" after {duration(limit_s)}" if limit_s else ""
         return f"{cause}; {_ranks(waiting)} gave up{after}"
-    left = duration(first.limit_s - first.age_s)
-    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}, {left} more at most"
+    left = f", {duration(limit_s - first.age_s)} more at most" if limit_s else ""
+    return f"{cause}; {_ranks(waiting)} {'wait' if waiting[1:] else 'waits'}{left}"
 
 
 def condition(view: RankView) -> str:
@@ -228,6 +229,61 @@ def _orders(
     return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
 
 
+def _meetings(views: Mapping[int, RankView]) -> list[str]:
+    """Why ranks do not leave `init_process_group`."""
+    met = {
+        rank: view.meeting
+        for rank, view in views.items()
+        if view.meeting is not None and not view.ended and (view.for_s or 0) > BRIEF_S
+    }
+    if not met:
+        return []
+    waiting = _waiting_in_init(views, list(met))
+    if problem := _wrong_numbers(views, met):
+        return [f"{waiting}: {problem}"]
+    absent = [view for view in views.values() if view.meeting is None and not view.groups]
+    stores = {call.store: call for call in met.values() if call.store}
+    served = any(call.serves for call in met.values())
+    by_launcher = any(call.by_launcher for call in met.values())
+    elsewhere = not by_launcher and any(view.rank == 0 for view in absent)
+    foreign = [call for call in stores.values() if call.method.startswith("tcp:")]
+    if stores and not served and not elsewhere and (len(met) == len(views) or foreign):
+        address = " and ".join(stores)
+        why = f"{waiting}, for a store at {address}, which nobody serves"
+        advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
+        if by_launcher and foreign:
+            advice = (
+                f"under torchrun no rank serves what init_method={foreign[0].method!r} names; "
+                "leave init_method out, or use --workers manual"
+            )
+        return [f"{why}: {advice}"]
+    absences = [
+        f"rank {view.rank} on {view.node} has not come to init_process_group: {condition(view)}"
+        for view in absent[:3]
+    ]
+    return [f"{absences[0]}; {waiting}", *absences[1:]] if absences else []
+
+
+def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str:
+    verb = "wait" if ranks[1:] else "waits"
+    return f"{_ranks(ranks)} {verb} in init_process_group{_at(views[ranks[0]])}"
+
+
+def _wrong_numbers(views: Mapping[int, RankView], met: Mapping[int, Meeting]) -> str:
+    """Why their numbers cannot make a group; or ""."""
+    by_number: dict[int, list[int]] = {}
+    for rank, call in met.items():
+        if call.rank is not None:
+            by_number.setdefault(call.rank, []).append(rank)
+    for number, ranks in by_number.items():
+        if ranks[1:]:
+            return f"{_ranks(ranks)} all call it with rank={number}; each needs its own, as in RANK"
+    most = max((call.world_size or 0 for call in met.values()), default=0)
+    if most > len(views):
+        return f"it waits for {most} ranks (world_size={most}), and the run has {len(views)}"
+    return ""
+
+
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     """If no rank waits in a collective: ranks that something stops, or that are apart from most."""
     if views and all(view.imports for view in views.values()):
@@ -240,6 +296,15 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     if found:
         return found
     places = Counter(_function(view) for view in views.values() if view.place)
+    ended = [view for view in views.values() if view.ended]
+    going_on = [view for view in views.values() if not view.ended and (view.for_s or 0) > BRIEF_S]
+    if ended and going_on:
+        first = going_on[0]
+        names = _ranks([view.rank for view in ended])
+        return [
+            f"rank {first.rank} on {first.node} goes on without {names}: {condition(first)}",
+            *(f"rank {view.rank} on {view.node}: {condition(view)}" for view in ended[:3]),
+        ]
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
         odd = [one for one in views.values() if one.place and _function(one) != usual]

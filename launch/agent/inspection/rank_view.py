@@ -61,6 +61,18 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Meeting:
+    """What a rank in `init_process_group` has given, and what it waits for."""
+
+    rank: int | None
+    world_size: int | None
+    store: str  # the address to which it is connecting, or at which it waits for the others
+    serves: bool  # the store there
+    by_launcher: bool  # torchrun serves the store, and no rank does
+    method: str  # its init_method
+
+
+@dataclass(frozen=True)
 class RankView:
     """What one rank is doing."""
 
@@ -79,6 +91,7 @@ class RankView:
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
     computing: tuple[int, ...] = ()  # the processes that it has started and that compute
+    meeting: Meeting | None = None  # it is in `init_process_group`
 
     @property
     def waiting(self) -> Collective | None:
@@ -134,6 +147,7 @@ def view_of(
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
         computing=tuple(process.get("computing", ())),
+        meeting=Meeting(**report["meeting"]) if report.get("meeting") else None,
     )
 
 

@@ -324,3 +324,43 @@ def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):
     agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
     failure = explain(tmp_path, 2, 1)
     assert failure.code == 1 and "Connection closed by peer" in failure.text
+
+
+def test_an_interrupt_without_a_signal_to_the_run_is_the_programs_own(ended, tmp_path):
+    ended(0, "crash", 3.0, "RuntimeError: Connection closed by peer", "Traceback: echo\n")
+    ended(1, "signal", 2.0, "KeyboardInterrupt: ", "Traceback: KeyboardInterrupt\n", code=130)
+    failure = explain(tmp_path, 2)
+    assert (failure.code, failure.rank, failure.cause) == (130, 1, "program")
+    assert failure.text == "Traceback: KeyboardInterrupt"
+    assert "rank 1 on node1 failed first" in failure.context[-1]
+
+
+def test_an_abort_after_a_program_that_had_ended_well_says_so(ended, tmp_path):
+    text = "terminate called without an active exception\nFatal Python error: Aborted\n"
+    ended(0, "done", 1.0, code=0)
+    write(tmp_path, {"workers/rank_00000.err": text})
+    failure = explain(tmp_path, 1, code=1)
+    assert failure.code == 134 and failure.text.endswith(
+        "Aborted; its program had ended with exit code 0, and Python was ending"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "leaves"),
+    [("../data/x.csv", True), ("RUN/data/x.csv", True), ("data/x.csv", False), ("/x/y", False)],
+)
+def test_a_path_that_leaves_the_copied_project_is_explained(ended, tmp_path, path, leaves):
+    path = path.replace("RUN", str(tmp_path))
+    message = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    ended(0, "crash", 1.0, message, "Traceback: missing\n")
+    assert len(explain(tmp_path, 1).context) == 1  # it was no copy
+    write(tmp_path, {"snapshot.json": {"project": "/home/me/p", "commit": "", "files": []}})
+    first, *more = explain(tmp_path, 1).context
+    assert bool(more) == leaves == ("; give it in full, or --no-snapshot" in first)
+
+
+def test_a_torch_without_cuda_is_said_to_be_that_of_this_python(ended, tmp_path):
+    message = "AssertionError: Torch not compiled with CUDA enabled"
+    ended(0, "crash", 1.0, message, f"Traceback\n{message}\n")
+    advice = "the torch of this Python on node0 is for CPUs; --python names another"
+    assert explain(tmp_path, 1).context[0] == advice

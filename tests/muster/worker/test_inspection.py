@@ -43,3 +43,32 @@ def test_a_fork_is_not_warned_of_and_questions_are_answered_after_it(tmp_path):
     done = call(*words)
     assert done.stdout == "{3} 21\n", done.stderr
     assert done.stderr.count("Warning: ") == 1 and "DeprecationWarning: seen" in done.stderr
+
+
+ENDS = """
+import importlib, os, socket, sys, threading, time, types
+sys.modules["_muster"] = types.ModuleType("_muster")
+sys.modules["_muster"].__path__ = [os.path.dirname(sys.argv[1])]
+inspection = importlib.import_module("_muster.inspection")
+asked = threading.Event()
+def groups():  # as torch's, on a busy machine
+    asked.set()
+    time.sleep(0.5)
+    os.write(1, b"answered")
+    return {}
+inspection.flight_recorder.groups = groups
+inspection.start(sys.argv[2], 3)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(f"{sys.argv[2]}/rank_00003.sock")
+connection.sendall(b'{"ask": "progress"}\\n')
+asked.wait()
+"""
+
+
+def test_python_does_not_end_while_a_question_is_answered(tmp_path):
+    """A thread that is in torch's code then would abort it."""
+    script, folder = tmp_path / "ends.py", tmp_path / "inspection"
+    script.write_text(ENDS)
+    folder.mkdir()
+    done = call(sys.executable, script, inspection.__file__, folder)
+    assert (done.returncode, done.stdout) == (0, "answered"), done.stderr

@@ -136,6 +136,34 @@ def test_what_the_project_hides_is_not_found_elsewhere(project):
     assert "imports decimal, which the program's folder has, too" in done.stderr
 
 
+SPAWNS = """
+import multiprocessing
+from says import say
+class Result: pass
+def make(): return Result()
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        say(type(pool.apply(make)) is Result, type(__builtins__).__name__)
+"""
+
+
+def test_a_class_of_the_program_comes_back_from_a_spawned_process(project):
+    (project / "train.py").write_text(SPAWNS)
+    done = run(project, "train.py", nproc=1, modules="multiprocessing.pool")
+    assert done.stdout == "True module\n", done.stderr
+
+
+def test_a_file_of_the_program_hides_the_standard_librarys(project):
+    for name in ("resource", "signal", "traceback"):
+        (project / f"{name}.py").write_text("mine = True")
+    (project / "train.py").write_text(
+        "import resource, signal, traceback\nfrom says import say\n"
+        "say(resource.mine, signal.mine, traceback.mine)"
+    )
+    done = run(project, "train.py", nproc=1, modules="math")
+    assert done.stdout == "True True True\n", done.stderr
+
+
 RANDOM = """
 import random, uuid, tempfile, numpy, torch
 from says import say

@@ -2,16 +2,20 @@
 
 import json
 import shutil
+import sys
 import zipapp
 from pathlib import Path
 
 import pytest
 import vermin
 
+from tests.commands import call
 from tests.muster.worker.shims import WORKER_MAIN, ended, run
 
 SHOW = """
-import json, os, pickle, sys
+import sys
+modules = sorted(name for name in sys.modules if name.partition(".")[0] != "_muster")
+import json, os, pickle, threading
 class Thing: pass
 import helper, configs, launch
 assert pickle.loads(pickle.dumps(Thing())).__class__ is Thing
@@ -20,7 +24,9 @@ print(json.dumps({
     "argv": sys.argv, "name": __name__, "file": __file__, "cwd": os.getcwd(),
     "path": [one for one in sys.path if not one.endswith("muster/on_path")],
     "tmpdir": os.environ.get("TMPDIR"), "helper": helper.__file__, "package": __package__,
-    "configs": configs.__file__, "launch": launch.__file__,
+    "configs": configs.__file__, "launch": launch.__file__, "threads": threading.active_count(),
+    "modules": [name for name in modules if name != "__future__"],
+    "builtins": type(__builtins__).__name__,
 }))
 """
 
@@ -64,9 +70,39 @@ ENVIRONMENTS = {
     ids=" ".join,
 )
 def test_all_is_as_with_plain_python(project, words, env):
+    (project / "inspection").mkdir()
+    env |= {"MUSTER_INSPECTION": str(project / "inspection")}
     with_us, plain = (run(project, *words, through=through, **env) for through in (True, False))
     assert with_us.returncode == 0, with_us.stderr
     assert json.loads(with_us.stdout) == json.loads(plain.stdout)
+
+
+# A few that this repository's own files, or torch's launcher, import.
+HIDDEN = ("resource", "json", "signal", "traceback", "socket", "ctypes")
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError('its own end')"])
+def test_a_file_of_the_program_hides_the_standard_librarys(project, end):
+    for name in HIDDEN:
+        (project / f"{name}.py").write_text("mine = True")
+    names = ", ".join(HIDDEN)
+    mine = " and ".join(f"{name}.mine" for name in HIDDEN)
+    (project / "train.py").write_text(f"import {names}\nprint({mine})\n{end}")
+    run_dir = project / "run"
+    with_us = run(project, "train.py", MUSTER_RUN_DIR=str(run_dir))
+    plain = run(project, "train.py", through=False)
+    assert with_us.returncode == plain.returncode == bool(end)
+    assert (run_dir / "workers" / "rank_00000.out").read_text() == plain.stdout == "True\n"
+    assert ended(run_dir)["message"] == ("ValueError: its own end" if end else "")
+
+
+def test_signals_that_a_starter_ignores_have_their_usual_effect(project):
+    shows = "import signal; print(*map(signal.getsignal, (signal.SIGUSR1, signal.SIGUSR2)))"
+    (project / "train.py").write_text(shows)
+    words = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh", sys.executable, str(WORKER_MAIN)]
+    for program in (["train.py"], ["--exec", sys.executable, "train.py"]):
+        done = call(*words, *program, cwd=project)
+        assert done.stdout == "0 0\n", done.stderr
 
 
 def test_muster_is_found_and_the_users_own_comes_first(project):
@@ -127,6 +163,7 @@ STOPS = """
 import os, signal
 import muster
 muster.on_stop(lambda: print("saved"))
+os.kill(os.getpid(), signal.SIGUSR1)  # a scheduler's notice to all processes is the agent's
 (sign,) = os.listdir(os.environ["MUSTER_STOPPABLE"])
 assert sign == str(os.getpid())
 open(os.path.join(os.environ["MUSTER_STOPPABLE"], sign), "w").write("notice")

@@ -46,3 +46,18 @@ def test_without_a_group_several_ranks_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(muster.UsageError, match="WORLD_SIZE is 2, but this process has joined no"):
         muster.sync(nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (([0],), {}, "device_ids=[0]"),
+        ((None,), {}, "device_ids=None"),
+        ((), {"mixed_precision": object()}, "mixed_precision= needs a hook of DDP's own"),
+        (("ddp",), {"compress": "bf16", "mixed_precision": object()}, "torch.autocast"),
+    ],
+)
+def test_what_ddp_takes_otherwise_is_refused_by_name(words, options, message):
+    with pytest.raises(muster.UsageError) as refused:
+        muster.sync(torch.nn.Linear(2, 1), *words, **options)
+    assert message in str(refused.value)

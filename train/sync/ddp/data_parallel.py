@@ -114,8 +114,17 @@ def device_of(model: nn.Module) -> torch.device:
     return next((one.device for one in model.parameters()), torch.device("cpu"))
 
 
-def _problems(mode: str, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
-    yield from one_of("mode", mode, *MODES)
+def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -> Iterator[str]:
+    if mode is None or isinstance(mode, (list, tuple, int)):  # DDP's second parameter
+        yield f"mode is {mode!r}: give DDP's device_ids by its name, device_ids={mode!r}"
+    else:
+        yield from one_of("mode", mode, *MODES)
+    has_hook = mode != "ddp" or options.compress != "none"
+    if ddp_options.get("mixed_precision") is not None and has_hook:
+        yield (
+            "mixed_precision= needs a hook of DDP's own, and DDP takes one; use torch.autocast, or "
+            "mode='ddp' without compress"
+        )
     for name in ddp_options.keys() & GONE.keys():
         yield f"there is no {name} any more: {GONE[name]}"
     yield from option_problems(options)

@@ -1,0 +1,119 @@
+"""Ranks that wait for others where torch records no collective are explained, too."""
+
+import re
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from configs.plugins import REPOSITORY
+from launch.agent.inspection import local_workers
+from launch.agent.inspection.diagnosis import sentences
+from launch.agent.inspection.rank_view import Collective, Group, Meeting, Place, RankView, view_of
+from launch.nodes.this_machine import free_port
+from muster.worker import unrecorded_waits
+from tests.commands import begin
+from tests.preload import interpreter
+
+PROGRAM = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+how, rank = sys.argv[1], int(os.environ["RANK"])
+def load_data():
+    time.sleep(10_000)
+if how == "tcp":
+    dist.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if rank == 1:
+    load_data()
+dist.all_reduce(torch.ones(1000))
+"""
+IN_DATA = r": it is in load_data, own\.py:\d+, for [\d.]+ s"
+SENTENCES = {
+    "tcp": r"ranks 0, 1 wait in init_process_group, in own\.py:\d+, for a store at 127\.0\.0\.1:"
+    r"(\d+), which nobody serves: under torchrun no rank serves what init_method='tcp://127\.0\.0"
+    r"\.1:\1' names; leave init_method out, or use --workers manual",
+    "detail": r"rank 1 on node0 has not come to all_reduce \d+ of the default group" + IN_DATA,
+}
+
+
+@pytest.mark.parametrize("how", SENTENCES)
+def test_why_ranks_wait_without_a_recorded_collective(how, tmp_path):
+    (tmp_path / "own.py").write_text(PROGRAM)
+    folder = tmp_path / "inspection"
+    folder.mkdir()
+    env = {"MUSTER_INSPECTION": str(folder), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    env |= {"MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    env |= {"TORCHELASTIC_USE_AGENT_STORE": str(how == "tcp")}
+    env |= {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if how == "detail" else {}
+    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    words = [interpreter(), main, tmp_path / "own.py", how, f"tcp://127.0.0.1:{free_port()}"]
+    with ExitStack() as stack:
+        for rank in range(2):
+            process = begin(*words, env=env | {"RANK": str(rank)})
+            stack.enter_context(process)
+            stack.callback(process.kill)
+        deadline, seen = time.monotonic() + 300, ""
+        while time.monotonic() < deadline and not re.match(SENTENCES[how], seen):
+            reports = local_workers.ask(folder, [0, 1], 60.0, ask="stacks")
+            views = {rank: view_of(one, "node0") for rank, one in reports.items()}
+            seen = sentences(views)[0]
+            time.sleep(0.2)
+    assert re.match(SENTENCES[how], seen)
+
+
+LINE = Place("/home/me/train.py", 7, "main", "init_process_group()", 40.0)
+
+
+def meeting(rank, *, world_size=2, store="", serves=False):
+    met = Meeting(rank, world_size, store, serves, False, "")
+    return RankView(rank, "node0", True, "sleeping", "sleeps", place=LINE, meeting=met)
+
+
+def test_a_store_that_nobody_serves_and_a_group_that_is_too_large_are_named():
+    lost = [replace(meeting(rank, store="10.0.0.9:4000"), rank=rank) for rank in (0, 1)]
+    assert sentences(dict(enumerate(lost)))[0].startswith(
+        "ranks 0, 1 wait in init_process_group, in main, train.py:7, for a store at 10.0.0.9:4000, "
+        "which nobody serves: rank 0 serves it"
+    )
+    served = [meeting(0, store="a:1", serves=True), meeting(1)]
+    assert "nobody" not in sentences(dict(enumerate(served)))[0]
+    twice = [replace(meeting(0), rank=rank) for rank in (0, 1)]
+    (sentence,) = sentences(dict(enumerate(twice)))
+    assert sentence.endswith("ranks 0, 1 all call it with rank=0; each needs its own, as in RANK")
+    many = [meeting(rank, world_size=4) for rank in (0, 1)]
+    (sentence,) = sentences(dict(enumerate(many)))
+    assert sentence.endswith("it waits for 4 ranks (world_size=4), and the run has 2")
+
+
+def test_a_backward_pass_of_ddp_may_wait_before_its_collective_is_recorded(monkeypatch):
+    inside = {"sys": sys}
+    text = "def _engine_run_backward(): return sys._getframe()"
+    exec(compile(text, "/packages/torch/autograd/graph.py", "exec"), inside)
+    frame = inside["_engine_run_backward"]()
+    assert unrecorded_waits.collective(frame, {"0": 4}, 40.0) is None
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    wait = Collective(**unrecorded_waits.collective(frame, {"0": 4}, 40.0))
+    assert (wait.name, wait.waits, wait.age_s) == ("collective 5", True, 40.0)
+    group = {"0": Group((0, 1), 4)}
+    ranks = [replace(meeting(rank), rank=rank, meeting=None, groups=group) for rank in (0, 1)]
+    (sentence,) = sentences({0: replace(ranks[0], collectives=(wait,)), 1: ranks[1]})
+    assert sentence.startswith("rank 1 on node0 has not come to collective 5 of the default group")
+    assert sentence.endswith("; rank 0 waits")  # how long at most is not known
+
+
+def test_ranks_that_have_ended_are_named_where_another_goes_on():
+    ended = RankView(1, "node1", False, "dead", "", ended="exit code 0 at 12:00:03")
+    waiting = replace(meeting(0), meeting=None)
+    first, second = sentences({0: waiting, 1: ended})
+    assert first.startswith("rank 0 on node0 goes on without rank 1: it is in main, train.py:7")
+    assert second == "rank 1 on node1: it has ended: exit code 0 at 12:00:03"
+    (sentence,) = sentences({0: meeting(0), 1: ended})
+    assert sentence == (
+        "rank 1 on node1 has not come to init_process_group: it has ended: exit code 0 at "
+        "12:00:03; rank 0 waits in init_process_group, in main, train.py:7"
+    )
