@@ -52,8 +52,8 @@ class TrainingState:
         return self.grad_sync.state()
 
     def saved(self, *, keeps: bool) -> tuple[Files, State]:
-        with self.grad_sync.whole(self.model):
-            model = snapshot.of_model(self.model) if keeps else {}
+        values = self.grad_sync.values(self.model)
+        model = snapshot.of_model(self.model, values, keeps=keeps)
         states = self.grad_sync.optimizer_state(self.model, self.optimizer)
         optimizer = snapshot.of_optimizer(self.model, states, keeps=keeps)
         schedule = self.schedule.state_dict()
@@ -64,9 +64,8 @@ class TrainingState:
 
     def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint, except for the parts to reset."""
-        with self.grad_sync.whole(self.model):
-            snapshot.into_model(self.model, files["model"])
-            self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
+        snapshot.into_model(self.model, files["model"], self.grad_sync.set_values)
+        self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
         if "optimizer" not in self.resets:
             saved = snapshot.optimizer_state(self.model, self.optimizer, files["optimizer"])
             for param, values in saved:
