@@ -8,10 +8,10 @@ in memory, however large the checkpoint is.
 import os
 import shutil
 import socket
-from contextlib import ExitStack
+from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -113,29 +113,54 @@ def _stream(ranks: Ranks, source: int, path: Path | None, size: int) -> str:
 
     A rank whose disk fails takes part to the end, since the others wait for it.
     """
-    failed = ""
+    disk = _Disk(path, reads=ranks.rank == source)
     buffer = torch.zeros(min(size, PIECE_BYTES), dtype=torch.uint8)
-    with ExitStack() as closing:
-        file: BinaryIO | None = None
+    for begin in range(0, size, PIECE_BYTES):
+        piece = buffer[: size - begin]
+        data = memoryview(piece.numpy())
+        if ranks.rank == source:
+            disk.move(data)
+        agreement.wait_for_all(ranks.world_size, DISK_PATIENCE_S)  # for the slowest disk
+        dist.broadcast(piece, source, group=agreement.gloo_group())
+        if ranks.rank != source:
+            disk.move(data)
+    disk.close()
+    return disk.failed
+
+
+class _Disk:
+    """A file to read or to write in pieces, or none; after its first error it does nothing."""
+
+    def __init__(self, path: Path | None, *, reads: bool) -> None:
+        self.failed = ""  # why
+        self._path, self._reads = path, reads
+        self._file: FileIO | None = None
+        self._try(self._open)
+
+    def move(self, data: memoryview) -> None:
+        """Fill `data` from the file, or write it there."""
+        self._try(lambda: self._move(data))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._try(self._file.close)  # some file systems tell only now that a write failed
+
+    def _try(self, act: Callable[[], None]) -> None:
         try:
-            if path is not None:
-                file = closing.enter_context(path.open("rb" if ranks.rank == source else "wb"))
+            if not self.failed:
+                act()
         except OSError as error:
-            failed = f"{path}: {error.strerror}"
-        for begin in range(0, size, PIECE_BYTES):
-            piece = buffer[: size - begin]
-            data = memoryview(piece.numpy())
-            try:
-                is_read = file is not None and ranks.rank == source and not failed
-                if is_read and file.readinto(data) != len(data):
-                    failed = f"{path}: it became shorter while it was read"
-            except OSError as error:
-                failed = f"{path}: {error.strerror}"
-            agreement.wait_for_all(ranks.world_size, DISK_PATIENCE_S)  # for the slowest disk
-            dist.broadcast(piece, source, group=agreement.gloo_group())
-            try:
-                if file is not None and ranks.rank != source and not failed:
-                    file.write(data)
-            except OSError as error:
-                failed = f"{path}: {error.strerror}"
-    return failed
+            self.failed = f"{self._path} on {socket.gethostname()}: {error.strerror or error}"
+
+    def _open(self) -> None:
+        if self._path is not None:
+            self._file = FileIO(self._path, "rb" if self._reads else "wb")
+
+    def _move(self, data: memoryview) -> None:
+        if self._file is None:
+            return
+        while data:
+            count = self._file.readinto(data) if self._reads else self._file.write(data)
+            if not count:
+                raise OSError("it became shorter while it was read")
+            data = data[count:]
