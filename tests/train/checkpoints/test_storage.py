@@ -223,7 +223,7 @@ PARTS = {
 NUMBERS = {"world_size": 1, "best": None, "best_step": None, "best_by": None}
 
 
-@fuzzed(st.data())
+@fuzzed(st.data(), examples=30)
 def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(data):
     """It runs no code, and nothing but a line is said."""
     with tempfile.TemporaryDirectory() as folder:
