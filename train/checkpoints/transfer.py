@@ -117,7 +117,7 @@ def _stream(ranks: Ranks, source: int, path: Path | None, size: int) -> str:
     buffer = torch.zeros(min(size, PIECE_BYTES), dtype=torch.uint8)
     for begin in range(0, size, PIECE_BYTES):
         piece = buffer[: size - begin]
-        data = memoryview(piece.numpy())
+        data = piece.numpy().data
         if ranks.rank == source:
             disk.move(data)
         agreement.wait_for_all(ranks.world_size, DISK_PATIENCE_S)  # for the slowest disk
