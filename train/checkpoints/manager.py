@@ -2,8 +2,8 @@
 
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
 writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, `require`, and `_save` and `_begin` inside them. The others
-look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
+(unless all agreed to skip), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The
+others look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
