@@ -14,7 +14,7 @@ from muster.errors import UsageError, refuse
 from ..sync.pass_times import PassTimer
 from ..sync.ranks import Ranks, current_ranks
 from .by_length import PASS_TOKENS
-from .plan import BatchPlan, StepPlan
+from .plan import BatchPlan, StepPlan, each, packed
 from .splitter import MEASURED_STEPS, Pace, Splitter
 
 # Callers that take steps before the loop computes them: DataLoader workers, and Accelerate's.
@@ -66,8 +66,8 @@ def steps(
     ranks = current_ranks()
     size: Any = len(dataset) if isinstance(dataset, Sized) else dataset
     parts: Any = [1.0] * ranks.world_size if isinstance(split, str) else split
-    tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    counts: Any = units.tolist() if isinstance(units, Tensor) else units
+    tokens: Any = lengths.tolist() if isinstance(lengths, Tensor) and not lengths.ndim else lengths
+    counts: Any = units.tolist() if isinstance(units, Tensor) and not units.ndim else units
 
     def problems() -> Iterator[str]:
         least = {"batch_size": batch_size, "epochs": epochs, "accumulation": accumulation}
@@ -82,13 +82,13 @@ def steps(
             yield from methods("model", model, "parameters")
         yield from _no_ratios(parts, ranks.world_size)
         if not hasattr(tokens, "__len__") or any(
-            _ for one in tokens for _ in whole_number("", one, 0)
+            _ for one in each(tokens) for _ in whole_number("", one, 0)
         ):
             yield "lengths are whole numbers of tokens, one for each sample"
         elif len(tokens) not in (0, size):
             yield f"there are {len(tokens)} lengths for {size} samples"
         if not hasattr(counts, "__len__") or any(
-            _ for one in counts for _ in number("", one, least=0, most=sys.float_info.max)
+            _ for one in each(counts) for _ in number("", one, least=0, most=sys.float_info.max)
         ):
             yield "units are numbers >= 0, one for each sample"
         elif len(counts) not in (0, size):
@@ -97,9 +97,9 @@ def steps(
     refuse(problems(), where="muster.steps: ")
     plan = BatchPlan(
         int(size), int(batch_size), tuple(map(float, parts)), int(accumulation), int(seed),
-        lengths=tuple(map(int, tokens)),
+        lengths=packed("q", tokens),
         pass_tokens=PASS_TOKENS[ranks.device.type] if len(tokens) else None,
-        units=tuple(map(float, counts)),
+        units=packed("d", counts),
     )  # fmt: skip
     return Steps(plan, ranks, int(epochs), model if split == "auto" else None)
 

@@ -62,27 +62,33 @@ def share(ranks: Ranks, source: int, value: T) -> T:
 def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
     """CPU copies of every rank's tensors, as `RANK/NAME`, or `all/NAME` if all ranks agree.
 
-    `state` has the same names and shapes on every rank. A rank with `keeps` false returns none.
+    `state` has the same names and shapes on every rank. A rank with `keeps` false returns none, and
+    none are sent to it.
     """
-    own = {name: state[name].detach().to("cpu", copy=True).contiguous() for name in sorted(state)}
-    digests = gather(ranks, {name: _digest(tensor) for name, tensor in own.items()})
+    own = {name: state[name].detach() for name in sorted(state)}
+    digests = {name: _digest(tensor.cpu()) for name, tensor in own.items()}
+    keeping, digests_of = zip(*gather(ranks, (keeps, digests)), strict=True)
+    keepers = [rank for rank, is_one in enumerate(keeping) if is_one]
     retained: dict[str, Tensor] = {}
     for name, tensor in own.items():
-        if len({one[name] for one in digests}) == 1:
-            rows = {ALL: tensor}
-        else:
-            rows = {str(rank): row for rank, row in enumerate(gather(ranks, tensor))}
-        if keeps:
-            retained |= {f"{rank}/{name}": row for rank, row in rows.items()}
+        if len({one[name] for one in digests_of}) == 1:
+            if keeps:
+                retained[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
+            continue
+        sent = tensor.cpu().contiguous()
+        for keeper in keepers:
+            ranks.ledger.control[f"gather to rank {keeper}"] += sent.nbytes
+            rows = agreement.collect(ranks.rank, ranks.world_size, keeper, sent)
+            retained |= {f"{rank}/{name}": row for rank, row in enumerate(rows)}
     return retained
 
 
 def own_of(retained: Mapping[str, Tensor], rank: int | None) -> dict[str, Tensor]:
-    """This rank's tensors from `gather_own`; with rank None only those that all ranks shared."""
+    """Copies of this rank's tensors of `gather_own`; with rank None only those that all shared."""
     parts = [(full.partition("/"), tensor) for full, tensor in retained.items()]
-    return {name: tensor for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
+    return {name: tensor.clone() for (whose, _, name), tensor in parts if whose in (ALL, str(rank))}
 
 
 def _digest(tensor: Tensor) -> str:
-    data = tensor.view(-1).view(torch.uint8)
-    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+    data = tensor.contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(data.numpy().data).hexdigest()

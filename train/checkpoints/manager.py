@@ -2,8 +2,8 @@
 
 Every rank has a manager and calls the same methods in the same order. Of each file system one rank
 writes. These methods are collective, so no rank may leave one out, or be in another one: `make`
-(unless all agreed to skip), `find`, `require`, and `_save` and `_begin` inside them. The others
-look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `restore`, `close`.
+(unless all agreed to skip), `find`, `restore`, `require`, and `_save` and `_begin` inside them. The
+others look at this rank alone: `requests`, `is_best`, `is_due_at_end`, `close`.
 
     after a step     requests()         what this rank wants: stop, save, busy
                      StepRequests       what at least one rank wants, by the step's own collective
@@ -16,6 +16,7 @@ A rank decides nothing alone: rank 0 says what is due, and what one rank says, a
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,12 +27,14 @@ from torch import Tensor
 from muster.errors import UsageError, refuse
 
 from ..distributed import agreement
+from ..distributed.agreement import DISK_PATIENCE_S
 from ..model import rng
 from ..records.schema import CheckpointRecord
 from ..sync.ranks import Ranks
 from . import storage
 from .exchange import gather, gather_own, own_of, share
 from .storage import Files, State
+from .transfer import send
 from .writer import NotWritten, TrainedButNotSaved, Writer, warn
 
 AUTO = "auto"  # of --resume: the newest, if there is one
@@ -52,7 +55,10 @@ class HasState(Protocol):
         """
 
     def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
-        """Continue from what the other methods returned; `own` is what fits these ranks."""
+        """Continue from what the other methods returned; `own` is what fits these ranks.
+
+        Tensors of `files` lie in files that may go later, so it keeps copies of them only.
+        """
 
 
 class StepRequests(NamedTuple):
@@ -98,6 +104,7 @@ class CheckpointManager:
         )
         self._run: int | None = None  # this run's number among those that write into this folder
         self._origin: int | None = None  # the first run of the chain that this one continues
+        self._received: Path | None = None  # a copy of another rank's checkpoint, while it is read
 
     def requests(self, step: int, *, stop: bool) -> StepRequests:
         """What this rank requests after `step`; `stop`: it was asked to stop."""
@@ -185,7 +192,7 @@ class CheckpointManager:
         self._writer.wait()
         is_first = self._writes and self._run is None
         earlier = storage.found(self.folder)[:1] if is_first else []
-        agreement.wait_for_all(self._ranks.world_size)
+        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
         if self._run is None:
             last = earlier[0].run if earlier else 0
             self._run = 1 + max(gather(self._ranks, last))
@@ -206,7 +213,7 @@ class CheckpointManager:
     def _missing(self, *steps: int | None) -> list[str]:
         """Why no disk has the last checkpoint and those of `steps`; empty if one has them."""
         own = self._writer.problems(*steps) if self._writes else None
-        agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
+        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)
         found = [one for one in gather(self._ranks, own) if one is not None]
         return [line for problems in found for line in problems] if all(found) else []
 
@@ -216,26 +223,33 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Wait for the running write, whether or not it succeeds."""
+        self._forget_received()
         self._writer.wait()
 
     def find(
-        self, place: str, problems_of: Callable[[State], Iterable[str]], tell: Callable[[str], None]
+        self,
+        place: str,
+        problems_of: Callable[[State], Iterable[str]],
+        tell: Callable[[str], None],
+        tell_damaged: Callable[[str], None] | None = None,
     ) -> tuple[Files, State] | None:
         """The checkpoint that --resume names, on every rank; None if it is auto and there is none.
 
         The newest whole one on any file system is used. Damaged ones are named and skipped.
-        `problems_of` returns the reasons why this run cannot continue from a state.
+        `problems_of` returns the reasons why this run cannot continue from a state. Every rank
+        reads the files itself. Only those of ranks that do not see them are sent.
 
         Raises:
             UsageError: there is none, or there are problems.
         """
         where = self.folder if place == AUTO else Path(place).expanduser()
-        found, notes = storage.newest(where) if self._writes else (None, [])
-        newest_here = (found[0].run, found[0].step) if found else None
-        agreement.wait_for_all(self._ranks.world_size)  # disks may differ much in speed
-        newest_of, notes_of = zip(*gather(self._ranks, (newest_here, notes)), strict=True)
+        own, notes = storage.newest(where, _flaw)
+        newest_here = (own.checkpoint.run, own.checkpoint.step) if own else None
+        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # disks differ in speed
+        views = gather(self._ranks, (newest_here, own.sums if own else {}, notes))
+        newest_of, sums_of, notes_of = zip(*views, strict=True)
         for note in dict.fromkeys(note for notes in notes_of for note in notes):
-            tell(note)
+            (tell_damaged or tell)(note)
         newest = max(filter(None, newest_of), default=None)
         if newest is None:
             damaged = any(notes_of)
@@ -245,14 +259,28 @@ class CheckpointManager:
             raise UsageError(
                 f"--resume {place}: {'no whole' if damaged else 'no'} checkpoint in {where}"
             )
-        own: tuple[Files, State] = ({}, {})
-        if found is not None:
-            is_here = found[0].path.parent.resolve() == self.folder.resolve()
-            own = found[1], {**found[2], "origin": found[0].origin if is_here else None}
-        files, state = share(self._ranks, newest_of.index(newest), own)
+        source = newest_of.index(newest)
+        state: State = {}
+        if own is not None:
+            is_here = own.checkpoint.path.parent.resolve() == self.folder.resolve()
+            state = {**own.state, "origin": own.checkpoint.origin if is_here else None}
+        state = share(self._ranks, source, state)
         refuse(problems_of(state))
+        if own is not None and (newest_here != newest or own.sums != sums_of[source]):
+            own = None  # this rank sees another one
+        files = own.files if own is not None else {}
+        if any(sums != sums_of[source] for sums in sums_of):
+            checkpoint = own.checkpoint if own is not None else None
+            step = int(state["step"])
+            came, self._received = send(self._ranks, source, step, checkpoint, self.folder)
+            files = files or came
         tell(f"going on from step {state['step']} ({where})")
         return files, state
+
+    def _forget_received(self) -> None:
+        if self._received is not None:
+            shutil.rmtree(self._received, ignore_errors=True)
+            self._received = None
 
     def restore(self, training: HasState, files: Files, state: State) -> None:
         """Make `training` continue from a checkpoint.
@@ -270,3 +298,24 @@ class CheckpointManager:
             self._best_by = self._best_by or state.get("best_by")
         self._origin = state["origin"]
         self._saved = state["step"]
+        agreement.wait_for_all(self._ranks.world_size, DISK_PATIENCE_S)  # others may still read
+        self._forget_received()
+
+
+def _flaw(files: Files, state: State) -> str:
+    """Why no manager has written these; empty if one has."""
+    world_size, generators = state.get("world_size"), files.get("generators")
+    remembered = files.get("sync", {})
+    best, best_step = state.get("best"), state.get("best_step")
+    is_ours = (
+        isinstance(world_size, int)
+        and isinstance(generators, list)
+        and len(generators) == world_size
+        and all(isinstance(one, dict) for one in generators)
+        and isinstance(remembered, dict)
+        and all(isinstance(name, str) for name in remembered)
+        and all(isinstance(one, Tensor) for one in remembered.values())
+        and isinstance(best, int | float | None)
+        and isinstance(best_step, int | None)
+    )
+    return "" if is_ours else "was not written by Muster, or lacks a part"

@@ -1,6 +1,6 @@
 """Convert model and optimizer to tensors by name, the same on every rank, and back."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,17 @@ from torch.optim import Optimizer
 Tensors = dict[str, Tensor]
 
 
-def of_model(model: nn.Module) -> Tensors:
-    """CPU copies of all parameters and buffers; a shared one once, under its first name."""
-    return {name: _copy(tensor) for name, tensor in _tensors(model).items()}
+def of_model(
+    model: nn.Module, values: Iterable[tuple[nn.Parameter, Tensor]], *, keeps: bool
+) -> Tensors:
+    """CPU copies of all parameters and buffers; a shared one once, under its first name.
+
+    `values` are those of the parameters of `model`. To take the next one may be a collective, so a
+    rank that does not store them iterates over them as well.
+    """
+    names = {param: name for name, param in model.named_parameters()}
+    tensors = {names[param]: _copy(tensor) for param, tensor in values if keeps}
+    return tensors | {name: _copy(one) for name, one in model.named_buffers() if keeps}
 
 
 def of_optimizer(
@@ -20,8 +28,7 @@ def of_optimizer(
 ) -> Tensors:
     """CPU copies of the optimizer's state, as `PARAMETER/KEY`; numbers become tensors.
 
-    `states` are those of the parameters of `model`. To take the next one may be a collective, so a
-    rank that does not store them iterates over them as well.
+    `states` are those of the parameters of `model`, and as collective as those of `of_model`.
     """
     names = {param: name for name, param in model.named_parameters()}
     return {
@@ -33,16 +40,22 @@ def of_optimizer(
 
 
 @torch.no_grad()
-def into_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy `tensors`, made by `of_model`, into parameters and buffers."""
-    for name, tensor in _tensors(model).items():
-        tensor.copy_(tensors[name])
+def into_model(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    set_values: Callable[[nn.Parameter, Tensor], None],
+) -> None:
+    """Copy `tensors`, made by `of_model`, into buffers, and by `set_values` into parameters."""
+    for name, param in model.named_parameters():
+        set_values(param, tensors[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(tensors[name])
 
 
 def optimizer_state(
     model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor]
 ) -> Iterator[tuple[nn.Parameter, dict[str, Any]]]:
-    """The state of each parameter of `model` that `of_optimizer` stored: new copies.
+    """The state of each parameter of `model` that `of_optimizer` stored: new copies, one by one.
 
     They are on the device where `optimizer` needs them.
     """
@@ -50,14 +63,17 @@ def optimizer_state(
     # only fused and capturable optimizers count their steps on the device
     counts_there = group.get("fused") or group.get("capturable")
     device = group["params"][0].device
-    states: dict[str, dict[str, Any]] = {}
+    states: dict[str, dict[str, Tensor]] = {}
     for full, tensor in tensors.items():
         name, _, key = full.rpartition("/")
-        at = "cpu" if key == "step" and not counts_there else device
-        states.setdefault(name, {})[key] = tensor.to(at, copy=True)
+        states.setdefault(name, {})[key] = tensor
     for name, param in model.named_parameters():
         if name in states:
-            yield param, states[name]
+            copies: dict[str, Any] = {}
+            for key, tensor in states[name].items():
+                at = "cpu" if key == "step" and not counts_there else device
+                copies[key] = tensor.to(at, copy=True)
+            yield param, copies
 
 
 def misfits(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[str]:

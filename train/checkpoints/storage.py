@@ -14,7 +14,8 @@ the manifest with their checksums. Then the folder itself is forced and renamed.
 file system either happens or does not. So a crash at any moment leaves either no `step_N` or a
 whole one, and a .partial folder is never taken for a checkpoint. `read` verifies every file by its
 checksum, since disks and networks corrupt bytes. torch.load(weights_only=True) accepts tensors,
-numbers, strings and containers of them, and nothing that could run code.
+numbers, strings and containers of them, and nothing that could run code. Tensors lie in the mapped
+file: a page of it takes memory only when it is read, and memory that the system can have back.
 """
 
 import errno
@@ -26,16 +27,16 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from muster.errors import MusterError, is_full
+from muster.errors import MusterError, is_full, text_of
 from muster.run_files import CHECKPOINTS
 from muster.writing import as_json, force
 
@@ -44,6 +45,8 @@ VERSION = 2  # of the files' format
 TRIES, PAUSE_S = 3, 0.5  # of a write, since network file systems fail now and then
 UNFINISHED = ".partial"
 SUFFIX = ".pt"
+PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in a checkpoint
+MOST_RUNS = 2**53  # a larger number is no run's
 # The content of each file: tensors, numbers, strings, and containers of them; and of state.json.
 Files = dict[str, Any]
 State = dict[str, Any]
@@ -67,6 +70,15 @@ class Checkpoint:
     origin: int = 0  # the run that started new, of those that continued one another
 
 
+class Whole(NamedTuple):
+    """An intact checkpoint and its content; `sums` are the checksums of its `files`."""
+
+    checkpoint: Checkpoint
+    files: Files
+    state: State
+    sums: dict[str, str]
+
+
 def found(folder: Path) -> list[Checkpoint]:
     """The finished checkpoints of a folder, the newest first."""
     names = ((re.fullmatch(r"step_(\d+)", path.name), path) for path in folder.glob("step_*"))
@@ -86,14 +98,29 @@ def line(newest_first: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [one for one in newest_first if one.origin == newest_first[0].origin]
 
 
-def newest(place: Path) -> tuple[tuple[Checkpoint, Files, State] | None, list[str]]:
-    """The newest whole checkpoint of `place`, its files and state; and a line for each bad one."""
+def newest(
+    place: Path, flaw: Callable[[Files, State], str] = lambda files, state: ""
+) -> tuple[Whole | None, list[str]]:
+    """The newest whole checkpoint of `place`; and a line for each bad one.
+
+    `flaw` says what else is wrong with a content, or "".
+    """
     notes: list[str] = []
-    for one in _candidates(place):
+    try:
+        candidates = _candidates(place)
+    except OSError as error:
+        return None, [f"{place}: {error.strerror}"]
+    for one in candidates:
         try:
-            return (one, *read(one)), notes
+            sums = checksums(one)
+            files, state = read(one)
+            if wrong := flaw(files, state):
+                raise Damaged(f"{one.path} {wrong}")
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
+            continue
+        of_files = {name: value for name, value in sums.items() if name.endswith(SUFFIX)}
+        return Whole(one, files, state, of_files), notes
     return None, notes
 
 
@@ -143,23 +170,46 @@ def read(checkpoint: Checkpoint) -> tuple[Files, State]:
     Raises:
         Damaged: a file is missing, its bytes have changed, or it holds more than plain values.
     """
-    manifest = _read_json(checkpoint.path / MANIFEST)
-    version, sums = manifest.get("version"), manifest.get("sha256")
-    if version != VERSION or not isinstance(sums, dict):
-        raise Damaged(
-            f"{checkpoint.path} has version {version} of the form, this is version {VERSION}; "
-            "resume it with the checkout that wrote it"
-        )
+    sums = checksums(checkpoint)
     for name, wanted in sums.items():
+        path = checkpoint.path / name
         try:
-            digest = sha256(checkpoint.path / name)
+            if not path.is_file():  # a pipe would be read for ever
+                raise Damaged(f"{path}: there is no such file")
+            digest = sha256(path)
         except OSError as error:
-            raise Damaged(f"{checkpoint.path / name}: {error.strerror}") from None
+            raise Damaged(f"{path}: {error.strerror}") from None
         if digest != wanted:
-            raise Damaged(f"{checkpoint.path / name} is damaged: its sha256 is not the one noted")
+            raise Damaged(f"{path} is damaged: its sha256 is not the one noted")
     names = [name.removesuffix(SUFFIX) for name in sums if name.endswith(SUFFIX)]
     files = {name: _loaded(checkpoint.path / f"{name}{SUFFIX}") for name in names}
-    return files, _read_json(checkpoint.path / STATE)
+    state = _read_json(checkpoint.path / STATE)
+    if not isinstance(state.get("step"), int):
+        raise Damaged(f"{checkpoint.path / STATE} is damaged: it has no step")
+    return files, state
+
+
+def checksums(checkpoint: Checkpoint) -> dict[str, str]:
+    """The checksum of each file of a checkpoint, as its manifest has it.
+
+    Raises:
+        Damaged: the manifest cannot be read, or is of another version.
+    """
+    path = checkpoint.path / MANIFEST
+    manifest = _read_json(path)
+    version = manifest.get("version")
+    if version != VERSION:
+        raise Damaged(
+            f"{checkpoint.path} has version {version!a:.40} of the form, this is version "
+            f"{VERSION}; resume it with the checkout that wrote it"
+        )
+    sums = manifest.get("sha256")
+    if not isinstance(sums, dict) or STATE not in sums:
+        raise Damaged(f"{path} is damaged: it has no checksum of {STATE}")
+    for name, digest in sums.items():
+        if not PLAIN_NAME.fullmatch(name) or not isinstance(digest, str):
+            raise Damaged(f"{path} is damaged: {name!a:.60} is no file of a checkpoint")
+    return sums
 
 
 def prune(folder: Path, keep_last: int, best: int | None) -> None:
@@ -191,16 +241,22 @@ def _runs(path: Path) -> tuple[int, int] | None:
     """A checkpoint's run and origin; None if its manifest cannot be read."""
     try:
         manifest = _read_json(path / MANIFEST)
-        return int(manifest.get("run", 0)), int(manifest.get("origin", 0))
-    except (Damaged, ValueError, TypeError):
+    except Damaged:
         return None
+    numbers = manifest.get("run", 0), manifest.get("origin", 0)
+    if all(isinstance(one, int) and 0 <= one < MOST_RUNS for one in numbers):
+        return numbers
+    return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise Damaged(f"{path}: {error}") from None
+    if not isinstance(value, dict):
+        raise Damaged(f"{path} is damaged: it holds no object of JSON")
+    return value
 
 
 def _write(partial: Path, files: Files, state: State, runs: tuple[int, int]) -> None:
@@ -230,9 +286,24 @@ def _move(partial: Path, path: Path) -> None:
 
 def _loaded(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError):
+        return _mapped(path)
+    except pickle.UnpicklingError:
         raise Damaged(f"{path} holds more than values, and is not read") from None
+    except Exception as error:  # noqa: BLE001  torch raises any error on odd bytes
+        line = text_of(error).strip().partition("\n")[0]
+        raise Damaged(
+            f"{path} is damaged: torch cannot read it ({type(error).__name__}: {line:.200})"
+        ) from None
+
+
+def _mapped(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except RuntimeError as error:
+        if "unable to mmap" not in str(error):
+            raise
+        # a file system that maps no files
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _os_error(error: BaseException) -> OSError:

@@ -27,28 +27,50 @@ T = TypeVar("T")
 # torch after 2.13 has a new name for it and warns of the old one.
 set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 
-# For preparing, loading and saving: no healthy run takes as long. In milliseconds it must be an int
-# of C, below 25 days.
-PATIENCE_S = 7 * 24 * 3600.0
+# How late a rank may be where the others wait for what it does on its own; later it hangs.
+PATIENCE_S = 3600.0
+# The same where a rank prepares data, or reads or writes a checkpoint: hours on a large one.
+DISK_PATIENCE_S = 24 * PATIENCE_S
 POLL_S = 0.005
 
 
-def wait_for_all(world_size: int) -> None:
+def wait_for_all(world_size: int, patience_s: float | None = None) -> None:
     """Return when all ranks have called this: a barrier without the limit of --timeout-s.
 
     Signals are handled meanwhile.
 
     Raises:
-        RuntimeError: a rank is gone, or did not come within `PATIENCE_S` seconds.
+        RuntimeError: a rank is gone, or did not come within `patience_s` (or `PATIENCE_S`) seconds.
     """
     if world_size == 1:
         return
     options = dist.BarrierOptions()
-    options.timeout = timedelta(seconds=PATIENCE_S)
-    arrived = gloo_group().barrier(options)
-    while not arrived.is_completed():
+    options.timeout = timedelta(seconds=PATIENCE_S if patience_s is None else patience_s)
+    _finish(gloo_group().barrier(options))
+
+
+def collect(rank: int, world_size: int, collector: int, tensor: Tensor) -> list[Tensor]:
+    """The `tensor` of every rank, on rank `collector`; on the others nothing.
+
+    It has the same shape on every rank. Without the limit of --timeout-s: many large ones arrive at
+    one rank.
+    """
+    if world_size == 1:
+        return [tensor]
+    options = dist.GatherOptions()
+    options.rootRank = collector
+    options.timeout = timedelta(seconds=DISK_PATIENCE_S)
+    data = tensor.reshape(-1).view(torch.uint8)  # gloo does not know every type
+    is_here = rank == collector
+    rows = [torch.empty_like(data) for _ in range(world_size)] if is_here else []
+    _finish(gloo_group().gather([rows] if is_here else [], [data], options))
+    return [row.view(tensor.dtype).view(tensor.shape) for row in rows]
+
+
+def _finish(work: dist.Work) -> None:
+    while not work.is_completed():
         time.sleep(POLL_S)
-    arrived.wait()
+    work.wait()
 
 
 def gather(world_size: int, value: T) -> list[T]:
@@ -91,8 +113,8 @@ def _gathered(world_size: int, data: Tensor) -> list[Tensor]:
     return [row[: int(size)] for row, size in zip(rows, sizes, strict=True)]
 
 
-def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
-    """The result of `act` on each rank, on every rank, however long it takes.
+def of_each(world_size: int, act: Callable[[], T], patience_s: float | None = None) -> list[T]:
+    """The result of `act` on each rank, on every rank, even if it takes up to `patience_s`.
 
     Raises:
         Exception: what `act` raised here; otherwise a PeerFailed with the message of a failed rank.
@@ -106,7 +128,7 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
         host = socket.gethostname()
         outcome = None, f"a worker on {host} could not go on: {kind}{text_of(error)}"
         failure = error
-    wait_for_all(world_size)
+    wait_for_all(world_size, patience_s)
     outcomes: list[tuple[Any, str]] = gather(world_size, outcome)
     if failure is not None:
         raise failure
@@ -116,9 +138,11 @@ def of_each(world_size: int, act: Callable[[], T]) -> list[T]:
     return [value for value, _ in outcomes]
 
 
-def of_first(rank: int, world_size: int, act: Callable[[], T]) -> T:
+def of_first(
+    rank: int, world_size: int, act: Callable[[], T], patience_s: float | None = None
+) -> T:
     """The result of `act` on rank 0, on every rank; raises like `of_each`."""
-    return cast(T, of_each(world_size, act if rank == 0 else lambda: None)[0])
+    return cast(T, of_each(world_size, act if rank == 0 else lambda: None, patience_s)[0])
 
 
 def gloo_group() -> dist.ProcessGroup:

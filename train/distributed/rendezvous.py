@@ -37,7 +37,7 @@ from muster.worker import gloo_threads
 
 from . import placement
 from .address import bind_own_address, choose_interface, wait_for_address
-from .agreement import PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
+from .agreement import DISK_PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
 from .placement import WorkerInfo
 from .stop_request import StoppedCleanly
@@ -78,8 +78,8 @@ class Peers:
             if self.leads_host and not is_made():
                 make()
 
-        of_first(self.world.rank, self.world.world_size, make)
-        of_each(self.world.world_size, again)
+        of_first(self.world.rank, self.world.world_size, make, DISK_PATIENCE_S)
+        of_each(self.world.world_size, again, DISK_PATIENCE_S)
 
 
 @dataclass(frozen=True)
@@ -229,10 +229,10 @@ def _part(world: World, store: dist.Store) -> None:
     Some may still be saving. Rank 0 leaves last, since it may serve the store through which the
     others report that they leave.
     """
-    wait_for_all(world.world_size)
+    wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
-    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
+    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=DISK_PATIENCE_S))
     store.set(f"left/{world.rank}", "")
     if world.is_main:
         with suppress(RuntimeError):  # a rank that does not report it needs the store no more

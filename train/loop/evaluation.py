@@ -1,7 +1,8 @@
 """Evaluate over all ranks, each sample once; only --metrics exchange more than counts."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, Subset
 
 from configs.settings.train import TrainConfig
 from muster.errors import MusterError, UsageError
-from train.batches.plan import evaluation_indices
+from train.batches.plan import evaluation_indices, packed
 from train.evaluation.task_metrics import Predictions, TaskMetrics
 from train.loop.state import TrainingState
 from train.loop.step import PhaseTimer, to_device
@@ -45,12 +46,14 @@ def evaluate(
     for name, samples in datasets.evaluation.items():
         metric, collected = task.metric(samples), Predictions()
         lengths = lengths_of(task, samples) if config.length_balance else []
-        positions = evaluation_indices(
-            len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
+        positions, ahead = itertools.tee(
+            evaluation_indices(
+                len(samples), ranks.rank, ranks.world_size, config.eval_batch_size, lengths
+            )
         )
         loader: Iterable[Batch] = DataLoader(
             samples,  # type: ignore[arg-type]  # any map-style dataset will do
-            batch_sampler=positions,
+            batch_sampler=ahead,
             collate_fn=task.collate,
             generator=torch.Generator(),  # its own: it draws a number, and dropout's would go on
         )
@@ -139,11 +142,11 @@ def _losses(task: Task, sums: Tensor) -> dict[str, float]:
     return {"eval_loss": math.fsum(means), **(parts if len(parts) > 1 else {})}
 
 
-def lengths_of(task: Task, samples: Samples) -> list[int]:
+def lengths_of(task: Task, samples: Samples) -> Sequence[int]:
     """The number of tokens of each sample; empty if unknown or equal for all."""
     if isinstance(samples, Subset):
         whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
-        found = None if whole is None else whole[list(samples.indices)]
+        found = None if whole is None else whole[torch.tensor(samples.indices)]
     else:
         found = task.lengths(samples)
-    return found.tolist() if found is not None and len(found.unique()) > 1 else []
+    return packed("q", found) if found is not None and len(found.unique()) > 1 else []

@@ -53,8 +53,9 @@ def train(config: TrainConfig, world: World, exit_guard: ExitGuard) -> None:
                 write_json(run_files.STOPPED.path(run_dir), stopped.facts(), forced=True)
             raise
         saves = config.save_model and config.epochs > 0
-        with trainer.grad_sync.whole(trainer.state.model) if saves else nullcontext():
-            if ranks.rank == 0:
+        model, is_first = trainer.state.model, ranks.rank == 0
+        with trainer.grad_sync.whole(model, keeps=is_first) if saves else nullcontext():
+            if is_first:
                 _leave(trainer, history, run_dir, saves=saves)
         trainer.checkpoints.require()
 

@@ -1,7 +1,7 @@
 """The state of a training that changes from step to step, as checkpoints save and restore it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from configs.settings.checkpoint import RESETS
+from configs.settings.fields import flag
 from configs.settings.train import TrainConfig
 from train.checkpoints import snapshot
 from train.checkpoints.storage import Files, State
@@ -19,9 +21,14 @@ from train.sync.ranks import BROADCAST_BYTES, flatten, groups
 # For each restored part, the settings it depends on; its flag --reset-... discards the part.
 STANDS_ON = {
     "data": ("task", "seed", "batch_size", "train_samples"),
-    "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr"),
+    # with --decay the optimizer has other groups, each with a rate of the schedule
+    "lr_scheduler": ("lr", "schedule", "warmup_steps", "power", "end_lr", "decay"),
     "optimizer": ("optimizer",),
 }
+# Settings that change the losses, but say how long to train, or how to resume.
+NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{one.replace('-', '_')}" for one in RESETS)}
+# What the trainer adds to a checkpoint's state.
+OWN_PARTS = ("settings", "at", "samples", "schedule", "precision", "first_losses", "evaluations")
 
 
 @dataclass
@@ -52,8 +59,8 @@ class TrainingState:
         return self.grad_sync.state()
 
     def saved(self, *, keeps: bool) -> tuple[Files, State]:
-        with self.grad_sync.whole(self.model):
-            model = snapshot.of_model(self.model) if keeps else {}
+        values = self.grad_sync.values(self.model)
+        model = snapshot.of_model(self.model, values, keeps=keeps)
         states = self.grad_sync.optimizer_state(self.model, self.optimizer)
         optimizer = snapshot.of_optimizer(self.model, states, keeps=keeps)
         schedule = self.schedule.state_dict()
@@ -64,9 +71,8 @@ class TrainingState:
 
     def load(self, files: Files, state: State, own: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint, except for the parts to reset."""
-        with self.grad_sync.whole(self.model):
-            snapshot.into_model(self.model, files["model"])
-            self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
+        snapshot.into_model(self.model, files["model"], self.grad_sync.set_values)
+        self.grad_sync.restore(self.model, {} if "optimizer" in self.resets else own)
         if "optimizer" not in self.resets:
             saved = snapshot.optimizer_state(self.model, self.optimizer, files["optimizer"])
             for param, values in saved:
@@ -96,19 +102,49 @@ class TrainingState:
 
 
 def recorded(config: TrainConfig) -> dict[str, Any]:
-    """The settings that a checkpoint stores for a later comparison."""
-    return {name: getattr(config, name) for names in STANDS_ON.values() for name in names}
+    """The settings that a checkpoint stores for a later comparison: those that change losses."""
+    names = [
+        one.name
+        for one in fields(TrainConfig)
+        if one.metadata.get("affects") in (None, "losses", "gradients")
+        and one.name not in NOT_COMPARED
+    ]
+    return {name: getattr(config, name) for name in ["sync", *names]}
+
+
+def changed(config: TrainConfig, state: State) -> str:
+    """A line that names the settings which differ from the checkpoint's; empty if none does."""
+    saved = state["settings"]
+    differences = [
+        f"{flag(name)} {_shown(saved[name])} → {_shown(now)}"
+        for name, now in recorded(config).items()
+        if saved.get(name, now) != now
+        and (name != "sync" or "local_sgd" in (saved[name], now))  # the others are exact
+    ]
+    if not differences:
+        return ""
+    return f"going on with other settings than the checkpoint's: {', '.join(differences)}"
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else str(value)
 
 
 def mismatches(config: TrainConfig, state: State) -> Iterator[str]:
     """A line for each setting that differs from the checkpoint's and on which it depends."""
+    if missing := [name for name in OWN_PARTS if name not in state]:
+        yield f"this is a checkpoint of another program: it has no {', '.join(missing)}"
+        return
     for part, names in STANDS_ON.items():
         for name in names if part not in resets(config) else ():
-            was, now = state["settings"][name], getattr(config, name)
+            now = getattr(config, name)
+            was = state["settings"].get(name, now)  # older checkpoints do not store all
             if was != now:
-                flag = "--" + name.replace("_", "-")
                 remedy = f"--reset-{part.replace('_', '-')}"
-                yield f"{flag} is {now}, but was {was} in the checkpoint; give {was}, or {remedy}"
+                yield (
+                    f"{flag(name)} is {now}, but was {was} in the checkpoint; give {was}, "
+                    f"or {remedy}"
+                )
     best, was = config.best(), state.get("best_by")  # older checkpoints do not store it
     if best and was and state["best"] is not None and str(best) != was:
         yield (

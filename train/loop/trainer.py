@@ -22,7 +22,15 @@ from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
 from train.loop.evaluation import evaluate, require_metric
-from train.loop.state import Position, TrainingState, mismatches, moved_schedule, recorded, resets
+from train.loop.state import (
+    Position,
+    TrainingState,
+    changed,
+    mismatches,
+    moved_schedule,
+    recorded,
+    resets,
+)  # fmt: skip
 from train.loop.step import Step, build_schedule, schedule_end
 from train.model import rng
 from train.model.precision import Precision
@@ -128,6 +136,8 @@ class Trainer:
         ends = schedule_end(config, self.plan.steps_per_epoch)
         problems += moved_schedule(config, ends, state, self.console.line)
         refuse(problems, where=f"--resume {config.resume}: ")
+        if line := changed(config, state):
+            self.console.line(line)
         self.checkpoints.restore(self.state, files, state)
         self._step.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # otherwise present ones stay

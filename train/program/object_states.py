@@ -104,7 +104,9 @@ class ObjectStates:
         return files, {"objects": list(self._objects), "by_rank": self._by_rank, "buckets": orders}
 
     def problems(self, state: State) -> list[str]:
-        saved, wanted = set(state.get("objects", ())), set(self._objects)
+        objects = state.get("objects")
+        saved = set(map(str, objects)) if isinstance(objects, list) else set[str]()
+        wanted = set(self._objects)
         if saved == wanted:
             return []
         return [f"it holds {', '.join(sorted(saved))}; here are {', '.join(sorted(wanted))}"]
@@ -113,8 +115,12 @@ class ObjectStates:
         same = state["world_size"] == self._ranks.world_size
         for name, one in self._objects.items():
             packed = own.get(f"{name}/state")
-            common = files[name]
-            one.load_state_dict(common if packed is None else _unpacked(packed, common))
+            state_dict = files[name] if packed is None else _unpacked(packed, files[name])
+            # its tensors lie in a mapped file; a module copies them, another object may keep them
+            if not _copies_all(one, state_dict):
+                state_dict = _copied(state_dict, (name,), copy=True)
+            one.load_state_dict(state_dict)
+            del state_dict
             orders = state.get("buckets", {}).get(name, ())
             for at, replica in enumerate(_replicas(one)):
                 if same and at < len(orders):
@@ -123,6 +129,12 @@ class ObjectStates:
                     prefix = f"{name}/{at}/"
                     starting = [key for key in own if key.startswith(prefix)]
                     hook.restore({key.removeprefix(prefix): own[key] for key in starting})
+
+
+def _copies_all(one: Stateful, state: Mapping[Any, Any]) -> bool:
+    """Whether it is torch's code that copies all of `state`, tensor by tensor, into `one`."""
+    is_torch = getattr(type(one), "load_state_dict", None) is nn.Module.load_state_dict
+    return is_torch and not any(str(key).endswith("_extra_state") for key in state)
 
 
 def _replicas(one: Stateful) -> list[DistributedDataParallel]:

@@ -126,18 +126,22 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         Raises:
             UsageError: it is a checkpoint of other objects.
         """
-        found = self._manager.find("auto", self._state.problems, lambda line: None)
+        found = self._manager.find("auto", self._state.problems, lambda line: None, self._warn)
         if found is None:
             return 0
         by_rank, was = found[1].get("by_rank"), found[1]["world_size"]
-        if by_rank and was != self._ranks.world_size and self._ranks.rank == 0:
-            warn(
-                f"muster.checkpoints: {', '.join(by_rank)} differed by rank on {was} ranks; on "
+        if by_rank and was != self._ranks.world_size:
+            self._warn(
+                f"{', '.join(by_rank)} differed by rank on {was} ranks; on "
                 f"{self._ranks.world_size} every rank goes on with the same state"
             )
         self._manager.restore(self._state, *found)
         self.step = int(found[1]["step"])
         return self.step
+
+    def _warn(self, text: str) -> None:
+        if self._ranks.rank == 0:
+            warn(f"muster.checkpoints: {text}")
 
     def after_step(self, step: int) -> None:
         """Save if it is time to. If some rank was asked to stop, save and exit with code 75.

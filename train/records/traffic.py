@@ -32,14 +32,17 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     its own part). These are gloo's algorithms. all_reduce (2 (N-1)/N of the bytes to the next
     rank), all_gather and the first half of reduce use rings; gather, scatter and the second half of
     reduce a star around rank 0; broadcast a binomial tree. In all_to_all each rank sends every
-    other its part, an N-th of what it passes.
+    other its part, an N-th of what it passes. "gather to rank 2" is one whose
+    star is around that rank.
 
     Raises:
         ValueError: the algorithm of this operation is unknown.
     """
     n, ranks = len(hosts), range(len(hosts))
     ring = [(rank, (rank + 1) % n) for rank in ranks]
-    star = [(rank, 0) for rank in ranks[1:]]
+    operation, _, root = operation.partition(" to rank ")
+    center = int(root or 0)
+    star = [(rank, center) for rank in ranks if rank != center]
     flows: dict[str, Callable[[], list[tuple[int, int, float]]]] = {
         "all_reduce": lambda: [(a, b, 2 * (n - 1) / n * nbytes) for a, b in ring],
         "all_gather": lambda: [(a, b, (n - 1) * nbytes) for a, b in ring],

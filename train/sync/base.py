@@ -114,14 +114,22 @@ class GradSync:
     def settle(self, model: nn.Module) -> None:
         """Make replicas and optimizer states equal on all ranks, before an evaluation or a save."""
 
-    def whole(self, model: nn.Module) -> AbstractContextManager[None]:
-        """A context in which `model` has all of its parameters, to evaluate, save or load.
+    def whole(self, model: nn.Module, *, keeps: bool = True) -> AbstractContextManager[None]:
+        """A context in which `model` has all of its parameters, to evaluate or export it.
 
         `model` is the one `wrap` was given. A mode that splits parameters between steps has them
-        whole here. Entering it is collective. Values loaded into them count if `restore` is called
-        within the context.
+        whole here, on ranks with `keeps`. Entering it is collective.
         """
         return nullcontext()
+
+    def values(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """All values of each parameter of `model`, one by one. Collective."""
+        for param in model.parameters():
+            yield param, param.detach()
+
+    def set_values(self, param: nn.Parameter, values: Tensor) -> None:
+        """Copy to `param`, a parameter of the model `wrap` was given, all of its values."""
+        param.detach().copy_(values)
 
     def optimizer_state(
         self, model: nn.Module, optimizer: Optimizer

@@ -1,9 +1,13 @@
 """The plan: every sample once per epoch, whatever the ranks; the same batches for any split."""
 
+import tracemalloc
+
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.batches.plan import BatchPlan, evaluation_indices, split_batch
+from train.batches.plan import BatchPlan, evaluation_indices, packed, split_batch
 from train.model.rng import hash_seed
 
 weights = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(sum)
@@ -28,6 +32,47 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert order(1, 2) == order(1, 2)
 
 
+@pytest.mark.parametrize("size", [1, 9, 20_011])
+def test_order_is_that_of_a_permutation_of_64_bit_numbers(size):
+    generator = torch.Generator().manual_seed(hash_seed(3, 1))
+    plan = BatchPlan(size, 7, (1.0,), 1, 3)
+    indices = [at for step in plan.epoch(1, 0) for at in step.micro_batches[0].indices]
+    assert indices == torch.randperm(size, generator=generator).tolist()
+
+
+def python_bytes_of(act):
+    """The most memory that Python's own objects take meanwhile; a tensor's numbers are none."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+SAMPLES = 50_000
+
+
+def test_order_of_an_epoch_takes_no_python_object_for_each_sample():
+    steps = BatchPlan(SAMPLES, 10, (1.0,), 1, 0).epoch(0, 0)
+    assert python_bytes_of(lambda: next(steps)) < SAMPLES
+
+
+@pytest.mark.parametrize("lengths", [(), torch.arange(SAMPLES).flip(0)])
+def test_evaluation_takes_no_python_object_for_each_sample(lengths):
+    if len(lengths):
+        lengths = packed("q", lengths)
+    batches = evaluation_indices(SAMPLES, 0, 1, 10, lengths)
+    assert python_bytes_of(lambda: next(batches)) < 10 * SAMPLES  # a list takes 40 bytes each
+
+
+def test_lengths_take_8_bytes_each():
+    lengths = torch.arange(SAMPLES) + 1000
+    found = packed("q", lengths)
+    assert python_bytes_of(lambda: packed("q", lengths)) < 20 * SAMPLES
+    assert (len(found), found[3], found[SAMPLES - 1]) == (SAMPLES, 1003, SAMPLES + 999)
+
+
 def test_neighbouring_seeds_are_unrelated():
     assert len({hash_seed(a, b) for a in range(30) for b in range(30)}) == 900
     assert all(0 <= hash_seed(a) < 2**63 for a in range(100))
@@ -43,7 +88,7 @@ def test_evaluation_counts_every_sample_once(size, ranks, batch):
 @given(st.lists(st.integers(1, 50), max_size=99), st.integers(1, 9), st.integers(1, 40))
 def test_evaluation_by_length_counts_every_sample_once(lengths, ranks, batch):
     of_ranks = [
-        evaluation_indices(len(lengths), rank, ranks, batch, lengths) for rank in range(ranks)
+        list(evaluation_indices(len(lengths), rank, ranks, batch, lengths)) for rank in range(ranks)
     ]
     assert sorted(at for own in of_ranks for one in own for at in one) == list(range(len(lengths)))
     assert all(0 < len(one) <= batch for own in of_ranks for one in own)

@@ -2,6 +2,7 @@
 
 import torch
 
+from tests.train.workers import results_of
 from train.checkpoints import exchange
 from train.sync.ranks import Ranks
 
@@ -25,3 +26,16 @@ def test_what_is_kept_is_a_copy_and_only_ranks_that_write_have_it():
     assert torch.equal(retained["all/momentum"], torch.tensor([[1.0, 2.0]]))
     assert exchange.gather_own(Ranks(), state, keeps=False) == {}
     assert exchange.gather_own(Ranks(), {}, keeps=True) == {}
+
+
+def retained_by_rank_1(ranks):
+    errors = {"errors": torch.full((5,), float(ranks.rank)), "shared": torch.ones(3)}
+    retained = exchange.gather_own(ranks, errors, keeps=ranks.rank == 1)
+    return {name: one.tolist() for name, one in retained.items()}, dict(ranks.ledger.control)
+
+
+def test_what_differs_by_rank_is_sent_to_ranks_that_write_alone(tmp_path):
+    (none, sent), (retained, _) = results_of(retained_by_rank_1, 2, tmp_path)
+    assert none == {}
+    assert retained == {"all/shared": [1.0] * 3, "0/errors": [0.0] * 5, "1/errors": [1.0] * 5}
+    assert sent["gather to rank 1"] == 20

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import muster
 from configs import plugins
 from muster.errors import UsageError
 from tests.train.loop.test_export import Uncommon
@@ -120,6 +121,7 @@ def test_nothing_at_a_given_place_is_an_error(tmp_path):
         ({"seed": 1}, "--seed is 1, but was 42"),
         ({"lr": 0.5}, "--lr is 0.5, but was 0.01 in the checkpoint; give 0.01, or --reset-lr-sch"),
         ({"optimizer": "sgd"}, "--optimizer is sgd, but was adamw in the checkpoint"),
+        ({"decay": "all"}, "--decay is all, but was matrices in the checkpoint; give matrices, or"),
         ({"precision": "fp64"}, "in torch.float64; see --model and --precision"),
     ],
 )
@@ -128,6 +130,27 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, change, message):
     with pytest.raises(UsageError) as error:
         run(replace(CONFIG, resume=str(tmp_path / "cut"), **change), tmp_path / "again")
     assert message in str(error.value)
+
+
+def test_other_settings_are_named(tmp_path):
+    before = replace(CONFIG, weight_decay=0.1, max_steps=2, checkpoint_every="2")
+    run(before, tmp_path / "cut")
+    again = replace(CONFIG, resume=str(tmp_path / "cut"), max_steps=3)
+    _, lines = run(replace(again, weight_decay=0.1, length_balance=False), tmp_path / "same")
+    assert not any("other settings" in line for line in lines)
+    others = replace(again, dropout=0.5, adam_beta1=0.8, reset_data=True, batch_size=64)
+    _, lines = run(others, tmp_path / "other")
+    (line,) = (line for line in lines if "other settings" in line)
+    assert line == (
+        "going on with other settings than the checkpoint's: --weight-decay 0.1 → 0.0, "
+        "--adam-beta1 0.9 → 0.8, --dropout unset → 0.5, --batch-size 256 → 64"
+    )
+
+
+def test_checkpoint_of_another_program_is_refused(tmp_path):
+    muster.checkpoints(tmp_path, model=torch.nn.Linear(2, 1)).save(3)
+    with pytest.raises(UsageError, match="of another program: it has no settings, at, samples"):
+        run(replace(CONFIG, resume=str(tmp_path)), tmp_path / "again")
 
 
 def test_a_schedule_that_would_end_elsewhere_is_refused(tmp_path):

@@ -2,19 +2,23 @@
 
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from unittest.mock import DEFAULT, Mock
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from tests.commands import begin, call, ended
-from train.checkpoints import storage
+from tests.fuzzing import fuzzed
+from train.checkpoints import manager, storage
 from train.checkpoints.storage import Damaged
 
 TENSORS = {"model": {"weight": torch.arange(6.0)}, "optimizer": {"weight/step": torch.tensor(3.0)}}
@@ -107,6 +111,159 @@ def test_what_would_run_code_is_refused(tmp_path, monkeypatch):
     with pytest.raises(Damaged, match=r"model\.pt holds more than values"):
         storage.read(found)
     assert not (tmp_path / "made").exists()
+
+
+def sign(path: Path, **changed: object) -> None:
+    """Note the checksums of all files as they are now, and other values in the manifest."""
+    sums = {one.name: storage.sha256(one) for one in path.iterdir() if one.suffix != ".partial"}
+    sums.pop(storage.MANIFEST)
+    manifest = {"version": storage.VERSION, "run": 0, "origin": 0, "sha256": sums, **changed}
+    (path / storage.MANIFEST).write_text(json.dumps(manifest))
+
+
+def fallback(folder: Path) -> tuple[int, list[str]]:
+    """The step that a run goes on from, and what is said."""
+    whole, notes = storage.newest(folder)
+    assert whole is not None
+    return whole.checkpoint.step, notes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("model.pt", b"", "is damaged: torch cannot read it"),
+        ("model.pt", b"no archive at all", "torch cannot read it"),
+        ("model.pt", pickle.dumps({"weight": [1.0]}), "torch cannot read it"),
+        ("state.json", b"", "Expecting value"),
+        ("state.json", b"[1]", "it holds no object of JSON"),
+        ("state.json", b"{}", "it has no step"),
+        ("state.json", b"[" * 100_000, "recursion"),
+    ],
+)
+def test_file_that_fits_its_checksum_and_cannot_be_read_is_passed_over(
+    tmp_path, name, content, reason
+):
+    write(tmp_path, 1, 2)
+    newest = tmp_path / "step_00000002"
+    (newest / name).write_bytes(content)
+    sign(newest)
+    step, (note,) = fallback(tmp_path)
+    assert step == 1
+    assert reason in note and note.endswith("; trying the one before it")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sha256": []},
+        {"sha256": {}},
+        {"sha256": {"state.json": 3}},
+        {"sha256": {"state.json": "", "../../model.pt": ""}},
+        {"run": 1e999},
+        {"run": 2**70, "version": None},
+        {"version": [[]]},
+    ],
+)
+def test_odd_manifest_is_passed_over(tmp_path, changed):
+    write(tmp_path, 1, 2)
+    sign(tmp_path / "step_00000002", **changed)
+    step, notes = fallback(tmp_path)
+    assert (step, len(notes)) == ((2, 0) if list(changed) == ["run"] else (1, 1))
+
+
+def test_pipe_in_place_of_a_file_is_passed_over(tmp_path):
+    write(tmp_path, 1, 2)
+    model = tmp_path / "step_00000002" / "model.pt"
+    model.unlink()
+    os.mkfifo(model)
+    assert fallback(tmp_path) == (1, [f"{model}: there is no such file; trying the one before it"])
+
+
+def test_file_system_that_maps_no_files_is_read_all_the_same(tmp_path, monkeypatch):
+    write(tmp_path, 1)
+    load = torch.load
+
+    def unmapped(*given, mmap=False, **options):
+        if mmap:
+            raise RuntimeError("unable to mmap 96 bytes from file <model.pt>: No such device (19)")
+        return load(*given, **options)
+
+    monkeypatch.setattr(torch, "load", unmapped)
+    assert fallback(tmp_path) == (1, [])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+KEYS = ("version", "run", "origin", "sha256", "step", "world_size", "best", "best_step", "origin")
+ODD_STATES = st.dictionaries(st.sampled_from(KEYS), JSON).map(json.dumps).map(str.encode)
+
+
+def changed_bytes(draw, data: bytes) -> bytes:
+    """Some bytes of a file are others, or its end is lost."""
+    new = bytearray(data)
+    for _ in range(draw(st.integers(1, 5))):
+        new[draw(st.integers(0, len(new) - 1))] = draw(st.integers(0, 255))
+    return bytes(new[: draw(st.integers(0, len(new)))] if draw(st.booleans()) else new)
+
+
+def saved_by_torch(value: object, folder: Path) -> bytes:
+    torch.save(value, folder / "value.pt")
+    return (folder / "value.pt").read_bytes()
+
+
+PARTS = {
+    "model": {"weight": torch.arange(6.0)},
+    "optimizer": {"weight/step": torch.tensor(3.0)},
+    "sync": {"0/error": torch.tensor([3.0])},
+    "generators": [{"torch": torch.zeros(4, dtype=torch.uint8)}],
+}
+NUMBERS = {"world_size": 1, "best": None, "best_step": None, "best_by": None}
+
+
+@fuzzed(st.data(), examples=30)
+def test_whatever_is_in_a_checkpoint_it_is_read_or_the_one_before_it_is(data):
+    """It runs no code, and nothing but a line is said."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "checkpoints")
+        storage.write(place, 1, PARTS, NUMBERS)
+        newest = storage.write(place, 2, PARTS, NUMBERS).path
+        name = data.draw(st.sampled_from(sorted(path.name for path in newest.iterdir())))
+        made = Path(folder, "made")
+        values = [Runs(made), {"weight": Runs(made)}, *PARTS.values()]
+        kinds = {
+            "changed": lambda: changed_bytes(data.draw, (newest / name).read_bytes()),
+            "json": lambda: data.draw(ODD_STATES),
+            "other": lambda: saved_by_torch(
+                data.draw(JSON | st.sampled_from(values)), place.parent
+            ),
+            "pickle": lambda: pickle.dumps(data.draw(JSON | st.sampled_from(values[:3]))),
+            "bytes": lambda: data.draw(st.binary(max_size=50)),
+        }
+        (newest / name).write_bytes(kinds[data.draw(st.sampled_from(sorted(kinds)))]())
+        if name != storage.MANIFEST and data.draw(st.booleans()):
+            sign(newest)
+        whole, notes = storage.newest(place, manager._flaw)
+        assert not made.exists()
+        if whole is None:  # its manifest may say that it belongs to another run
+            assert name == storage.MANIFEST and notes
+            return
+        assert whole.checkpoint.step in (1, 2)
+        assert len(notes) == 2 - whole.checkpoint.step
+        json.dumps([notes, whole.state, whole.sums])
+        print(*notes)
+
+
+class Runs:
+    """To unpickle it makes a folder."""
+
+    def __init__(self, made: Path) -> None:
+        self._made = str(made)
+
+    def __reduce__(self):
+        return os.mkdir, (self._made,)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

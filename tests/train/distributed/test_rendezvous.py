@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -101,6 +102,9 @@ def agree(ranks, folder):
 
         peers.prepare(make, data.exists)
         found[disk[:3]] = len(made), data.exists()
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(agreement, "PATIENCE_S", 0.5)
+        found["slow"] = outcome(lambda: peers.prepare(lambda: time.sleep(2), lambda: True))
     return found
 
 
@@ -114,6 +118,7 @@ def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
         assert found[f"refused by {1 - rank}"] == refused
         assert found["own"] == (1, True)  # once per host that does not see what rank 0 made
         assert found["sha"] == (int(rank == 0), True)
+        assert found["slow"] is None  # whatever ranks wait for elsewhere
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:1", "nccl")])

@@ -67,7 +67,7 @@ def test_lengths_are_those_of_the_first_samples():
 
     task = Texts(CONFIG)
     cut = build.datasets(replace(CONFIG, train_samples=5), task)
-    assert lengths_of(task, cut.train) == [0, 1, 2, 3, 4]
+    assert list(lengths_of(task, cut.train)) == [0, 1, 2, 3, 4]
     assert len(lengths_of(task, cut.evaluation[""])) == 509
     one = build.datasets(replace(CONFIG, train_samples=1), task).train
     assert lengths_of(task, one) == []  # all alike

@@ -278,3 +278,27 @@ def test_without_a_folder_it_says_where_one_comes_from(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(muster.UsageError, match="file/below: Not a directory"):
         muster.checkpoints(tmp_path / "file" / "below", own=Own())
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_it_is_used(tmp_path, capsys):
+    saved = muster.checkpoints(tmp_path, own=Own({"a": 1}))
+    saved.save(1)
+    saved.save(2)
+    damaged = tmp_path / "step_00000002" / "own.pt"
+    damaged.write_bytes(b"")
+    assert muster.checkpoints(tmp_path, own=Own()).resume() == 1
+    assert capsys.readouterr().err == (
+        f"warning: muster.checkpoints: {damaged} is damaged: its sha256 is not the one noted; "
+        "trying the one before it\n"
+    )
+
+
+def test_resumed_tensor_does_not_change_with_the_file_it_came_from(tmp_path):
+    muster.checkpoints(tmp_path, own=Own({"a": torch.ones(5000)})).save(1)
+    again = Own()
+    muster.checkpoints(tmp_path, own=again).resume()
+    file = tmp_path / "step_00000001" / "own.pt"
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.write(bytes(size))
+    assert again["a"].eq(1).all()

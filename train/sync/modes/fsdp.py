@@ -3,8 +3,8 @@
 The trained model is a twin of the given one. `fully_shard` splits the twin's parameters along their
 first dimension. All ranks gather a layer when it is used, forward and backward, and free it
 afterwards; its gradients are reduced to the ranks' parts at once. The given model has only the
-shapes of its parameters, except in `whole`, where it gets all values. So it is evaluated, saved and
-loaded as in every other mode.
+shapes of its parameters, except in `whole`, where it gets all values to be evaluated. It is saved
+and loaded one parameter at a time.
 
 One parameter of shape (rows, width) is represented by four objects on each of `world_size` ranks:
 
@@ -21,7 +21,7 @@ Y. Zhao et al., "PyTorch FSDP: Experiences on scaling fully sharded data paralle
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,9 +152,10 @@ class Fsdp(PartedSync):
         self._used.clear()
 
     @contextmanager
-    def whole(self, model: nn.Module) -> Iterator[None]:
-        for param, share in self.shares.items():
-            param.data = share.whole(share.part)
+    def whole(self, model: nn.Module, *, keeps: bool = True) -> Iterator[None]:
+        for param, values in self.values(model):
+            if keeps:
+                param.data = values
         try:
             yield
         finally:
@@ -162,9 +163,13 @@ class Fsdp(PartedSync):
                 param.data = _form(param)
             model.train()
 
-    def restore(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    def values(self, model: nn.Module) -> Iterator[tuple[nn.Parameter, Tensor]]:
         for param, share in self.shares.items():
-            share.part.data.copy_(share.part_of(param.detach()))
+            yield param, share.whole(share.part)
+
+    def set_values(self, param: nn.Parameter, values: Tensor) -> None:
+        share = self.shares[param]
+        share.part.data.copy_(share.part_of(values))
 
 
 def _form(param: nn.Parameter) -> Tensor:

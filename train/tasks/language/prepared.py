@@ -7,7 +7,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from configs.settings.train import TrainConfig
@@ -23,7 +22,7 @@ class TokenSet:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         tokens = dict(tensors)
         self._label = tokens.pop("label", None)
-        self._offsets: list[int] = tokens.pop("offsets").tolist()
+        self._offsets = tokens.pop("offsets")
         self._tokens = tokens
 
     def __len__(self) -> int:
@@ -32,14 +31,15 @@ class TokenSet:
     @property
     def lengths(self) -> Tensor:
         """Tokens of each sample: int64 (n,)."""
-        return torch.tensor(self._offsets).diff()
+        return self._offsets.long().diff()
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One example of t tokens: "input_ids" and other values of each token, (t,).
 
         Besides tags as "labels" (t,), or "label", a class number or a score.
         """
-        start, end = self._offsets[index], self._offsets[index + 1]
+        start = int(self._offsets[index])
+        end = int(self._offsets[index + 1])
         sample: dict[str, Any] = {
             key: flat[start:end].tolist() for key, flat in self._tokens.items()
         }

@@ -1,0 +1,155 @@
+"""What a rank holds in memory while it resumes, and how it gets a checkpoint it does not see."""
+
+import gc
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from muster.errors import MusterError
+from tests.train.retained import CONFIG, bits, run
+from tests.train.workers import results_of
+from train.checkpoints import storage, transfer
+from train.distributed.exit_guard import PeerFailed
+from train.loop.trainer import Trainer
+from train.sync.modes.fsdp import Fsdp
+from train.tasks import synthetic
+
+WIDTH, LAYERS = 1024, 6
+CHECKPOINT_BYTES = 3 * 4 * LAYERS * WIDTH**2  # 72 MiB: parameters, and Adam's two means
+STEP = 1
+
+
+class Wide(synthetic.Synthetic):
+    def build_model(self):
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
+        return nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Linear(WIDTH, 2))
+
+
+def anonymous_bytes():
+    """This process's own memory, without the files that it has mapped."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("RssAnon:"))
+    return 1024 * int(line.split()[1])
+
+
+@contextmanager
+def peak():
+    """A list that gets the most memory that this process needs more within the context."""
+    gc.collect()
+    before = anonymous_bytes()
+    most = []
+    is_over = threading.Event()
+
+    def watch():
+        highest = before
+        while not is_over.is_set():
+            highest = max(highest, anonymous_bytes())
+            time.sleep(0.001)
+        most.append(highest - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def resumes_of(ranks, folder):
+    """Of a resume from one disk, and of one without: its peak, what was sent, if it is right.
+
+    The third is in mode fsdp: how often a rank held all parameters.
+    """
+    config = replace(CONFIG, max_steps=STEP, checkpoint_every="1", batch_size=8, evaluate="never")
+    config = replace(config, sync="ddp")
+    trainer, _ = run(config, Path(folder, "ddp"), task=Wide(config), ranks=ranks)
+    was = bits(trainer)
+    go_on = Trainer.go_on
+    stream = transfer._stream
+    peaks, sent, found = [], [], []
+
+    def measured(trainer):
+        with peak() as most:
+            go_on(trainer)
+        peaks.append(most[0])
+
+    for place in ("ddp", f"ddp{ranks.rank or ''}"):
+        again = replace(config, resume=str(Path(folder, place)))
+        with pytest.MonkeyPatch.context() as patching:
+            patching.setattr(Trainer, "go_on", measured)
+            patching.setattr(transfer, "_stream", lambda *one: sent.append(one) or stream(*one))
+            trainer, _ = run(
+                again, Path(folder, f"again{ranks.rank}"), task=Wide(again), ranks=ranks
+            )
+        found.append((peaks.pop(), len(sent), bits(trainer) == was))
+    return [*found, _whole_models(ranks, folder), _end_on_full_disk(ranks, folder)]
+
+
+def _whole_models(ranks, folder):
+    entered = []
+    config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(Fsdp, "whole", lambda *one, **more: entered.append(one))
+        run(config, Path(folder, "fsdp"), ranks=ranks)
+        again = replace(config, resume=str(Path(folder, "fsdp")), max_steps=3)
+        run(again, Path(folder, f"fsdp-again{ranks.rank}"), ranks=ranks)
+    return len(entered)
+
+
+def _end_on_full_disk(ranks, folder):
+    """How each rank ends if rank 1, which sees no checkpoint, has no space for it."""
+    checkpoint = storage.Checkpoint(STEP, Path(folder, "ddp", "checkpoints", f"step_{STEP:08d}"))
+    disk = Path(folder, f"full{ranks.rank}")
+
+    def full(**place):
+        disk.mkdir(exist_ok=True)
+        Path(disk, "optimizer.pt").symlink_to("/dev/full")
+        return str(disk)
+
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(transfer, "mkdtemp", full)
+        try:
+            transfer.send(ranks, 0, STEP, checkpoint if ranks.rank == 0 else None, disk)
+        except (MusterError, PeerFailed) as error:
+            return str(error)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def resumes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resumes")
+    return results_of(resumes_of, 2, folder, str(folder)), folder
+
+
+def test_resume_from_one_disk_sends_nothing_and_needs_no_copy_in_memory(resumes):
+    """Its peak is that of what stays: the optimizer's state, two thirds of the checkpoint."""
+    for (most, sent, is_right), *_ in resumes[0]:
+        assert most < 0.9 * CHECKPOINT_BYTES
+        assert (sent, is_right) == (0, True)
+
+
+def test_resume_without_a_shared_disk_needs_no_copy_in_memory(resumes):
+    ranks, folder = resumes
+    for _, (most, sent, is_right), *_ in ranks:
+        assert most < 0.9 * CHECKPOINT_BYTES + transfer.PIECE_BYTES
+        assert (sent > 0, is_right) == (True, True)
+    assert list(folder.rglob(f"*{storage.UNFINISHED}")) == []
+
+
+def test_checkpoint_and_resume_of_fsdp_hold_no_whole_model(resumes):
+    assert [whole for *_, whole, _ in resumes[0]] == [0, 0]
+
+
+def test_full_disk_of_a_rank_that_receives_is_named_on_all_ranks(resumes):
+    ranks, folder = resumes
+    of_rank_0, of_rank_1 = (end for *_, end in ranks)
+    assert of_rank_1.startswith(f"{folder / 'full1' / 'optimizer.pt'} on ")
+    assert of_rank_1.endswith(": No space left on device")
+    assert of_rank_0.endswith(of_rank_1)
+    assert not (folder / "full1").exists()

@@ -1,0 +1,166 @@
+"""Send a checkpoint to the ranks that do not see it: in pieces, to one file on each of their disks.
+
+Each rank that lacks it makes a folder beside its own checkpoints. Of those that see the same folder
+the first one writes there what the source sends, and all of them read it. So a rank holds one piece
+in memory, however large the checkpoint is.
+"""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+import torch.distributed as dist
+
+from muster.errors import MusterError
+
+from ..distributed import agreement
+from ..distributed.agreement import DISK_PATIENCE_S
+from ..sync.ranks import Ranks
+from .storage import MANIFEST, UNFINISHED, Checkpoint, Files, checksums, read
+
+PIECE_BYTES = 16 * 2**20
+
+
+def send(
+    ranks: Ranks, source: int, step: int, checkpoint: Checkpoint | None, folder: Path
+) -> tuple[Files, Path | None]:
+    """The content of rank `source`'s checkpoint, on ranks whose `checkpoint` is None; collective.
+
+    Also the folder in `folder` to which this rank has written it, if it did: remove it when all
+    ranks have copied what they need, since others may read it, too.
+
+    Raises:
+        MusterError: a disk failed, or is full; on every rank.
+    """
+    place, writes = _place(ranks, folder, step, lacks=checkpoint is None)
+    try:
+        sizes = agreement.of_each(
+            ranks.world_size, lambda: _sizes(checkpoint) if ranks.rank == source else {}
+        )[source]
+        failed = ""
+        for name, size in sizes.items():
+            path = checkpoint.path / name if checkpoint and ranks.rank == source else None
+            if writes and place is not None:
+                path = place / name
+            failed = _stream(ranks, source, path, size) or failed
+        content: list[Files] = []
+
+        def require_written() -> None:
+            if failed:
+                raise MusterError(failed)
+
+        def load() -> None:
+            if place is not None:
+                content.append(read(Checkpoint(step, place))[0])
+
+        agreement.of_each(ranks.world_size, require_written, DISK_PATIENCE_S)
+        agreement.of_each(ranks.world_size, load, DISK_PATIENCE_S)
+    except BaseException:
+        if writes and place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+    return (content[0] if content else {}), (place if writes else None)
+
+
+def _place(ranks: Ranks, folder: Path, step: int, *, lacks: bool) -> tuple[Path | None, bool]:
+    """From which folder this rank will read, if it `lacks` the files; and whether it writes it."""
+
+    def make() -> str:
+        if not lacks:
+            return ""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return mkdtemp(
+                prefix=f"step_{step:08d}.{socket.gethostname()}.",
+                suffix=f".{os.getpid()}{UNFINISHED}",
+                dir=folder.absolute(),
+            )
+        except OSError as error:
+            raise MusterError(f"{folder}: {error.strerror}") from None
+
+    places = agreement.of_each(ranks.world_size, make)
+
+    def first_seen() -> int:
+        seen = (rank for rank, place in enumerate(places) if place and Path(place).exists())
+        return next(seen, ranks.rank)
+
+    firsts = agreement.of_each(ranks.world_size, first_seen)
+    if not lacks:
+        return None, False
+    writer = ranks.rank
+    while firsts[writer] != writer:
+        writer = firsts[writer]
+    if writer != ranks.rank:
+        Path(places[ranks.rank]).rmdir()
+    return Path(places[writer]), writer == ranks.rank
+
+
+def _sizes(checkpoint: Checkpoint | None) -> dict[str, int]:
+    """The bytes of each file of a checkpoint."""
+    if checkpoint is None:
+        return {}
+    names = [MANIFEST, *checksums(checkpoint)]
+    return {name: (checkpoint.path / name).stat().st_size for name in names}
+
+
+def _stream(ranks: Ranks, source: int, path: Path | None, size: int) -> str:
+    """Send the file `path` of rank `source`, to `path` on others that have one; what went wrong.
+
+    A rank whose disk fails takes part to the end, since the others wait for it.
+    """
+    disk = _Disk(path, reads=ranks.rank == source)
+    buffer = torch.zeros(min(size, PIECE_BYTES), dtype=torch.uint8)
+    for begin in range(0, size, PIECE_BYTES):
+        piece = buffer[: size - begin]
+        data = piece.numpy().data
+        if ranks.rank == source:
+            disk.move(data)
+        agreement.wait_for_all(ranks.world_size, DISK_PATIENCE_S)  # for the slowest disk
+        dist.broadcast(piece, source, group=agreement.gloo_group())
+        if ranks.rank != source:
+            disk.move(data)
+    disk.close()
+    return disk.failed
+
+
+class _Disk:
+    """A file to read or to write in pieces, or none; after its first error it does nothing."""
+
+    def __init__(self, path: Path | None, *, reads: bool) -> None:
+        self.failed = ""  # why
+        self._path, self._reads = path, reads
+        self._file: FileIO | None = None
+        self._try(self._open)
+
+    def move(self, data: memoryview) -> None:
+        """Fill `data` from the file, or write it there."""
+        self._try(lambda: self._move(data))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._try(self._file.close)  # some file systems tell only now that a write failed
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            if not self.failed:
+                act()
+        except OSError as error:
+            self.failed = f"{self._path} on {socket.gethostname()}: {error.strerror or error}"
+
+    def _open(self) -> None:
+        if self._path is not None:
+            self._file = FileIO(self._path, "rb" if self._reads else "wb")
+
+    def _move(self, data: memoryview) -> None:
+        if self._file is None:
+            return
+        while data:
+            count = self._file.readinto(data) if self._reads else self._file.write(data)
+            if not count:
+                raise OSError("it became shorter while it was read")
+            data = data[count:]
