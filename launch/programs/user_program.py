@@ -81,11 +81,12 @@ class UserProgram:
         self._nodes_own = python
         python, workers = self._choice.python or python, self._launch.workers
         lacks = python_choice.problems(python, workers, self._asked)
+        of_python = _is_python(self._words, self._cwd)
         refuse(
             [
                 *_problems(self._words, self._asked, python),
                 *_with_dos_lines(self._wrap, self._asked),
-                *(() if _is_python(self._words) else _with_dos_lines(self._words, self._asked)),
+                *(() if of_python else _with_dos_lines(self._words, self._asked)),
                 # what a prologue adds, such as modules, is there on the nodes alone
                 *(lacks if self._config.prologue is None else ()),
                 *starter_of(workers).problems(
