@@ -3,9 +3,8 @@
 A record may be empty after a power failure, cut off, of another version, or another user's. Its
 readers go on as if it were not there; `why_unreadable` is what they can say of it.
 
-A form has the kind of each key that is read: a type, None, a list with the kind of each element, a
-dict that is a form itself, a function that says whether a value fits, or a tuple of kinds of which
-one fits. A key may be missing, if a reader does not name it; other keys may be there.
+A record's form here has each key that is read (muster/forms.py). A key may be missing, if a reader
+does not name it; other keys may be there.
 """
 
 import math
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from muster import run_files
+from muster.forms import MORE, anything, fits
 from muster.printable import on_one_line
 from muster.run_files import RunFile
 from muster.writing import open_plain, parsed
@@ -59,11 +59,11 @@ def _are_sentences(value: Any) -> bool:
 
 
 def _has_given_up(value: Any) -> bool:
-    return fits(value, {"message": str}) and "message" in value
+    return fits(value, {"message": str, MORE: anything})
 
 
 def _is_report(value: Any) -> bool:
-    return fits(value, {"rank": is_rank, "gave_up": (None, {}, _has_given_up)}) and "rank" in value
+    return fits(value, {"rank": is_rank, "gave_up?": (None, {}, _has_given_up), MORE: anything})
 
 
 def _are_marks(value: Any) -> bool:
@@ -78,8 +78,7 @@ def _are_ended(value: Any) -> bool:
     return isinstance(value, dict) and all(
         rank.isascii()
         and rank.isdigit()
-        and fits(how, {"state": (str, None), "pid": is_whole})
-        and {"state", "pid"} <= how.keys()
+        and fits(how, {"state": (str, None), "pid": is_whole, MORE: anything})
         for rank, how in value.items()
     )
 
@@ -155,22 +154,8 @@ STEP = {
     "epoch": is_whole,
     "loss": (None, is_number_or_nan),  # one that is not finite is written as null
     "step_s": is_number,
+    MORE: anything,
 }
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value, as JSON has it, is of this kind."""
-    if isinstance(kind, tuple):
-        return any(fits(value, one) for one in kind)
-    if isinstance(kind, list):
-        return isinstance(value, list) and all(fits(one, kind[0]) for one in value)
-    if isinstance(kind, dict):
-        return isinstance(value, dict) and all(
-            fits(value[name], one) for name, one in kind.items() if name in value
-        )
-    if kind is None or isinstance(kind, type):
-        return value is None if kind is None else type(value) is kind
-    return bool(kind(value))
 
 
 def read(file: RunFile, path: Path, *needed: str) -> dict[str, Any] | None:

@@ -5,17 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 from launch.nodes import node_facts
-from launch.nodes.message_forms import fits, is_port, is_size
+from launch.nodes.message_forms import is_line, is_port, is_size
+from muster.forms import fits
 
 GPUS = 1_024  # on one node
 
 
 def _is_host(value: object) -> bool:
-    return fits(value, str) and bool(value) and not set(str(value)) & set("/ ")
+    return is_line(value) and bool(value) and not set(str(value)) & set("/ ")
 
 
 def _is_interface(value: Any) -> bool:
-    if not fits(value, {"name": str, "address": str, "netmask": str}):
+    if not fits(value, dict.fromkeys(("name", "address", "netmask"), is_line)):
         return False
     try:
         ipaddress.ip_network(f"{value['address']}/{value['netmask']}", strict=False)
@@ -25,7 +26,7 @@ def _is_interface(value: Any) -> bool:
 
 
 def _are_gpus(value: Any) -> bool:
-    return fits(value, [str]) and len(value) <= GPUS
+    return fits(value, [is_line]) and len(value) <= GPUS
 
 
 def _is_node(value: object) -> bool:
@@ -34,30 +35,33 @@ def _is_node(value: object) -> bool:
 
 def _is_reach(value: Any) -> bool:
     is_pair = isinstance(value, list) and len(value) == 2
-    return is_pair and fits(value[0], str) and fits(value[1], (float, None))
+    return is_pair and is_line(value[0]) and fits(value[1], (float, None))
 
 
 FORMS: dict[Callable[..., Any], Any] = {
     node_facts.describe: {
         "host": _is_host,
         "shared": bool,
-        "folder": str,
-        "python": str,
-        "versions": (None, {"python": str, "torch": (str, None), "transformers": (str, None)}),
-        "foreign": [str],
+        "folder": is_line,
+        "python": is_line,
+        "versions": (
+            None,
+            {"python": is_line, "torch": (is_line, None), "transformers": (is_line, None)},
+        ),
+        "foreign": [is_line],
         "interfaces": [_is_interface],
-        "came_by": [str],
-        "towards_srun": (str, None),
-        "disks": {str: {"folder": str, "exists": bool, "free_bytes": is_size}},
+        "came_by": [is_line],
+        "towards_srun": (is_line, None),
+        "disks": {is_line: {"folder": is_line, "exists": bool, "free_bytes": is_size}},
         "gpus": _are_gpus,
     },
-    node_facts.claim: ({}, {"foreign": [str]}, {"failed": str}),
+    node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),
     node_facts.claimed_by: [_is_node],
     node_facts.leftovers: [
-        {"path": str, "run": str, "bytes": is_size, "checkpoints": bool, "used": bool}
+        {"path": is_line, "run": is_line, "bytes": is_size, "checkpoints": bool, "used": bool}
     ],
-    node_facts.remove_leftovers: {str: str},
+    node_facts.remove_leftovers: {is_line: is_line},
     node_facts.tell_time: float,
     node_facts.listen: is_port,
-    node_facts.connect: {str: _is_reach},
+    node_facts.connect: {is_line: _is_reach},
 }

@@ -4,20 +4,17 @@ Whoever receives a message checks it here, before anything of it is used. What h
 forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
 worker counts as one that does not answer. What the messages are for: launch/agent/agent_job.py.
 What nodes answer before a run has its forms in `answer_forms.py`.
-
-A form is a type, a tuple of forms of which one fits, a list with the form of each element, or a
-dict: of keys, each with its form, or of any texts as keys, `{str: FORM}`. A key that ends with "?"
-may be missing. A function is a form, too; it says whether a value fits.
+What a form is: muster/forms.py.
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from launch.spec import Assignment
 from muster.errors import MusterError
+from muster.forms import fits
 from muster.printable import printable
 
 FAILURE_CHARACTERS = 100_000  # of an agent's failure, which may quote a program's output
@@ -30,7 +27,6 @@ RANKS = 65_536
 PIDS = 1 << 31
 PORTS = range(1, 65_536)
 ID_CHARACTERS = 64  # of a question
-MAYBE = "?"  # at the end of a key
 ODD = "sent an odd message"  # what is said of an agent for which there is nothing else to say
 
 Forms = Mapping[str, Any]
@@ -40,28 +36,9 @@ class OddMessage(MusterError):
     """A message has none of our forms; the text says what is odd about it."""
 
 
-def fits(value: object, form: Any) -> bool:
-    """Whether a value, as JSON has it, is of this form; texts are short and can be printed."""
-    if isinstance(form, tuple):
-        return any(fits(value, one) for one in form)
-    if isinstance(form, list):
-        return isinstance(value, list) and all(fits(one, form[0]) for one in value)
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return False
-        if str in form:
-            return all(fits(key, str) and fits(one, form[str]) for key, one in value.items())
-        forms = {key.removesuffix(MAYBE): one for key, one in form.items()}
-        needed = {key for key in form if not key.endswith(MAYBE)}
-        is_known = needed <= value.keys() <= forms.keys()
-        return is_known and all(fits(value[key], forms[key]) for key in value)
-    if not isinstance(form, type):
-        return value is None if form is None else bool(form(value))
-    if type(value) is not form:  # True is no number here
-        return False
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return not isinstance(value, str) or (len(value) <= TEXT_CHARACTERS and value.isprintable())
+def is_line(value: object) -> bool:
+    """Whether it is a short text that can be printed."""
+    return isinstance(value, str) and len(value) <= TEXT_CHARACTERS and value.isprintable()
 
 
 def check(message: Mapping[str, Any], forms: Forms) -> None:
@@ -146,7 +123,7 @@ def _is_file_name(value: object) -> bool:
 
 
 def _is_host(value: object) -> bool:
-    return fits(value, str) and bool(value) and "/" not in str(value)
+    return is_line(value) and bool(value) and "/" not in str(value)
 
 
 def _is_end(value: object) -> bool:
@@ -180,7 +157,7 @@ STACKS = {
     "threads?": [
         {"name": SOURCE, "main": bool, "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_number}]}
     ],
-    "groups?": {str: {"ranks?": [_below(RANKS)], "begun?": int}},
+    "groups?": {is_line: {"ranks?": [_below(RANKS)], "begun?": int}},
     "collectives?": [COLLECTIVE],
 }
 
@@ -217,14 +194,14 @@ def of_agent(assignment: Assignment) -> Forms:
         "index": _only(assignment.index),
         "node": _only(assignment.name),
         "ranks": _only(list(assignment.ranks)),
-        "address": str,
-        "interface": (None, str),
+        "address": is_line,
+        "interface": (None, is_line),
         "time_unix_s": _is_number,
         "host": _is_host,
         "pid": is_pid,
         "started_unix_s": _is_number,
         "start_ticks?": int,
-        "boot_id?": str,
+        "boot_id?": is_line,
     }
     first = {"listening": {"listening": is_port}} if assignment.index == 0 else {}
     return {

@@ -31,7 +31,8 @@ from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
-from launch.nodes.message_forms import fits, quoted
+from launch.nodes.message_forms import quoted
+from muster.forms import anything, fits
 from muster.printable import printable
 
 # The first line is the size of the text that follows; the rest is for the probe.
@@ -248,7 +249,7 @@ class Survey:
             reply = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(quoted(text)) from None
-        if not fits(reply, ({"to": int, "value": _anything}, {"to": int, "failed": _any_text})):
+        if not fits(reply, ({"to": int, "value": anything}, {"to": int, "failed": _any_text})):
             raise ValueError(quoted(text))
         return dict(reply)
 
@@ -258,10 +259,6 @@ class Survey:
         self._parts.pop(node, None)
         if self._is_alone(node):
             self._starts[node][1].close()  # then its probe ends
-
-
-def _anything(value: object) -> bool:
-    return True
 
 
 def _any_text(value: object) -> bool:

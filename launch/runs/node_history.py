@@ -16,13 +16,18 @@ from typing import Any
 
 from launch.runs import run_record
 from launch.spec import NodeFacts
-from muster.records import fits, is_time
+from muster.forms import MORE, anything, fits
+from muster.records import is_time
 from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 
 AUTO = "auto"  # in the text of --exclude
 LATELY_S, OFTEN = 7 * 86_400, 2
-FAILURE = {"time_unix_s": is_time, **dict.fromkeys(("cluster", "node", "run_id", "message"), str)}
+FAILURE: dict[Any, Any] = {
+    "time_unix_s": is_time,
+    **dict.fromkeys(("cluster", "node", "run_id", "message"), str),
+    MORE: anything,
+}
 HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack error", re.IGNORECASE)
 
 
@@ -50,7 +55,7 @@ def failures() -> list[dict[str, Any]]:
         found = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - LATELY_S
         known = found["failures"] if isinstance(found["failures"], list) else []
-        whole = [one for one in known if fits(one, FAILURE) and one.keys() >= FAILURE.keys()]
+        whole = [one for one in known if fits(one, FAILURE)]
         return [one for one in whole if one["time_unix_s"] > since_s]
     return []
 

@@ -24,13 +24,19 @@ from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster import json_output, records, run_files
 from muster.errors import STOPPED, UsageError
+from muster.forms import MORE, anything, fits
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
 # What is read of a cell that an earlier call has written down.
-CELL = {"id": str, "seconds": records.is_number, "place": (str, None)}
+CELL = {
+    "id?": str,
+    "seconds?": records.is_number,
+    "place?": (str, None),
+    MORE: anything,
+}
 # Exit codes of a run that was stopped, cleanly or by a signal.
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
@@ -101,7 +107,7 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     what earlier runs have left is removed, checkpoints too.
     """
     known = (read_json(sweep.file) or {}).get("cells")
-    known = known if records.fits(known, [CELL]) and not fresh else []
+    known = known if fits(known, [CELL]) and not fresh else []
     earlier = {one.get("id"): one for one in known or ()}
     for cell in sweep.cells:
         was, record = earlier.get(cell.id, {}), cell.record()

@@ -9,8 +9,9 @@ import psutil
 import pytest
 import vermin
 
-from launch.nodes import answer_forms, message_forms, node_facts, survey
+from launch.nodes import answer_forms, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
+from muster.forms import fits
 from tests.written import write
 
 
@@ -198,8 +199,8 @@ def test_facts_of_another_form_are_no_facts(change):
     with facts_request(disks={"data": Path("/nowhere/data")}) as request:
         facts = node_facts.describe({"request": request})
     form = answer_forms.FORMS[node_facts.describe]
-    assert message_forms.fits(json.loads(json.dumps(facts)), form)
-    assert not message_forms.fits({**facts, **change}, form)
+    assert fits(json.loads(json.dumps(facts)), form)
+    assert not fits({**facts, **change}, form)
 
 
 def test_nodes_with_one_connection_answer_by_their_numbers():

@@ -17,6 +17,7 @@ from typing import Any, get_args
 import yaml
 
 from muster import records, run_files
+from muster.forms import MORE, anything, fits
 from muster.printable import printable
 from muster.run_files import RunFile
 from train.records.schema import Collective, Record
@@ -28,32 +29,33 @@ FIELDS: dict[str, tuple[str, ...]] = {
     for one in get_args(Record)
 }
 SAME = 1e-6  # relative difference of a metric between ranks that is no difference
+
+
+def _is_known(collective: Any) -> bool:
+    """Whether it is a collective in the form of the schema; a name came later."""
+    kinds = (str, [records.is_count], str, records.is_count, str)
+    is_list = isinstance(collective, list) and len(collective) in (4, 5)
+    return is_list and all(map(fits, collective, kinds))
+
+
 # The form of each record. A number may be null, as one that is not finite is written.
 OF_VALUES: dict[Any, Any] = {
     int: (None, records.is_whole),
     float: (None, records.is_number_or_nan),
     str: (None, str),
     list[int]: [records.is_count],
-    dict[str, float]: lambda value: (
-        isinstance(value, dict)
-        and all(records.fits(one, (None, records.is_number_or_nan)) for one in value.values())
-    ),
-    Sequence[Collective]: lambda value: records.fits(value, [list]) and all(map(_is_known, value)),
+    dict[str, float]: {str: (None, records.is_number_or_nan)},
+    Sequence[Collective]: [_is_known],
 }
-KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[Any, Any]] = {
     one.__dataclass_fields__["kind"].default: {
-        item.name: OF_VALUES.get(item.type, str) for item in fields(one)
+        **{f"{item.name}?": OF_VALUES.get(item.type, str) for item in fields(one)},
+        MORE: anything,
     }
     for one in get_args(Record)
 }
 UNUSED = frozenset({"local_tokens", "sync_in_passes_s"})  # fields that a report does not need
 OVERLAPPED = frozenset({"ddp", "accelerate"})  # modes whose backward pass waits for communication
-
-
-def _is_known(collective: list[Any]) -> bool:
-    """Whether it is a collective in the form of the schema; a name came later."""
-    kinds = (str, [records.is_count], str, records.is_count, str)
-    return len(collective) in (4, 5) and all(map(records.fits, collective, kinds))
 
 
 @dataclass
@@ -179,7 +181,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     raws, problems = run_files.json_objects(whole), Counter[str]()
     for raw in raws:
         kind = str(raw.get("kind", "step" if "loss" in raw else "none"))
-        if kind in FIELDS and not records.fits(raw, KINDS[kind]):
+        if kind in FIELDS and not fits(raw, KINDS[kind]):
             problems[f"{kind} record(s) with a value of another kind left out"] += 1
             continue
         if kind not in FIELDS or not isinstance(raw.get("step"), int):
