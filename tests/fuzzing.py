@@ -24,6 +24,8 @@ def fuzzed(*given: Any, examples: int = 50, **given_by_name: Any) -> Callable[[A
             derandomize=not SOAK_EXAMPLES,
             deadline=None,
             suppress_health_check=list(hypothesis.HealthCheck),
+            # to explain a failure, hypothesis traces every line: ten times slower
+            phases=set(hypothesis.Phase) - {hypothesis.Phase.explain},
         )
         return pytest.mark.fuzz(settings(hypothesis.given(*given, **given_by_name)(test)))
 
