@@ -152,6 +152,14 @@ COLLECTIVE = {
     "age_s": _is_number,
     "limit_s": _is_number,
 }
+MEETING = {
+    "rank": (None, int),
+    "world_size": (None, int),
+    "store": SOURCE,
+    "serves": bool,
+    "by_launcher": bool,
+    "method": SOURCE,
+}
 STACKS = {
     "gave_up?": (None, {"message": SOURCE, "frames": [PLACE]}),
     "threads?": [
@@ -159,6 +167,7 @@ STACKS = {
     ],
     "groups?": {is_line: {"ranks?": [_below(RANKS)], "begun?": int}},
     "collectives?": [COLLECTIVE],
+    "meeting?": (None, MEETING),
 }
 
 

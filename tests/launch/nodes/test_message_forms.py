@@ -52,6 +52,14 @@ STACKS = {
             "limit_s": 60.0,
         }
     ],
+    "meeting": {
+        "rank": 2,
+        "world_size": 4,
+        "store": "10.0.0.2:29500",
+        "serves": False,
+        "by_launcher": True,
+        "method": "env://",
+    },
 }
 REPORT = {
     "rank": 2,
