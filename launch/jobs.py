@@ -232,31 +232,35 @@ def _clean(args: argparse.Namespace) -> int:
         raise UsageError(
             "jobs clean: runs are named for their checkpoints on nodes; name the nodes with --hosts"
         )
-    found = leftovers.here()
+    left = leftovers.here()
     failed: list[str] = []
     if args.remove:
-        found = [leftover if leftover.stays else leftovers.remove(leftover) for leftover in found]
+        left = [leftover if leftover.stays else leftovers.remove(leftover) for leftover in left]
     if settings.launch.hosts is not None:
         transport = openssh.transport(Ssh(settings).specs(), settings.ssh)
         folder, running = settings.ssh.remote_dir, leftovers.running()
-        more, failed = on_nodes(transport, folder, args.runs, running, remove=args.remove)
-        found += more
-    json_output.emit("leftovers", removed=args.remove, leftovers=list(map(asdict, found)))
-    for leftover in found:
-        print(leftover.lines())
-    going = [leftover for leftover in found if not leftover.stays]
+        of_nodes, failed = on_nodes(transport, folder, args.runs, running, remove=args.remove)
+        left += of_nodes
+    json_output.emit("leftovers", removed=args.remove, leftovers=list(map(asdict, left)))
+    _show_leftovers(left, "" if args.remove else shlex.join([*words, *args.runs, "--remove"]))
+    failed += [f"{leftover.path}: {leftover.error}" for leftover in left if leftover.error]
+    for line in failed:
+        print(f"error: {on_one_line(line)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
+    """Print them; `to_remove`: the words of the command that removes them, "" if it was this one."""
+    for leftover in left:
+        print(printable(leftover.lines()))
+    going = [leftover for leftover in left if not leftover.stays]
     total = f"{len(going)} in all, {decimal(sum(leftover.size_bytes for leftover in going))}"
-    if args.remove:
+    if not to_remove:
         print(f"removed: {total}")
     elif going:
-        again = shlex.join(["muster", "jobs", "clean", *words, *args.runs, "--remove"])
-        print(f"{total}; remove them: {again}")
+        print(f"{total}; remove them: muster jobs clean {to_remove}")
     else:
         print("there is nothing to remove")
-    failed += [f"{leftover.path}: {leftover.error}" for leftover in found if leftover.error]
-    for line in failed:
-        print(f"error: {line}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def _logs(run: Path, rank: int | None, *, follow: bool) -> int:

@@ -16,7 +16,7 @@ from muster import run_files
 from muster.forms import MORE, anything, fits
 from muster.printable import on_one_line
 from muster.run_files import RunFile
-from muster.writing import open_plain, parsed
+from muster.writing import parsed, record_data
 
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
 SHOWN_CHARACTERS = 60
@@ -185,15 +185,14 @@ def record_of(file: RunFile, data: bytes, *needed: str) -> dict[str, Any] | None
 
 def _read(file: RunFile, path: Path, needed: tuple[str, ...]) -> tuple[dict[str, Any] | None, str]:
     try:
-        with open_plain(path) as opened:
-            record = parsed(opened.read())
+        record = parsed(record_data(path))
         why = _problem(record, FORMS[file], needed)
     except FileNotFoundError:
         return None, ""
     except OSError as error:
         why = error.strerror or str(error)
     except ValueError as error:
-        why = f"it is not whole, or no JSON ({error})"
+        why = f"it is not whole, or no record ({error})"
     return (None, on_one_line(f"{path} is unreadable: {why}")) if why else (record, "")
 
 

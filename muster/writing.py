@@ -64,11 +64,23 @@ def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     mounted. A reader of many files must not fail because of one.
     """
     try:
-        with open_plain(path) as file:
-            data = file.read(RECORD_BYTES + 1)
-            return record_in(data, *needed) if len(data) <= RECORD_BYTES else None
-    except OSError:
+        return record_in(record_data(path), *needed)
+    except (OSError, ValueError):
         return None
+
+
+def record_data(path: Path) -> bytes:
+    """The content of a record's file.
+
+    Raises:
+        OSError: it cannot be read; a FIFO is not opened.
+        ValueError: it is longer than any record.
+    """
+    with open_plain(path) as file:
+        data = file.read(RECORD_BYTES + 1)
+    if len(data) > RECORD_BYTES:
+        raise ValueError(f"longer than {RECORD_BYTES // 1_000_000} MB")
+    return data
 
 
 def record_in(data: bytes, *needed: str) -> dict[str, Any] | None:

@@ -137,9 +137,11 @@ def _advice(run_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
     missing = MISSING.search(record["message"])
     if missing is None or not SNAPSHOT_RECORD.path(run_dir).is_file():
         return
-    path, copy = missing[1], SNAPSHOT.path(run_dir)
-    leaves = ".." in Path(path).parts and not Path(os.path.normpath(path)).is_relative_to(copy)
-    if leaves or (Path(path).is_relative_to(run_dir) and not Path(path).is_relative_to(copy)):
+    path = missing[1]
+    copy = SNAPSHOT.path(run_dir.absolute())
+    place = Path(os.path.normpath(copy / path))
+    is_beside = ".." in Path(path).parts or place.is_relative_to(run_dir.absolute())
+    if is_beside and not place.is_relative_to(copy):
         yield (
             f"the program ran in a copy of its project, {copy}: a path that leaves the project, as "
             f"{path} does, leads elsewhere from there; give it in full, or --no-snapshot"

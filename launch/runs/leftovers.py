@@ -78,14 +78,31 @@ def running() -> list[str]:
 
 
 def _links() -> Iterator[Leftover]:
-    """Links to run folders that were removed.
+    """Links to run folders that were removed."""
+    for link, run_dir in run_record.links():
+        if _is_removed(run_dir):
+            yield Leftover(str(link), f"link to {run_dir}, which was removed")
+
+
+def _is_removed(run_dir: Path) -> bool:
+    """Whether a run folder was removed.
 
     Where the folder of all runs is missing as well, its disk may not be mounted, or may be another
     machine's.
     """
-    for link, run_dir in run_record.links():
-        if run_dir.parent.is_dir() and not run_dir.exists():
-            yield Leftover(str(link), f"link to {run_dir}, which was removed")
+    if not _is_folder(run_dir.parent):
+        return False
+    try:
+        run_dir.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # nobody may look there, say
+        return False
+    return False
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 (is_dir raises where it may not look)
 
 
 def _records_of_logins() -> Iterator[Leftover]:
@@ -102,7 +119,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
         for link in sorted(Path(REPOSITORY, "logs").glob(f"{begin}*")):
             if link.is_symlink():
                 run_dir = link.readlink().parent
-                if not run_dir.exists() or run_state.of(run_dir).over:
+                if _is_removed(run_dir) or (_is_folder(run_dir) and run_state.of(run_dir).over):
                     yield Leftover(str(link), f"link of {run_dir.name}, which is over")
 
 

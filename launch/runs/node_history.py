@@ -39,8 +39,9 @@ def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | No
     end = run_record.read_end(run_dir) or {}
     text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
     at_fault = lost if end.get("cause") == "node_lost" else None
-    if at_fault is None and HARDWARE.search(text):
-        at_fault = of_ranks.get(end.get("rank") or 0) if end.get("rank") is not None else None
+    rank = end.get("rank")
+    if at_fault is None and rank is not None and HARDWARE.search(text):
+        at_fault = of_ranks.get(rank)
     hosts = [one.spec.host for one in nodes if one.name == at_fault]
     if hosts:
         last = (text.strip().splitlines() or [""])[-1].removeprefix("error: ")

@@ -119,13 +119,19 @@ class Workload:
 
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
-        self._log.seek(self._read_bytes)
-        whole, end, begun = (self._begun + self._log.read(READ_BYTES)).rpartition(b"\n")
-        self._read_bytes = self._log.tell()
-        self._begun = begun[-READ_BYTES:]
-        found = exit_codes_of((whole + end).decode(errors="replace")) if whole else {}
-        for local_rank, code in found.items():
-            self._codes[self._assignment.ranks[local_rank]] = code
+        ranks = self._assignment.ranks
+        size_bytes = os.fstat(self._log.fileno()).st_size
+        while self._read_bytes < size_bytes:
+            # a write of the starter moves the position of this file, which is also its own
+            new = os.pread(self._log.fileno(), READ_BYTES, self._read_bytes)
+            if not new:  # cut off in the meantime
+                break
+            self._read_bytes += len(new)
+            whole, _, begun = (self._begun + new).rpartition(b"\n")
+            self._begun = begun[-READ_BYTES:]
+            for local_rank, code in exit_codes_of(whole.decode(errors="replace")).items():
+                if local_rank < len(ranks):  # else a program has printed such a line
+                    self._codes[ranks[local_rank]] = code
         return dict(self._codes)
 
     def _write_ends(self, ends: Mapping[int, int]) -> None:

@@ -347,7 +347,13 @@ def test_an_abort_after_a_program_that_had_ended_well_says_so(ended, tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "leaves"),
-    [("../data/x.csv", True), ("RUN/data/x.csv", True), ("data/x.csv", False), ("/x/y", False)],
+    [
+        ("../data/x.csv", True),
+        ("RUN/data/x.csv", True),
+        ("data/x.csv", False),
+        ("/x/y", False),
+        ("a/../x.csv", False),
+    ],
 )
 def test_a_path_that_leaves_the_copied_project_is_explained(ended, tmp_path, path, leaves):
     path = path.replace("RUN", str(tmp_path))

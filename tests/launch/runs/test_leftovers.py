@@ -74,6 +74,12 @@ def test_a_run_on_a_disk_that_is_away_is_not_forgotten(tmp_path):
     assert run_record.run_folders() == [run_dir]
 
 
+def test_a_folder_that_nobody_may_look_at_is_no_removed_one(tmp_path):
+    run_record.remember(tmp_path / ("x" * 300) / "run")  # which no file system takes
+    assert len(run_record.links()) == 1
+    assert here(tmp_path) == []
+
+
 def test_where_a_run_is_on_a_login_node_is_known_for_a_month(tmp_path):
     write(logins(), {"new": {"session": ""}, "old": {"session": ""}})
     make_old(logins() / "old", days=31)
@@ -93,6 +99,14 @@ def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch)
     for name in ("runs", "over", "removed"):
         (logs / f".snapshot-{name}").symlink_to(logs / name / "snapshot")
     assert here(tmp_path) == ["link of over, which is over", "link of removed, which is over"]
+
+
+def test_a_link_in_the_checkout_to_a_disk_that_is_away_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "REPOSITORY", tmp_path / "muster")
+    logs = tmp_path / "muster" / "logs"
+    logs.mkdir(parents=True)
+    (logs / ".snapshot-run").symlink_to(tmp_path / "disk" / "logs" / "run" / "snapshot")
+    assert here(tmp_path) == []
 
 
 @pytest.fixture
