@@ -250,7 +250,7 @@ def _clean(args: argparse.Namespace) -> int:
 
 
 def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
-    """Print them; `to_remove`: the words of the command that removes them, "" if it was this one."""
+    """Print them; `to_remove`: the words of the command that removes them, "" if this one did."""
     for leftover in left:
         print(printable(leftover.lines()))
     going = [leftover for leftover in left if not leftover.stays]
