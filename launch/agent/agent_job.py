@@ -238,6 +238,7 @@ class AgentJob:
 
     def _fail(self, why: str, lost: _AgentConnection | None) -> None:
         """Have all agents end for the first failure, whoever has noticed it."""
+        why = why[: message_forms.FAILURE_CHARACTERS]  # escapes in it may have made it longer
         if not self._has_failed:
             self._has_failed = True
             self._send_all(lost=why)

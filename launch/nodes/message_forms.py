@@ -17,7 +17,7 @@ from muster.errors import MusterError
 from muster.forms import fits
 from muster.printable import printable
 
-FAILURE_CHARACTERS = 100_000  # of an agent's failure, which may quote a program's output
+FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
 QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
 TEXT_CHARACTERS = 4_096  # of a name, or a line of source
 SHOWN_CHARACTERS = 200
@@ -216,7 +216,7 @@ def of_agent(assignment: Assignment) -> Forms:
     return {
         "beat": BEAT,
         **first,
-        "waiting": {"waiting": SOURCE},
+        "waiting": {"waiting": SHOWN},  # which names all nodes that are missing
         "here": {"here": here},
         "file": {
             "file": _is_file_name,

@@ -190,6 +190,21 @@ def test_what_agents_say_is_taken(message):
         assert held_bytes(job._run_dir) > before or "file" not in message
 
 
+def test_a_long_list_of_missing_nodes_is_taken():
+    names = ", ".join(f"node{number}" for number in range(4_000))
+    with leader() as (job, others):
+        hear(job, others[1], odd_messages.line({"waiting": f"waiting for {names}"}))
+        assert job.trouble is None
+
+
+def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
+    sent = []
+    monkeypatch.setattr(AgentJob, "_send_all", lambda job, **message: sent.append(message))
+    with leader() as (job, others):
+        hear(job, others[1], odd_messages.line({"failed": "\x1b" * 90_000, "lost": None}))
+    check(sent[-1], FROM_LEADER)
+
+
 ODD = {
     "of no kind": {"other": 1},
     "two kinds": {"done": True, "ended": END},
