@@ -259,9 +259,10 @@ def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) 
 
 
 def _clear(run_dir: Path, *, overwrite: bool, resumed: bool, but: Path | None = None) -> None:
-    if not overwrite and any(path != but for path in run_dir.iterdir()):
+    if overwrite:
+        run_files.clear(run_dir, resumed=resumed, but=but)
+    elif any(path != but for path in run_dir.iterdir()):
         raise UsageError(_not_empty(run_dir))
-    run_files.clear(run_dir, resumed=resumed, but=but)
 
 
 def _not_empty(run_dir: Path) -> str:

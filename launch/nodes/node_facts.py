@@ -43,6 +43,7 @@ PASSING = ("temporary", "deprecated", "tentative")
 # In logs/ of a node with its own disk: what a run was sent, and the mark of its own run folder.
 SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
+CLAIMED_AT_START = ".claimed-run"  # the mark in the run folder of the launching side
 LEFTOVERS = 1_000  # that are named at once
 START_S = 3600.0  # from the copy of a project to the start of its agents, at most
 VERSIONS = """
@@ -189,10 +190,16 @@ def _left(folder):  # type: ignore[no-untyped-def]
             sent = [name[len(begin) :] for begin in SENT if name.startswith(begin)]
             if sent:
                 found.append((path, sent[0]))
-            elif any(one.startswith(CLAIMED) for one in os.listdir(path)):
+            elif _is_copy(os.listdir(path)):
                 found.append((path, name))
     found += [(path, "") for path in _scratch_folders()]
     return found
+
+
+def _is_copy(names):  # type: ignore[no-untyped-def]
+    """Whether a run folder with these names was made by an agent, and not where a run started."""
+    claims = [name for name in names if name.startswith(CLAIMED) and name != CLAIMED_AT_START]
+    return bool(claims) and "config.yaml" not in names
 
 
 def _scratch_folders():  # type: ignore[no-untyped-def]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.program import RunConfig, claim
 from launch.nodes import node_facts
 from launch.nodes.survey import here
 from launch.runs import run_record
@@ -90,7 +91,10 @@ def test_a_project_that_is_being_sent_stays(checkout):
 
 
 def test_a_folder_that_no_agent_claimed_is_the_user_s_own(checkout):
-    write(checkout / "logs" / "own", {"config.yaml": "", "checkpoints/step_1/model.pt": ""})
+    run_dir = checkout / "logs" / "own"
+    claim(run_dir, RunConfig())
+    write(run_dir, {"checkpoints/step_1/model.pt": ""})
+    write(checkout / "logs" / "recorded", {".claimed-1": "", "config.yaml": ""})
     (checkout / "logs" / ".snapshot-link").symlink_to(checkout / "logs" / "own")
     assert ask(checkout) == {}
 
