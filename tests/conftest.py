@@ -33,9 +33,11 @@ os.environ |= {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
-# A shell lets what it has put in the background ignore Ctrl-C; so would all that tests start.
+# What a shell has put in the background ignores Ctrl-C and Ctrl-\; so would all that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) == signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # How long an example takes says something of the machine, and nothing of the code.
 hypothesis.settings.register_profile("muster", deadline=None)
