@@ -153,9 +153,9 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [as_plain(one) for one in value]
+        return [as_plain(item) for item in value]
     if isinstance(value, dict):
-        return {as_plain(key): as_plain(one) for key, one in value.items()}
+        return {as_plain(key): as_plain(item) for key, item in value.items()}
     return value
 
 
@@ -217,14 +217,14 @@ def _average_metrics(run: Run, notes: list[str]) -> None:
     differing: dict[str, str] = {}
     for metrics in evaluations.values():
         for name in metrics[0]:
-            values = numbers(one.get(name) for one in metrics)
+            values = numbers(of_rank.get(name) for of_rank in metrics)
             least = min(values, default=0.0)
             most = max(values, default=0.0)
             if math.isclose(least, most, rel_tol=SAME, abs_tol=SAME):
                 continue
             differing[name] = f"{name} from {least:.4g} to {most:.4g} in the last such evaluation"
-            for one in metrics:
-                one[name] = statistics.fmean(values)
+            for of_rank in metrics:
+                of_rank[name] = statistics.fmean(values)
     if differing:
         notes.append(
             f"ranks recorded different metrics ({'; '.join(differing.values())}): their mean is "
