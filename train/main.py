@@ -18,6 +18,7 @@ if __name__ == "__main__":
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
+from muster.errors import refuse
 from train import worker
 from train.command_lines import translation
 
@@ -46,7 +47,9 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
         UsageError: a flag is wrong; all problems at once.
     """
     page = {"prog": "python train/main.py", "description": DESCRIPTION}
-    pairs = [word.partition("=") for word in cli.dashed_flags(argv)]
+    dashed = cli.dashed_flags(argv)
+    refuse(translation.two_values(dashed, {**ALSO, "--local-rank": "--rank"}))
+    pairs = [word.partition("=") for word in dashed]
     words = [ALSO.get(flag, flag) + equals + text for flag, equals, text in pairs]
     config, by_hand, _ = translation.of_worker(["--task=cs744", *words], env, {}, **page)
     return config, by_hand

@@ -81,11 +81,8 @@ def _score(
     world: World,
     exit_guard: ExitGuard,
 ) -> None:
-    from train.loop import (
-        export,
-        predictions,
-        run,
-    )  # here, since a wrong flag should be reported at once
+    # here, since a wrong flag should be reported at once
+    from train.loop import export, predictions, run
 
     with run.prepared(config, world, exit_guard) as (trainer, run_dir):
         if weights is not None:

@@ -31,6 +31,13 @@ def test_the_names_of_students_scripts_are_taken(words):
     assert (by_hand.master_ip, by_hand.world_size, by_hand.rank) == ("10.10.1.1", 4, 2)
 
 
+def test_two_numbers_of_one_worker_are_refused():
+    with pytest.raises(
+        UsageError, match="--node-rank 2, but --local-rank 0: both mean --rank here"
+    ):
+        main.parse("-M 10.10.1.1 -N 4 --node_rank 2 --local_rank 0".split(), {})
+
+
 def test_our_own_flags_win():
     flags = "--master-ip 10.10.1.1 --num-nodes 4 --rank 2 --sync gather_scatter --model vgg16"
     config, _ = main.parse([*flags.split(), "--batch-size=64"], {})

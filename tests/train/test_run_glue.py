@@ -89,6 +89,22 @@ def test_the_place_of_a_worker_has_the_names_of_students_scripts(where):
     assert translate(*GIVEN, *where.split()).world == translate(*GIVEN, *ON_RANK_2).world
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--node_rank 2 --local_rank 0", "--node_rank 2, but --local_rank 0: both mean --rank"),
+        (
+            "--per_gpu_train_batch_size=16 --per_device_train_batch_size 64",
+            "--per_gpu_train_batch_size 16, but --per_device_train_batch_size 64: both mean",
+        ),
+    ],
+)
+def test_two_names_of_one_flag_with_different_values_are_refused(words, message):
+    """With --local_rank 0 on every node all workers were rank 0."""
+    assert refusal(*GIVEN, *words.split()).startswith(message)
+    translate(*GIVEN, *"--use_cpu --no_cuda --per_device_train_batch_size=64".split())
+
+
 def test_a_script_may_evaluate_during_training_alone():
     argv = [*LEAST[:-1], "--do_train", "--evaluate_during_training"]
     assert translate(*argv).config.evaluate == "epoch"

@@ -117,6 +117,12 @@ def test_a_loss_that_is_no_number_stops_all_ranks(logs):
     assert read_json(logs / "nan" / "exits" / "rank_00001.json")["cause"] == "refused"
 
 
+def test_a_new_head_is_refused_by_a_task_without_one(logs):
+    (ended,) = finish([start(["-m", "train.worker", *flags(logs, "head", "--new-head")])])
+    message = "error: --new-head: --task synthetic has no head for labels on a --model\n"
+    assert ended == (2, "", message)
+
+
 def test_what_two_workers_cannot_do_is_refused_before_anything_starts(logs):
     (ended,) = finish([start_by_hand(0, 2, free_port(), *flags(logs, "refused", "--sync=single"))])
     message = "single runs one process, but world_size is 2; use --sync ddp or --no"

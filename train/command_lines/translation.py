@@ -1,8 +1,9 @@
 """Translate another program's flags to ours, and report problems in its words."""
 
 import argparse
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -74,11 +75,30 @@ class Parser(argparse.ArgumentParser):
         )
         pairs = [word.partition("=") for word in words]
         names = {**self._flags.same, **self._flags.also}
+        refuse(two_values(argv, names))
         args.theirs = {ours: theirs for theirs, ours in self._flags.same.items()}
         for theirs in (word.partition("=")[0] for word in argv):
             if theirs in names:
                 args.theirs[names[theirs]] = theirs
         return args, [names.get(flag, flag) + equals + text for flag, equals, text in pairs]
+
+
+def two_values(argv: Sequence[str], names: Mapping[str, str]) -> Iterator[str]:
+    """A line for each two flags with different values that have one meaning here, by `names`.
+
+    For example, torch.distributed.launch counts --local_rank within a node.
+    """
+    typed: dict[str, tuple[str, str]] = {}
+    for word, following in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        theirs, equals, text = word.partition("=")
+        ours = names.get(theirs)
+        if ours is None or "=" in ours:  # of the latter the value is ours already
+            continue
+        value = text if equals else following
+        first, before = typed.get(ours, (theirs, value))
+        typed[ours] = (theirs, value)
+        if first != theirs and before != value:
+            yield f"{first} {before}, but {theirs} {value}: both mean {ours} here; give one of them"
 
 
 def settings(

@@ -22,7 +22,8 @@ def read(trainer: Trainer) -> dict[str, Unlabelled]:
     Raises:
         UsageError: it has none, or a file is missing or wrong.
     """
-    task, sets = trainer.task, dict[str, Unlabelled]()
+    task = trainer.task
+    sets: dict[str, Unlabelled] = {}
     if not isinstance(task, PredictingTask):
         raise UsageError(f"--predict: --task {trainer.config.task} has no sets without labels")
     of_each(trainer.ranks.world_size, lambda: sets.update(task.unlabelled()))
@@ -31,7 +32,8 @@ def read(trainer: Trainer) -> dict[str, Unlabelled]:
 
 def write(trainer: Trainer, sets: Mapping[str, Unlabelled], run_dir: Path) -> list[Path]:
     """Predict each of the `sets` over all ranks; rank 0 writes a file for each. Collective."""
-    ranks, paths = trainer.ranks, list[Path]()
+    ranks = trainer.ranks
+    paths: list[Path] = []
     for name, unlabelled in sets.items():
         of_ranks = gather(ranks, _predict(trainer, unlabelled))
         of_rows = dict(pair for pairs in of_ranks for pair in pairs)
@@ -47,16 +49,19 @@ def write(trainer: Trainer, sets: Mapping[str, Unlabelled], run_dir: Path) -> li
 @torch.no_grad()
 def _predict(trainer: Trainer, unlabelled: Unlabelled) -> list[tuple[int, str]]:
     """The row and the prediction of each sample of this rank's part."""
-    ranks, state, task = trainer.ranks, trainer.state, trainer.task
+    ranks = trainer.ranks
+    state = trainer.state
+    task = trainer.task
     assert isinstance(task, PredictingTask)
-    size, batch_size = len(unlabelled.keys), trainer.config.eval_batch_size
+    batch_size = trainer.config.eval_batch_size
+    size = len(unlabelled.keys)
     parts = evaluation_indices(size, ranks.rank, ranks.world_size, batch_size)
     state.model.eval()
-    found = list[tuple[int, str]]()
+    answers: list[tuple[int, str]] = []
     with trainer.grad_sync.whole(state.model):
         for rows in parts:
             batch = to_device(task.batch_of(unlabelled, rows), state.model, trainer.device)
             with state.precision.autocast():
                 logits = task.logits(state.model, batch)
-            found += zip(rows, task.answers(logits.float().cpu()), strict=True)
-    return found
+            answers += zip(rows, task.answers(logits.float().cpu()), strict=True)
+    return answers

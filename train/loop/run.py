@@ -15,6 +15,7 @@ from configs.cli import to_yaml
 from configs.settings.program import claim, new_run_id
 from configs.settings.train import TrainConfig
 from muster import run_files
+from muster.errors import UsageError
 from muster.writing import write_json, write_text
 from train.checkpoints.exchange import sees_first
 from train.distributed import environment, rendezvous
@@ -108,6 +109,10 @@ def prepared(
         marks["rendezvous"] = time.time()
         device, ranks = peers.device, Ranks(peers.world.rank, peers.world.world_size)
         task = plugins.load("train.tasks", config.task)(config)
+        if config.new_head and not task.takes_new_head:
+            raise UsageError(
+                f"--new-head: --task {config.task} has no head for labels on a --model"
+            )
         peers.prepare(task.prepare, task.is_prepared)
         metrics = TaskMetrics(config.metrics, ranks) if config.metrics else None
         if metrics is not None:

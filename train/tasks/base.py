@@ -71,6 +71,7 @@ class Task(ABC):
     """
 
     loss_parts: tuple[str, ...] = ("loss",)  # if there are several, evaluation reports each
+    takes_new_head = False  # whether --new-head has a meaning
 
     def prepare(self) -> None:  # noqa: B027 (a task may need nothing)
         """Make what `build_datasets` reads (download, tokenise); skip existing parts.

@@ -53,8 +53,6 @@ class BertPreTraining(PreparedTask):
         """
         if not self.config.mask_probability:
             raise UsageError("--mask-probability 0 leaves nothing to learn; BERT has 0.15")
-        if self.new_head:
-            raise UsageError("--new-head is for tasks with labels; pre-training has BERT's heads")
         kind, length = self._model_config.model_type, self.config.max_seq_length
         if kind != "bert":
             raise UsageError(f"--model {self.model} is of type {kind}; pre-training is for bert")

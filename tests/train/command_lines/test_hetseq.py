@@ -117,7 +117,7 @@ THEIRS = (*hetseq.FLAGS.same, *hetseq.FLAGS.also, *hetseq.FLAGS.not_needed, *PAR
     st.lists(
         st.tuples(st.sampled_from(THEIRS), st.sampled_from(VALUES), st.booleans()), max_size=5
     ),
-    examples=20,
+    examples=12,
 )
 def test_any_words_are_a_run_or_are_refused(pairs):
     of_each = ([f"{flag}={value}"] if joined else [flag, value] for flag, value, joined in pairs)

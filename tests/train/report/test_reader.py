@@ -69,6 +69,18 @@ def test_metrics_on_which_ranks_differ_are_their_mean_and_noted(tmp_path):
     assert "(accuracy from 0.25 to 0.75 in the last such evaluation): their mean" in note
 
 
+def test_a_lost_evaluation_does_not_shift_the_mean_of_later_ones(tmp_path):
+    first = [evaluation(1, accuracy=0.25)]
+    second = [evaluation(2, accuracy=0.75)]
+    rows = {0: [step(1), step(2), *first, *second], 1: [step(1, 1), step(2, 1), *second]}
+    run = read_run(make_run(tmp_path / "run", rows=rows))
+    assert [row["metrics"] for row in run.first_rank("eval")] == [
+        {"accuracy": 0.25},
+        {"accuracy": 0.75},
+    ]
+    assert not any("different metrics" in note for note in run.notes)
+
+
 def test_broken_files_are_noted(tmp_path):
     path = make_run(tmp_path / "run")
     (path / "summary.json").write_text("{")

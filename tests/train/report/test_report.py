@@ -148,7 +148,7 @@ def odd_run(draw):
     return name, draw(damaged_record(whole[name])) + b"\n" * name.endswith("jsonl")
 
 
-@fuzzed(odd_run(), examples=8)
+@fuzzed(odd_run(), examples=5)
 def test_no_record_ends_a_report(tmp_path_factory, without_figures, record):
     name, content = record
     folder = make_run(tmp_path_factory.mktemp("odd") / "run", workers=1, steps=3)

@@ -10,7 +10,6 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, get_args
 
@@ -126,11 +125,11 @@ def read_run(path: Path) -> Run:
 
 def _read_record(file: RunFile, path: Path, notes: list[str]) -> Row:
     """A record that readers elsewhere have a form for; one of another form is noted."""
-    found = read_mapping(path, notes)
-    if found and (why := records.why_unreadable(file, path)):
+    record = read_mapping(path, notes)
+    if record and (why := records.why_unreadable(file, path)):
         notes.append(f"{path.name} was left out: {printable(why)}")
         return {}
-    return found
+    return record
 
 
 def read_mapping(path: Path, notes: list[str]) -> Row:
@@ -154,9 +153,9 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [as_plain(one) for one in value]
+        return [as_plain(item) for item in value]
     if isinstance(value, dict):
-        return {as_plain(key): as_plain(one) for key, one in value.items()}
+        return {as_plain(key): as_plain(item) for key, item in value.items()}
     return value
 
 
@@ -207,19 +206,25 @@ def _known(value: Any) -> Any:
 
 def _average_metrics(run: Run, notes: list[str]) -> None:
     """Give every rank's row the mean over ranks of each metric on which they differ; note it."""
-    of_ranks = [rows["eval"] for rows in run.ranks.values()]
+    evaluations: dict[tuple[int, int], list[Row]] = {}  # by step, and which one of that step
+    for rows in run.ranks.values():
+        before = Counter[int]()
+        for row in rows["eval"]:
+            step = row["step"]
+            if isinstance(row["metrics"], dict):
+                evaluations.setdefault((step, before[step]), []).append(row["metrics"])
+            before[step] += 1
     differing: dict[str, str] = {}
-    for evaluation in zip_longest(*of_ranks):
-        metrics = [row["metrics"] for row in evaluation if row and isinstance(row["metrics"], dict)]
-        for name in metrics[0] if metrics else ():
-            values = numbers(one.get(name) for one in metrics)
+    for metrics in evaluations.values():
+        for name in metrics[0]:
+            values = numbers(of_rank.get(name) for of_rank in metrics)
             least = min(values, default=0.0)
             most = max(values, default=0.0)
             if math.isclose(least, most, rel_tol=SAME, abs_tol=SAME):
                 continue
             differing[name] = f"{name} from {least:.4g} to {most:.4g} in the last such evaluation"
-            for one in metrics:
-                one[name] = statistics.fmean(values)
+            for of_rank in metrics:
+                of_rank[name] = statistics.fmean(values)
     if differing:
         notes.append(
             f"ranks recorded different metrics ({'; '.join(differing.values())}): their mean is "

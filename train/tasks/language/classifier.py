@@ -63,7 +63,8 @@ def set_labels(name: str, config: Any, task: Labels, is_fresh: bool) -> list[int
     Raises:
         UsageError: the model was made for another number of labels, or for labels of another kind.
     """
-    heads = [found[1] for made in config.architectures or () if (found := HEAD.search(made))]
+    names = config.architectures or ()
+    heads = [match[1] for made in names if (match := HEAD.search(made))]
     if not is_fresh and heads and (heads[0] != task.head or config.num_labels != task.num_labels):
         known = ", ".join(str(label) for label in config.id2label.values())
         kind = "" if heads[0] == task.head else f", for {heads[0]}, not {task.head}"

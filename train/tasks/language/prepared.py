@@ -68,7 +68,6 @@ class PreparedTask(Task):
         home = str(Path(self.model).parent) if is_configuration else self.model
         self.tokenizer = config.tokenizer or tokenizer or home
         self.is_fresh = config.random_weights or is_configuration
-        self.new_head = config.new_head and not self.is_fresh
         if config.pad == "max_length":
             self.pad_multiple = config.max_seq_length
 
@@ -163,6 +162,7 @@ class LabelledTask(PreparedTask):
     labels: classifier.Labels
     _label_order: list[int] | None = None  # of the model's outputs, if it differs
     collator = "WithPadding"  # transformers' name of it
+    takes_new_head = True
     # What `forward` is given of a batch: what the model takes. These serve a model of one's own.
     _inputs: Collection[str] = ("input_ids", "attention_mask")
 
@@ -173,23 +173,28 @@ class LabelledTask(PreparedTask):
             UsageError: data, model or tokenizer are missing or do not fit each other.
         """
         super().prepare()  # a tagger's labels are those of its text
-        own_head = self.is_fresh or self.new_head
-        classifier.set_labels(self.model, self._model_config, self.labels, own_head)
+        self._set_labels()
 
     def build_model(self) -> nn.Module:
         """The model on the CPU in float32."""
         config = self._model_config
-        own_head = self.is_fresh or self.new_head
-        self._label_order = classifier.set_labels(self.model, config, self.labels, own_head)
-        if config.pad_token_id is None:  # such as GPT-2, which looks for a text's last token
-            config.pad_token_id = self._loaded_tokenizer.pad_token_id
+        self._label_order = self._set_labels()
+        tokenizer = self._loaded_tokenizer
+        # GPT-2, Llama and others look for a text's last token that is no padding.
+        if config.pad_token_id is None or tokenizer.pad_token == tokenizer.eos_token:
+            config.pad_token_id = tokenizer.pad_token_id
         import transformers
 
         kind = getattr(transformers, f"AutoModelFor{self.labels.head}")
-        model = classifier.build(self.model, config, self.is_fresh, kind, new_head=self.new_head)
+        new_head = self.config.new_head
+        model = classifier.build(self.model, config, self.is_fresh, kind, new_head=new_head)
         # DistilBERT has no token types; wrappers, such as DDP's, do not name what they pass on.
         self._inputs = signature(model.forward).parameters.keys() - {"labels"}
         return model
+
+    def _set_labels(self) -> list[int] | None:
+        own_head = self.is_fresh or self.config.new_head
+        return classifier.set_labels(self.model, self._model_config, self.labels, own_head)
 
     def collate(self, samples: Sequence[Any]) -> Batch:
         """n samples, padded as the tokenizer does it: int64 (n, width) each, and labels (n,).

@@ -52,9 +52,9 @@ class Shards:
             read = {name: values[row] for name, values in self._opened(number).items()}
         except OSError as error:  # a damaged chunk, or one of a filter that is not installed
             raise UsageError(f"{where} cannot be read ({text_of(error)})") from None
-        mask = read["input_mask"].astype(int).tolist()
-        length = sum(mask)
-        if mask != [1] * length + [0] * (len(mask) - length):
+        mask = read["input_mask"].tolist()
+        length = mask.count(1)
+        if any(value != (at < length) for at, value in enumerate(mask)):
             raise UsageError(f"{where}: input_mask is not ones, then zeros")
         tokens, segments = (read[name].tolist()[:length] for name in PER_TOKEN[::2])
         positions, targets = (read[name].tolist() for name in PER_GUESS)
@@ -112,7 +112,9 @@ def _shape(path: Path) -> tuple[int, int]:
                         f"{path}: {name} holds {file[name].dtype}, but its values are whole numbers"
                     )
             shapes: dict[str, tuple[int, ...]] = {name: file[name].shape or () for name in DATASETS}
-    except (OSError, KeyError) as error:  # the latter of a link that leads nowhere
+    except KeyError as error:  # a link that leads nowhere
+        raise UsageError(f"{path}: a dataset cannot be opened ({text_of(error)})") from None
+    except OSError as error:
         raise UsageError(f"{path}: not an HDF5 file ({text_of(error)})") from None
     rows, width = [*shapes["input_ids"], 0, 0][:2]
     fits = (

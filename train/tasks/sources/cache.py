@@ -61,15 +61,15 @@ def sum_of(cache_dir: Path | None, path: Path) -> bytes:
     parts = [str(path.absolute()), *map(str, (status.st_size, status.st_ino, *times))]
     stored = root(cache_dir) / "sums" / fingerprint(parts)
     with suppress(OSError, ValueError):
-        found = bytes.fromhex(stored.read_text(encoding="ascii"))
-        if len(found) == hashlib.sha256().digest_size:
-            return found
+        digest = bytes.fromhex(stored.read_text(encoding="ascii"))
+        if len(digest) == hashlib.sha256().digest_size:
+            return digest
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").digest()
+        digest = hashlib.file_digest(file, "sha256").digest()
     if time.time() - max(times) / 1e9 > SETTLED_S:
         with suppress(CannotWrite):  # without it the file is read again
-            write_text(stored, found.hex())
-    return found
+            write_text(stored, digest.hex())
+    return digest
 
 
 def is_whole(path: Path) -> bool:

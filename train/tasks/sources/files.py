@@ -53,8 +53,11 @@ def find(
 
 def stand_in(path: Path) -> str:
     """What lies in the place of this file, and what to do; empty: nothing is known against it."""
-    with path.open("rb") as file:
-        head = file.read(HEAD_BYTES)
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
     if not head:
         return "is empty; download or copy it again"
     if head.startswith(LFS_POINTER):

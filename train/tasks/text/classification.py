@@ -118,13 +118,13 @@ class GlueTask(LabelledTask):
             return {name: self._unlabelled_of_hub(part) for name, part in tests.items()}
         home = self._files["train"][0].parent
         paths = {name: home / part.file for name, part in tests.items()}
-        found = {
+        sets = {
             name: read_unlabelled(self.spec, path) for name, path in paths.items() if path.is_file()
         }
-        if not found:
+        if not sets:
             known = " and ".join(part.file for part in tests.values())
             raise UsageError(f"--predict: {home} has no {known}, whose labels are to be predicted")
-        return found
+        return sets
 
     def _unlabelled_of_hub(self, part: Part) -> Unlabelled:
         rows = hub.rows(*self.hub_name, split=part.split)

@@ -134,7 +134,9 @@ def test_a_pointer_that_is_not_read_is_no_obstacle(made):
     assert prepared(made, model=folder).build_model().num_labels == 2
 
 
-def test_gpt_2_pads_with_the_token_that_ends_its_texts(made):
+@pytest.mark.parametrize("of_model", [None, 1])
+def test_gpt_2_pads_with_the_token_that_ends_its_texts(made, of_model):
+    """Also where the model's configuration has another, as Llama's."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -146,9 +148,8 @@ def test_gpt_2_pads_with_the_token_that_ends_its_texts(made):
     folder = made / "gpt2"
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|endoftext|>")
     tokenizer.save_pretrained(folder)
-    GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=32).save_pretrained(
-        folder
-    )
+    sizes = {"vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    GPT2Config(**sizes, pad_token_id=of_model).save_pretrained(folder)
     task, batch, model = batch_and_model(
         made, model=str(folder / "config.json"), tokenizer=str(folder)
     )

@@ -129,6 +129,16 @@ def test_values_that_are_none_of_their_column_are_named_with_the_row(tmp_path, n
     assert str(refusal.value) == f"{path}: row 1: {message}"
 
 
+def test_a_mask_of_huge_values_takes_no_memory(tmp_path):
+    path = write(tmp_path / "0.h5", 3)
+    with h5py.File(path, "a") as file:
+        huge = file["input_mask"][:].astype("i8") * 2**60
+        del file["input_mask"]
+        file["input_mask"] = huge
+    with pytest.raises(UsageError, match="row 1: input_mask is not ones, then zeros"):
+        Shards([path], 100)[1]
+
+
 def test_a_damaged_row_is_named(tmp_path):
     path = write(tmp_path / "0.h5", 3)
     with h5py.File(path) as file:

@@ -26,6 +26,7 @@ from tests.train.tasks.text.made import (
     small,
 )
 from train.loop.evaluation import lengths_of
+from train.tasks.sources.files import refuse_stand_in
 from train.tasks.text import classification
 
 pytestmark = pytest.mark.xdist_group("transformers")  # imported once for all of them
@@ -215,6 +216,11 @@ def test_any_bytes_after_a_header_are_rows_or_are_refused_by_line(task, pieces):
                     assert all(map(len, read(spec, path)))
                 except UsageError as error:
                     assert str(error).startswith(str(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"^--model .* cannot be read \(Is a directory\)$"):
+        refuse_stand_in(tmp_path, "--model")
 
 
 def test_missing_files_and_folders_are_named(made):
