@@ -189,7 +189,8 @@ class Trainer:
 
     def _warn_of_warmup(self, last: int) -> None:
         """Say so if the learning rate never becomes --lr."""
-        steps, has_own = self.config.warmup_steps, self.task.schedule(max(1, last)) is not None
+        steps = self.config.warmup_steps
+        has_own = self.task.schedule(max(1, last)) is not None
         if self.at.step < last < steps and not has_own:
             reached = self.config.lr * (last - 1) / steps
             self.console.line(
