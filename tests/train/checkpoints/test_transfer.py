@@ -75,7 +75,9 @@ def resumes_of(ranks, folder):
     was = bits(trainer)
     go_on = Trainer.go_on
     stream = transfer._stream
-    peaks, sent, found = [], [], []
+    peaks = []
+    sent = []
+    measures = []
 
     def measured(trainer):
         with peak() as most:
@@ -86,13 +88,15 @@ def resumes_of(ranks, folder):
         again = replace(config, resume=str(Path(folder, place)))
         with pytest.MonkeyPatch.context() as patching:
             patching.setattr(Trainer, "go_on", measured)
-            patching.setattr(transfer, "_stream", lambda *one: sent.append(one) or stream(*one))
+            patching.setattr(
+                transfer, "_stream", lambda *given: sent.append(given) or stream(*given)
+            )
             trainer, _ = run(
                 again, Path(folder, f"again{ranks.rank}"), task=Wide(again), ranks=ranks
             )
-        found.append((peaks.pop(), len(sent), bits(trainer) == was))
+        measures.append((peaks.pop(), len(sent), bits(trainer) == was))
     return [
-        *found,
+        *measures,
         _whole_models(ranks, folder),
         _step_after_another_run(ranks, folder),
         _end_on_full_disk(ranks, folder),
@@ -103,7 +107,7 @@ def _whole_models(ranks, folder):
     entered = []
     config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(Fsdp, "whole", lambda *one, **more: entered.append(one))
+        patching.setattr(Fsdp, "whole", lambda *given, **more: entered.append(given))
         run(config, Path(folder, "fsdp"), ranks=ranks)
         again = replace(config, resume=str(Path(folder, "fsdp")), max_steps=3)
         run(again, Path(folder, f"fsdp-again{ranks.rank}"), ranks=ranks)
