@@ -68,10 +68,10 @@ def gather_own(ranks: Ranks, state: Mapping[str, Tensor], *, keeps: bool) -> dic
     own = {name: state[name].detach() for name in sorted(state)}
     digests = {name: _digest(tensor.cpu()) for name, tensor in own.items()}
     keeping, digests_of = zip(*gather(ranks, (keeps, digests)), strict=True)
-    keepers = [rank for rank, is_one in enumerate(keeping) if is_one]
+    keepers = [rank for rank, keeps_them in enumerate(keeping) if keeps_them]
     retained: dict[str, Tensor] = {}
     for name, tensor in own.items():
-        if len({one[name] for one in digests_of}) == 1:
+        if len({of_rank[name] for of_rank in digests_of}) == 1:
             if keeps:
                 retained[f"{ALL}/{name}"] = tensor.to("cpu", copy=True).contiguous()
             continue

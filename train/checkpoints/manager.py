@@ -266,14 +266,14 @@ class CheckpointManager:
             state = {**own.state, "origin": own.checkpoint.origin if is_here else None}
         state = share(self._ranks, source, state)
         refuse(problems_of(state))
-        if own is not None and (newest_here != newest or own.sums != sums_of[source]):
-            own = None  # this rank sees another one
+        if own is not None and own.sums != sums_of[source]:
+            own = None  # this rank sees another one; one of another run may have the same content
         files = own.files if own is not None else {}
         if any(sums != sums_of[source] for sums in sums_of):
             checkpoint = own.checkpoint if own is not None else None
             step = int(state["step"])
-            came, self._received = send(self._ranks, source, step, checkpoint, self.folder)
-            files = files or came
+            received, self._received = send(self._ranks, source, step, checkpoint, self.folder)
+            files = files or received
         tell(f"going on from step {state['step']} ({where})")
         return files, state
 
@@ -304,18 +304,18 @@ class CheckpointManager:
 
 def _flaw(files: Files, state: State) -> str:
     """Why no manager has written these; empty if one has."""
-    world_size, generators = state.get("world_size"), files.get("generators")
+    world_size = state.get("world_size")
+    generators = files.get("generators")
     remembered = files.get("sync", {})
-    best, best_step = state.get("best"), state.get("best_step")
     is_ours = (
         isinstance(world_size, int)
         and isinstance(generators, list)
         and len(generators) == world_size
-        and all(isinstance(one, dict) for one in generators)
+        and all(isinstance(states, dict) for states in generators)
         and isinstance(remembered, dict)
         and all(isinstance(name, str) for name in remembered)
-        and all(isinstance(one, Tensor) for one in remembered.values())
-        and isinstance(best, int | float | None)
-        and isinstance(best_step, int | None)
+        and all(isinstance(tensor, Tensor) for tensor in remembered.values())
+        and isinstance(state.get("best"), int | float | None)
+        and isinstance(state.get("best_step"), int | None)
     )
     return "" if is_ours else "was not written by Muster, or lacks a part"

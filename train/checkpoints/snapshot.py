@@ -20,7 +20,7 @@ def of_model(
     """
     names = {param: name for name, param in model.named_parameters()}
     tensors = {names[param]: _copy(tensor) for param, tensor in values if keeps}
-    return tensors | {name: _copy(one) for name, one in model.named_buffers() if keeps}
+    return tensors | {name: _copy(buffer) for name, buffer in model.named_buffers() if keeps}
 
 
 def of_optimizer(

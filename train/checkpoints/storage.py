@@ -110,17 +110,17 @@ def newest(
         candidates = _candidates(place)
     except OSError as error:
         return None, [f"{place}: {error.strerror}"]
-    for one in candidates:
+    for checkpoint in candidates:
         try:
-            sums = checksums(one)
-            files, state = read(one)
+            sums = checksums(checkpoint)
+            files, state = read(checkpoint)
             if wrong := flaw(files, state):
-                raise Damaged(f"{one.path} {wrong}")
+                raise Damaged(f"{checkpoint.path} {wrong}")
         except Damaged as error:
             notes.append(f"{error}; trying the one before it")
             continue
-        of_files = {name: value for name, value in sums.items() if name.endswith(SUFFIX)}
-        return Whole(one, files, state, of_files), notes
+        of_files = {name: digest for name, digest in sums.items() if name.endswith(SUFFIX)}
+        return Whole(checkpoint, files, state, of_files), notes
     return None, notes
 
 
@@ -244,7 +244,7 @@ def _runs(path: Path) -> tuple[int, int] | None:
     except Damaged:
         return None
     numbers = manifest.get("run", 0), manifest.get("origin", 0)
-    if all(isinstance(one, int) and 0 <= one < MOST_RUNS for one in numbers):
+    if all(isinstance(run, int) and 0 <= run < MOST_RUNS for run in numbers):
         return numbers
     return None
 

@@ -31,8 +31,8 @@ def send(
 ) -> tuple[Files, Path | None]:
     """The content of rank `source`'s checkpoint, on ranks whose `checkpoint` is None; collective.
 
-    Also the folder in `folder` to which this rank has written it, if it did: remove it when all
-    ranks have copied what they need, since others may read it, too.
+    The second value is the folder in `folder` to which this rank has written it, if it did. Remove
+    it when all ranks have copied what they need, since others may read it, too.
 
     Raises:
         MusterError: a disk failed, or is full; on every rank.
@@ -133,7 +133,8 @@ class _Disk:
 
     def __init__(self, path: Path | None, *, reads: bool) -> None:
         self.failed = ""  # why
-        self._path, self._reads = path, reads
+        self._path = path
+        self._reads = reads
         self._file: FileIO | None = None
         self._try(self._open)
 

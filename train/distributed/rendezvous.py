@@ -37,7 +37,7 @@ from muster.worker import gloo_threads
 
 from . import placement
 from .address import bind_own_address, choose_interface, wait_for_address
-from .agreement import DISK_PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
+from .agreement import DISK_PATIENCE_S, PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
 from .placement import WorkerInfo
 from .stop_request import StoppedCleanly
@@ -232,7 +232,7 @@ def _part(world: World, store: dist.Store) -> None:
     wait_for_all(world.world_size, DISK_PATIENCE_S)
     ranks = range(world.world_size)
     store.set(f"done/{world.rank}", "")
-    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=DISK_PATIENCE_S))
+    store.wait([f"done/{rank}" for rank in ranks], timedelta(seconds=PATIENCE_S))
     store.set(f"left/{world.rank}", "")
     if world.is_main:
         with suppress(RuntimeError):  # a rank that does not report it needs the store no more

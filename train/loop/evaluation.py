@@ -146,7 +146,7 @@ def lengths_of(task: Task, samples: Samples) -> Sequence[int]:
     """The number of tokens of each sample; empty if unknown or equal for all."""
     if isinstance(samples, Subset):
         whole = task.lengths(samples.dataset)  # type: ignore[arg-type]
-        found = None if whole is None else whole[torch.tensor(samples.indices)]
+        found = None if whole is None else whole[torch.as_tensor(samples.indices, dtype=torch.long)]
     else:
         found = task.lengths(samples)
     return packed("q", found) if found is not None and len(found.unique()) > 1 else []

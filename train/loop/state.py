@@ -26,7 +26,7 @@ STANDS_ON = {
     "optimizer": ("optimizer",),
 }
 # Settings that change the losses, but say how long to train, or how to resume.
-NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{one.replace('-', '_')}" for one in RESETS)}
+NOT_COMPARED = {"epochs", "schedule_steps", *(f"reset_{part.replace('-', '_')}" for part in RESETS)}
 # What the trainer adds to a checkpoint's state.
 OWN_PARTS = ("settings", "at", "samples", "schedule", "precision", "first_losses", "evaluations")
 
@@ -104,10 +104,10 @@ class TrainingState:
 def recorded(config: TrainConfig) -> dict[str, Any]:
     """The settings that a checkpoint stores for a later comparison: those that change losses."""
     names = [
-        one.name
-        for one in fields(TrainConfig)
-        if one.metadata.get("affects") in (None, "losses", "gradients")
-        and one.name not in NOT_COMPARED
+        setting.name
+        for setting in fields(TrainConfig)
+        if setting.metadata.get("affects") in (None, "losses", "gradients")
+        and setting.name not in NOT_COMPARED
     ]
     return {name: getattr(config, name) for name in ["sync", *names]}
 

@@ -290,7 +290,7 @@ class PhaseTimer:
     @property
     def waited_s(self) -> float:
         """The seconds of `sync` that are within other phases."""
-        return math.fsum(_waited(*one) for one in self._phases)
+        return math.fsum(_waited(*phase) for phase in self._phases)
 
     def total_s(self) -> float:
         """Seconds since the timer was made, inside and outside of phases."""

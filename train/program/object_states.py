@@ -120,7 +120,7 @@ class ObjectStates:
             if not _copies_all(one, state_dict):
                 state_dict = _copied(state_dict, (name,), copy=True)
             one.load_state_dict(state_dict)
-            del state_dict
+            del state_dict  # before the next one is copied
             orders = state.get("buckets", {}).get(name, ())
             for at, replica in enumerate(_replicas(one)):
                 if same and at < len(orders):
@@ -131,9 +131,9 @@ class ObjectStates:
                     hook.restore({key.removeprefix(prefix): own[key] for key in starting})
 
 
-def _copies_all(one: Stateful, state: Mapping[Any, Any]) -> bool:
-    """Whether it is torch's code that copies all of `state`, tensor by tensor, into `one`."""
-    is_torch = getattr(type(one), "load_state_dict", None) is nn.Module.load_state_dict
+def _copies_all(stateful: Stateful, state: Mapping[Any, Any]) -> bool:
+    """Whether it is torch's code that copies all of `state`, tensor by tensor, into `stateful`."""
+    is_torch = getattr(type(stateful), "load_state_dict", None) is nn.Module.load_state_dict
     return is_torch and not any(str(key).endswith("_extra_state") for key in state)
 
 

@@ -32,8 +32,7 @@ def crossing(operation: str, nbytes: float, hosts: Sequence[str], host: str) -> 
     its own part). These are gloo's algorithms. all_reduce (2 (N-1)/N of the bytes to the next
     rank), all_gather and the first half of reduce use rings; gather, scatter and the second half of
     reduce a star around rank 0; broadcast a binomial tree. In all_to_all each rank sends every
-    other its part, an N-th of what it passes. "gather to rank 2" is one whose
-    star is around that rank.
+    other its part, an N-th of what it passes. The star of "gather to rank 2" is around that rank.
 
     Raises:
         ValueError: the algorithm of this operation is unknown.

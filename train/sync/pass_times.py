@@ -70,18 +70,20 @@ class PassTimer:
         return before.computed_until(self._since)
 
     def _accumulated(self, _: Tensor) -> None:
-        self._ready = waits.now()
         if not self._asked:
             self._asked = True
             torch.autograd.Variable._execution_engine.queue_callback(self._computed)
 
     def _computed(self) -> None:
+        # not its last gradient: the pass may go on, to another model that made what it was given
+        self._ready = waits.now()
         torch.autograd.Variable._execution_engine.queue_callback(self._synced)
 
     def _synced(self) -> None:
         waits.all_since(self._ready)
         self._times.backward_s += self._lap()
         self._times.ended = self._since
+        self._asked = False
 
     def take(self) -> PassTimes:
         """The times since the last call."""

@@ -57,8 +57,9 @@ class Waits:
     does not wait where the device does, so there they say little.
 
     A collective that others delay, or whose bytes are on their way, is waited for from its call to
-    its end. What torch's DDP sends in a backward pass is waited for from this rank's last gradient
-    to the end of that pass. Copying and averaging in that time counts as waiting.
+    its end. What torch's DDP sends in a backward pass is waited for from the time when this rank
+    has computed its gradients to the end of that pass. Copying and averaging in that time counts as
+    waiting.
     """
 
     def __init__(self) -> None:

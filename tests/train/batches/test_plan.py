@@ -68,9 +68,9 @@ def test_evaluation_takes_no_python_object_for_each_sample(lengths):
 
 def test_lengths_take_8_bytes_each():
     lengths = torch.arange(SAMPLES) + 1000
-    found = packed("q", lengths)
+    numbers = packed("q", lengths)
     assert python_bytes_of(lambda: packed("q", lengths)) < 20 * SAMPLES
-    assert (len(found), found[3], found[SAMPLES - 1]) == (SAMPLES, 1003, SAMPLES + 999)
+    assert (len(numbers), numbers[3], numbers[SAMPLES - 1]) == (SAMPLES, 1003, SAMPLES + 999)
 
 
 def test_neighbouring_seeds_are_unrelated():

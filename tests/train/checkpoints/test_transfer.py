@@ -1,6 +1,8 @@
 """What a rank holds in memory while it resumes, and how it gets a checkpoint it does not see."""
 
 import gc
+import json
+import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -64,7 +66,8 @@ def peak():
 def resumes_of(ranks, folder):
     """Of a resume from one disk, and of one without: its peak, what was sent, if it is right.
 
-    The third is in mode fsdp: how often a rank held all parameters.
+    The third value is how often a rank held all parameters in mode fsdp. Those of the functions
+    below follow.
     """
     config = replace(CONFIG, max_steps=STEP, checkpoint_every="1", batch_size=8, evaluate="never")
     config = replace(config, sync="ddp")
@@ -72,7 +75,9 @@ def resumes_of(ranks, folder):
     was = bits(trainer)
     go_on = Trainer.go_on
     stream = transfer._stream
-    peaks, sent, found = [], [], []
+    peaks = []
+    sent = []
+    measures = []
 
     def measured(trainer):
         with peak() as most:
@@ -83,23 +88,42 @@ def resumes_of(ranks, folder):
         again = replace(config, resume=str(Path(folder, place)))
         with pytest.MonkeyPatch.context() as patching:
             patching.setattr(Trainer, "go_on", measured)
-            patching.setattr(transfer, "_stream", lambda *one: sent.append(one) or stream(*one))
+            patching.setattr(
+                transfer, "_stream", lambda *given: sent.append(given) or stream(*given)
+            )
             trainer, _ = run(
                 again, Path(folder, f"again{ranks.rank}"), task=Wide(again), ranks=ranks
             )
-        found.append((peaks.pop(), len(sent), bits(trainer) == was))
-    return [*found, _whole_models(ranks, folder), _end_on_full_disk(ranks, folder)]
+        measures.append((peaks.pop(), len(sent), bits(trainer) == was))
+    return [
+        *measures,
+        _whole_models(ranks, folder),
+        _step_after_another_run(ranks, folder),
+        _end_on_full_disk(ranks, folder),
+    ]
 
 
 def _whole_models(ranks, folder):
     entered = []
     config = replace(CONFIG, sync="fsdp", max_steps=2, checkpoint_every="2", evaluate="never")
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(Fsdp, "whole", lambda *one, **more: entered.append(one))
+        patching.setattr(Fsdp, "whole", lambda *given, **more: entered.append(given))
         run(config, Path(folder, "fsdp"), ranks=ranks)
         again = replace(config, resume=str(Path(folder, "fsdp")), max_steps=3)
         run(again, Path(folder, f"fsdp-again{ranks.rank}"), ranks=ranks)
     return len(entered)
+
+
+def _step_after_another_run(ranks, folder):
+    """Where a resume ends if rank 1's own disk has the same content, written by an earlier run."""
+    place = Path(folder, f"twin{ranks.rank}")
+    shutil.copytree(Path(folder, "fsdp", "checkpoints"), place)
+    for path in place.glob(f"step_*/{storage.MANIFEST}"):
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "run": 2 - ranks.rank}))
+    again = replace(CONFIG, sync="fsdp", max_steps=3, evaluate="never", resume=str(place))
+    trainer, _ = run(again, Path(folder, f"twin-again{ranks.rank}"), ranks=ranks)
+    return trainer.at.step
 
 
 def _end_on_full_disk(ranks, folder):
@@ -143,7 +167,11 @@ def test_resume_without_a_shared_disk_needs_no_copy_in_memory(resumes):
 
 
 def test_checkpoint_and_resume_of_fsdp_hold_no_whole_model(resumes):
-    assert [whole for *_, whole, _ in resumes[0]] == [0, 0]
+    assert [whole for *_, whole, _, _ in resumes[0]] == [0, 0]
+
+
+def test_same_content_of_another_run_is_used(resumes):
+    assert [step for *_, step, _ in resumes[0]] == [3, 3]
 
 
 def test_full_disk_of_a_rank_that_receives_is_named_on_all_ranks(resumes):

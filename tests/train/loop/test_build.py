@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import Subset
 
 from configs.settings.train import TrainConfig
 from tests.train.matrix_tasks import SmallBert, Tokens
@@ -71,3 +72,5 @@ def test_lengths_are_those_of_the_first_samples():
     assert len(lengths_of(task, cut.evaluation[""])) == 509
     one = build.datasets(replace(CONFIG, train_samples=1), task).train
     assert lengths_of(task, one) == []  # all alike
+    none = Subset(cut.evaluation[""], range(0))
+    assert lengths_of(task, none) == []

@@ -53,9 +53,9 @@ def test_real_inputs_are_cast_as_the_first_real_parameter_and_others_stay():
     assert batch["x"].dtype == torch.float64 and batch["labels"].dtype == torch.int64
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_real_labels_keep_their_digits_with_parameters_in_bfloat16(precision):
-    """And a loss can be computed with them and the model's own numbers."""
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp64"])
+def test_real_labels_keep_their_digits_in_any_precision(precision):
+    """And a loss can be computed with them and the numbers of a model in bfloat16."""
     model = place(nn.Linear(1, 1).bfloat16(), precision, CPU)
     scores = torch.tensor([[2.6], [4.75]])
     batch = to_device({"x": torch.ones(2, 1), "labels": scores}, model, CPU)

@@ -92,9 +92,9 @@ def by_record(ranks: Ranks, loop: str, folder: Path) -> list[float]:
 
 def seconds(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
     """Of each case, of all ranks: seconds of sync and of computing in a step with a late rank."""
-    cases = {name: lambda one=one: by_trainer(ranks, one) for name, one in SETTINGS.items()}
+    cases = {name: lambda own=own: by_trainer(ranks, own) for name, own in SETTINGS.items()}
     for loop in LOOPS:
-        cases[loop] = lambda one=loop: by_record(ranks, one, Path(folder))
+        cases[loop] = lambda loop=loop: by_record(ranks, loop, Path(folder))
     measured: dict[str, torch.Tensor] = {}
     for name, case in cases.items():
         for _ in range(TRIES):
@@ -120,7 +120,8 @@ def problems(of_ranks: torch.Tensor) -> list[str]:
 def test_a_late_rank_is_waited_for_in_sync_alone(tmp_path):
     measured = results_of(seconds, RANKS, tmp_path, str(tmp_path))[0]
     assert {*measured} == {*SETTINGS, *LOOPS}
-    assert {name: found for name, one in measured.items() if (found := problems(one))} == {}
+    wrong = {name: problems(of_ranks) for name, of_ranks in measured.items()}
+    assert {name: lines for name, lines in wrong.items() if lines} == {}
 
 
 def test_seconds_within_each_other_are_waited_for_once(monkeypatch):
