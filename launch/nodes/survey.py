@@ -17,6 +17,7 @@ that node's silence; nothing more is read of its connection.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -116,19 +117,15 @@ class Survey:
     def __exit__(self, *error: object) -> None:
         for _, channel, _ in self._starts:
             channel.close()  # then its probes end
-        deadline = time.monotonic() + END_S
-        for process, _, _ in self._starts:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.terminate()
-        for process, _, errors in self._starts:
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                with suppress(subprocess.TimeoutExpired):  # it may wait for a disk, for good
-                    process.wait(END_S)
+        processes = [process for process, _, _ in self._starts]
+        for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0 is no signal
+            deadline = time.monotonic() + END_S  # for all of them together
+            for process in processes:
+                process.send_signal(number)  # but to none that has ended
+            for process in processes:
+                with suppress(subprocess.TimeoutExpired):  # one may wait for a disk, for good
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        for _, _, errors in self._starts:
             errors.close()
 
     def ask(
