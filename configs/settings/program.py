@@ -235,7 +235,7 @@ def claim(run_dir: Path, run: RunConfig) -> None:
         )
         _clear(run_dir, overwrite=run.overwrite, resumed=resumed)
         try:
-            run_files.CLAIMED.path(run_dir, name="run").touch(exist_ok=False)
+            run_files.TAKEN.path(run_dir).touch(exist_ok=False)
         except FileExistsError:  # by one that has started at the same moment
             raise UsageError(_not_empty(run_dir)) from None
 

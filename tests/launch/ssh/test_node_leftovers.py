@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.program import RunConfig, claim
 from launch.nodes import node_facts
 from launch.nodes.survey import here
 from launch.runs import run_record
@@ -89,7 +90,8 @@ def test_a_project_that_is_being_sent_stays(checkout):
     assert ask(checkout) == {".snapshot-new": "its run may not be over"}
 
 
-def test_a_folder_that_no_agent_claimed_is_the_user_s_own(checkout):
+def test_a_run_that_was_started_on_the_node_is_the_user_s_own(checkout):
+    claim(checkout / "logs" / "own", RunConfig())
     write(checkout / "logs" / "own", {"config.yaml": "", "checkpoints/step_1/model.pt": ""})
     (checkout / "logs" / ".snapshot-link").symlink_to(checkout / "logs" / "own")
     assert ask(checkout) == {}
