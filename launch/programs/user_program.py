@@ -174,11 +174,11 @@ def _is_application(word: str, cwd: Path) -> bool:
     if path.is_dir():
         return (path / MAIN).is_file()
     try:
-        if "/" in word and os.access(path, os.X_OK):
-            return False
+        if not path.is_file() or ("/" in word and os.access(path, os.X_OK)):
+            return False  # a pipe would have to be waited for
         with zipfile.ZipFile(path) as archive:
             return MAIN in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
 
 

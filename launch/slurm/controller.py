@@ -31,7 +31,7 @@ OVER = frozenset(
     " REVOKED".split()
 )
 GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
-SUBMITTED = re.compile(r"\bSubmitted batch job (\d+)")
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"

@@ -138,6 +138,7 @@ REFUSED = {
     "export=NONE": "use --env",
     "gpus=4": "use --gpus-per-node",
     "ntasks_per_node=4": "--nproc-per-node",
+    "tasks-per-node=4": "--nproc-per-node",
     "nodes=4": "use --nodes",
     "time=10": "use --time",
     "wait": "use --wait",
@@ -194,6 +195,7 @@ def parsed(script: str, folder: Path) -> dict[str, str]:
 CONFIG = """\
 ClusterName=none
 SlurmctldHost=localhost
+MessageTimeout=1
 NodeName=localhost
 PartitionName=all Nodes=localhost Default=YES
 """
