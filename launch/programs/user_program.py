@@ -26,6 +26,7 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
 from muster.worker import interpreter
 from muster.worker.function_call import ABOUT
+from muster.writing import open_plain
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
 MAIN = "__main__.py"  # of a folder, or archive, that Python runs
@@ -248,7 +249,8 @@ def _with_dos_lines(words: Sequence[str], asked: Asked) -> Iterator[str]:
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """Check the syntax with `python`, since it differs between versions."""
     try:
-        text = path.read_bytes()
+        with open_plain(path) as file:
+            text = file.read()
     except OSError as error:
         return [f"{name}: {error.strerror}; looked in {path.parent}"]
     if python is None:

@@ -122,8 +122,10 @@ def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkey
 
 @pytest.mark.timeout(60)
 def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "pipe.py"):
+        os.mkfifo(tmp_path / name)
     assert refusal(tmp_path, "--", "./pipe").startswith("./pipe: no such program; looked in ")
+    assert refusal(tmp_path, "--", "pipe.py").startswith("pipe.py: it is not a plain file; looked")
 
 
 def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):
