@@ -165,7 +165,11 @@ def remove_leftovers(asked):  # type: ignore[no-untyped-def]
     """Remove those of `leftovers` that are asked for; returns the errors, by path."""
     node, failed = asked["node"], {}
     for path, run in _left(asked["folders"][node]):
-        if path in asked["paths"][node] and not _is_used(path, run, run in asked["named"]):
+        if path not in asked["paths"][node]:
+            continue
+        if _is_used(path, run, run in asked["named"]):
+            failed[path] = "a run has begun to use it"
+        else:
             try:
                 shutil.rmtree(path)
             except OSError as error:

@@ -74,13 +74,13 @@ def _time(config: SlurmConfig, env: Mapping[str, str]) -> str | None:
 
 
 def gpus_asked(config: SlurmConfig, env: Mapping[str, str]) -> int:
-    """The GPUs of a node in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu.
+    """The GPUs of a node in --gpus-per-node or --gres; without these, in sbatch's variables."""
+    theirs = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
+    return _gpus(config.gpus_per_node, config.gres) or _gpus(*theirs)
 
-    Without these flags, those in sbatch's variables.
-    """
-    each, gres = config.gpus_per_node, config.gres
-    if each is None and gres is None:
-        each, gres = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
+
+def _gpus(each: str | None, gres: str | None) -> int:
+    """The GPUs in values such as 4 or a100:4 of `each`, else gpu:a100:4 or gpu of `gres`."""
     named = [one for one in (gres or "").split(",") if one.startswith("gpu")]
     counts = [one.rpartition(":")[2] for one in (each.split(",") if each else named)]
     return sum(int(count) if count.isdigit() else 1 for count in counts)
