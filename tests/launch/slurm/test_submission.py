@@ -179,6 +179,10 @@ def test_gpus_and_times_in_sbatch_s_variables_count(slurm, monkeypatch):
     monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
     asked = options({"nproc_per_node": "gpu"})
     assert (asked["cpus-per-task"], asked["signal"]) == ("32", "B:USR2@15")
+    monkeypatch.delenv("SBATCH_GRES")
+    monkeypatch.setenv("SBATCH_GPUS_PER_NODE", "2")
+    asked = options({"nproc_per_node": "gpu"}, {"gres": "tmp:1G"})
+    assert asked["cpus-per-task"] == "32"
 
 
 def parsed(script: str, folder: Path) -> dict[str, str]:
