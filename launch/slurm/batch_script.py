@@ -113,8 +113,10 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
     """Requests that Slurm accepts, unless it is set up to refuse them, but that wait for ever."""
     wanted = config.partition or env.get("SBATCH_PARTITION") or ""
     limit = _time(config, env)
-    for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
-        name, allowed = line.split()  # a line for each state; the default's ends with a star
+    shown = controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout
+    rows = (line.split() for line in shown.splitlines())
+    # a row for each state; the default's ends with a star; others are a site's own words
+    for name, allowed in (row for row in rows if len(row) == 2):
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
         if is_wanted and limit and minutes(limit) > minutes(allowed):
             flag = "--time" if config.time else f"{variable('time')} is"
