@@ -12,10 +12,11 @@ from muster.errors import UsageError
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-# Removed settings: the value that had no effect, and what to use instead.
 # Of a file of settings, which a person writes.
 MOST_BYTES = 200_000
 DEEPEST = 20
+MOST_KEYS = 10_000
+# Removed settings: the value that had no effect, and what to use instead.
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
     "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
@@ -49,7 +50,23 @@ class ShallowLoader(yaml.SafeLoader):
     """PyYAML's loader for what people write by hand.
 
     It refuses deep nesting at once: the time for it grows with more than the square of the depth.
+    Likewise blocks that merge others, which grow with each merge.
     """
+
+    def flatten_mapping(self, node: Any) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_KEYS:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {MOST_KEYS} merged keys", node.start_mark
+            )
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (LookupError, AttributeError):  # PyYAML's own, on `!!bool maybe`
+            raise yaml.constructor.ConstructorError(
+                None, None, f"no value of {node.tag.rpartition(':')[2]}", node.start_mark
+            ) from None
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 (PyYAML's name)
         self._refuse_depth(self.flow_level)

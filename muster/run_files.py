@@ -124,6 +124,7 @@ NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: they are much larger than all the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
+TAKEN = RunFile(".taken", "run", "stays")  # by the run that has this folder, where it was started
 CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # on a disk that is not the launcher's
 SEEN = RunFile(".seen-{name}", "run", "stays")  # with it ranks find out who shares a disk
 # By later readers of the run.

@@ -6,7 +6,6 @@ however that happens.
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,15 +45,6 @@ def left_over() -> "list[Path]":
         with suppress(OSError):
             found += [path for path in sorted(root.glob(f"{PREFIX}*")) if _is_left_over(path)]
     return found
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder that is left over.
-
-    Raises:
-        OSError: something in it cannot be removed.
-    """
-    shutil.rmtree(folder)
 
 
 def _is_left_over(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
 from muster.errors import UsageError, refuse
-from muster.rank_variables import OF_TORCHRUN
+from muster.rank_variables import is_setting_of_torchrun
 
 BETWEEN = "\0"  # between variables: a character that no variable can hold
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -108,7 +108,7 @@ class ProgramConfig(Config):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in OURS:
                 yield f"--env {name}: the launcher sets this variable for each worker; leave it out"
-            elif name.startswith(OF_TORCHRUN):
+            elif is_setting_of_torchrun(name):
                 yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
@@ -128,7 +128,7 @@ class ProgramConfig(Config):
         refuse(
             f"{self.env_file}: {name}: the launcher sets this variable itself; leave it out"
             for name in found
-            if name in OURS or name.startswith(OF_TORCHRUN)
+            if name in OURS or is_setting_of_torchrun(name)
         )
         for line in filter(None, self.env.split(BETWEEN)):
             name, equals, value = line.partition("=")
@@ -235,7 +235,7 @@ def claim(run_dir: Path, run: RunConfig) -> None:
         )
         _clear(run_dir, overwrite=run.overwrite, resumed=resumed)
         try:
-            run_files.CLAIMED.path(run_dir, name="run").touch(exist_ok=False)
+            run_files.TAKEN.path(run_dir).touch(exist_ok=False)
         except FileExistsError:  # by one that has started at the same moment
             raise UsageError(_not_empty(run_dir)) from None
 

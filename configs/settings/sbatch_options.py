@@ -46,6 +46,7 @@ REFUSED = {
     "quiet": "use --quiet",
     "requeue": "the job has it already; MUSTER_MAX_REQUEUES is how often it is restarted",
     "signal": "Muster has Slurm say when the job's time is nearly over; see --stop-grace-s",
+    "tasks-per-node": WORKERS,  # as ntasks-per-node, in no list of sbatch's
     "test-only": SUBMITS_NOTHING,
     "tres-per-task": GPUS,
     "uid": "submit it as that user",

@@ -43,7 +43,7 @@ PASSING = ("temporary", "deprecated", "tentative")
 # In logs/ of a node with its own disk: what a run was sent, and the mark of its own run folder.
 SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
-CLAIMED_AT_START = ".claimed-run"  # the mark in the run folder of the launching side
+TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # that are named at once
 START_S = 3600.0  # from the copy of a project to the start of its agents, at most
 VERSIONS = """
@@ -166,7 +166,11 @@ def remove_leftovers(asked):  # type: ignore[no-untyped-def]
     """Remove those of `leftovers` that are asked for; returns the errors, by path."""
     node, failed = asked["node"], {}
     for path, run in _left(asked["folders"][node]):
-        if path in asked["paths"][node] and not _is_used(path, run, run in asked["named"]):
+        if path not in asked["paths"][node]:
+            continue
+        if _is_used(path, run, run in asked["named"]):
+            failed[path] = "a run has begun to use it"
+        else:
             try:
                 shutil.rmtree(path)
             except OSError as error:
@@ -198,8 +202,7 @@ def _left(folder):  # type: ignore[no-untyped-def]
 
 def _is_copy(names):  # type: ignore[no-untyped-def]
     """Whether a run folder with these names was made by an agent, and not where a run started."""
-    claims = [name for name in names if name.startswith(CLAIMED) and name != CLAIMED_AT_START]
-    return bool(claims) and "config.yaml" not in names
+    return TAKEN not in names and any(name.startswith(CLAIMED) for name in names)
 
 
 def _scratch_folders():  # type: ignore[no-untyped-def]

@@ -26,6 +26,7 @@ from launch.programs.known_launchers import (
 )
 from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN
+from muster.writing import open_plain
 
 PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
@@ -70,7 +71,7 @@ def notes(words: Sequence[str], cwd: Path) -> Iterator[str]:
     is_shell = Path(words[0]).name in SHELLS
     name = "".join(words[1:2]) if is_shell else words[0]
     try:
-        with (cwd / name).open("rb") as file:
+        with open_plain(cwd / name) as file:
             text = file.read(LONGEST).decode(errors="replace")
     except OSError:
         return

@@ -26,6 +26,7 @@ from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
 from muster.worker import interpreter
 from muster.worker.function_call import ABOUT
+from muster.writing import open_plain
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
 MAIN = "__main__.py"  # of a folder, or archive, that Python runs
@@ -174,11 +175,11 @@ def _is_application(word: str, cwd: Path) -> bool:
     if path.is_dir():
         return (path / MAIN).is_file()
     try:
-        if "/" in word and os.access(path, os.X_OK):
-            return False
+        if not path.is_file() or ("/" in word and os.access(path, os.X_OK)):
+            return False  # a pipe would have to be waited for
         with zipfile.ZipFile(path) as archive:
             return MAIN in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
 
 
@@ -248,7 +249,8 @@ def _with_dos_lines(words: Sequence[str], asked: Asked) -> Iterator[str]:
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """Check the syntax with `python`, since it differs between versions."""
     try:
-        text = path.read_bytes()
+        with open_plain(path) as file:
+            text = file.read()
     except OSError as error:
         return [f"{name}: {error.strerror}; looked in {path.parent}"]
     if python is None:

@@ -74,13 +74,13 @@ def _time(config: SlurmConfig, env: Mapping[str, str]) -> str | None:
 
 
 def gpus_asked(config: SlurmConfig, env: Mapping[str, str]) -> int:
-    """The GPUs of a node in --gpus-per-node or --gres, such as 4, a100:4, gpu:a100:4 and gpu.
+    """The GPUs of a node in --gpus-per-node or --gres; without these, in sbatch's variables."""
+    theirs = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
+    return _gpus(config.gpus_per_node, config.gres) or _gpus(*theirs)
 
-    Without these flags, those in sbatch's variables.
-    """
-    each, gres = config.gpus_per_node, config.gres
-    if each is None and gres is None:
-        each, gres = (env.get(variable(name)) for name in ("gpus-per-node", "gres"))
+
+def _gpus(each: str | None, gres: str | None) -> int:
+    """The GPUs in values such as 4 or a100:4 of `each`, else gpu:a100:4 or gpu of `gres`."""
     named = [one for one in (gres or "").split(",") if one.startswith("gpu")]
     counts = [one.rpartition(":")[2] for one in (each.split(",") if each else named)]
     return sum(int(count) if count.isdigit() else 1 for count in counts)
@@ -113,8 +113,10 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
     """Requests that Slurm accepts, unless it is set up to refuse them, but that wait for ever."""
     wanted = config.partition or env.get("SBATCH_PARTITION") or ""
     limit = _time(config, env)
-    for line in controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout.splitlines():
-        name, allowed = line.split()  # a line for each state; the default's ends with a star
+    shown = controller.ask(["sinfo", "--noheader", "--format=%P %l"], env).stdout
+    rows = (line.split() for line in shown.splitlines())
+    # a row for each state; the default's ends with a star; others are a site's own words
+    for name, allowed in (row for row in rows if len(row) == 2):
         is_wanted = name.rstrip("*") in wanted.split(",") if wanted else name.endswith("*")
         if is_wanted and limit and minutes(limit) > minutes(allowed):
             flag = "--time" if config.time else f"{variable('time')} is"

@@ -31,7 +31,7 @@ OVER = frozenset(
     " REVOKED".split()
 )
 GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
-SUBMITTED = re.compile(r"\bSubmitted batch job (\d+)")
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
@@ -138,7 +138,8 @@ def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
     cores, partitions = [], set()
     try:
         nodes = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G"], env).stdout
-        for name, cpus, gres in (line.split(maxsplit=2) for line in nodes.splitlines()):
+        rows = (line.split(maxsplit=2) for line in nodes.splitlines())
+        for name, cpus, gres in (row for row in rows if len(row) == 3):  # not a site's own words
             plain = name.rstrip("*")  # the default one's ends with it
             gpus = sum(map(int, GPUS.findall(gres)))
             if gpus and (plain in partition.split(",") if partition else name != plain):

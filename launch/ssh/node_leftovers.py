@@ -14,6 +14,7 @@ from launch.nodes.survey import Survey, Transport, facts_request
 from launch.runs.leftovers import FAILED, Leftover
 
 LOOK_S = 600.0  # for a slow disk with many files
+UNKNOWN = "the node has not said whether it is removed"
 
 
 def on_nodes(
@@ -53,8 +54,10 @@ def on_nodes(
             answers = survey.ask(node_facts.remove_leftovers, list(found), LOOK_S, **asked)
             lines = survey.silent(answers)
             failed += [lines[index] for index in found if index in lines]
-            for index, answer in answers.items():
-                found[index] = [_after_removal(one, answer.value) for one in found[index]]
+            for index, leftovers in found.items():
+                unknown = dict.fromkeys(asked["paths"][str(index)], UNKNOWN)
+                errors = answers[index].value if index in answers else unknown
+                found[index] = [_after_removal(one, errors) for one in leftovers]
     return [one for index in sorted(found) for one in found[index]], [*silent.values(), *failed]
 
 

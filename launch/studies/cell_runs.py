@@ -32,7 +32,7 @@ SUBMIT = str(REPOSITORY / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
 # What is read of a cell that an earlier call has written down.
 CELL = {
-    "id?": str,
+    "id": str,
     "seconds?": records.is_number,
     "place?": (str, None),
     MORE: anything,
@@ -106,9 +106,7 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is, and
     what earlier runs have left is removed, checkpoints too.
     """
-    known = (read_json(sweep.file) or {}).get("cells")
-    known = known if fits(known, [CELL]) and not fresh else []
-    earlier = {one.get("id"): one for one in known or ()}
+    earlier = {} if fresh else _earlier(sweep.file)
     for cell in sweep.cells:
         was, record = earlier.get(cell.id, {}), cell.record()
         is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))
@@ -119,6 +117,20 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
             if path.exists():
                 shutil.rmtree(path)
     sweep.write()
+
+
+def _earlier(file: Path) -> dict[str, dict[str, Any]]:
+    """What an earlier call has written down of each cell; what cannot be read is left out.
+
+    Raises:
+        UsageError: there is such a file, but it is no record: what is done is not known.
+    """
+    cells = (read_json(file) or {}).get("cells")
+    if not isinstance(cells, list) and file.exists():
+        raise UsageError(
+            f"{file} cannot be read, so nobody knows what is done; remove it, and all runs again"
+        )
+    return {cell["id"]: cell for cell in cells or () if fits(cell, CELL)}
 
 
 def going_on(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:

@@ -1,5 +1,6 @@
 """Read a study's file, and turn it into cells, each a command line of its own."""
 
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,12 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
-        raise UsageError(f"{path}: repeats must be a number of at least 1 (got {repeats!r})")
+        raise UsageError(
+            f"{path}: repeats must be a number of at least 1 (got {reprlib.repr(repeats)})"
+        )
     of_all = raw.get("base") or {}
     if not isinstance(of_all, dict):
-        raise UsageError(f"{path}: base must be settings of all runs (got {of_all!r:.80})")
+        raise UsageError(f"{path}: base must be settings of all runs (got {reprlib.repr(of_all)})")
     refuse(
         f"{path}: {key}: expected one value, or in the grid a list of values"
         for block in (of_all, *blocks)

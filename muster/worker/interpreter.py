@@ -6,6 +6,7 @@ It needs the standard library alone, of Python 3.8 or newer.
 from __future__ import annotations
 
 import errno
+import shlex
 import shutil
 import socket
 from pathlib import Path
@@ -26,7 +27,7 @@ def problem(program: str, path: str | None = None) -> str | None:
     if first.endswith(b"\r"):
         return (
             f"{program} has {DOS}, with which its first line names no program; "
-            f"convert it: sed -i 's/\\r$//' {program}"
+            f"convert it: sed -i 's/\\r$//' {shlex.quote(program)}"
         )
     words = first[2:].split()
     name = words[0].decode(errors="replace") if words else ""
@@ -39,7 +40,8 @@ def problem(program: str, path: str | None = None) -> str | None:
 def explained(error: OSError, program: str, path: str | None = None) -> str:
     """One line on why a program could not be started."""
     if error.errno == errno.ENOEXEC:
-        return f"{program} has no first line such as #!/bin/bash; add it, or run: bash {program}"
+        run = f"bash {shlex.quote(program)}"
+        return f"{program} has no first line such as #!/bin/bash; add it, or run: {run}"
     return problem(program, path) or f"{program}: {error.strerror}"
 
 

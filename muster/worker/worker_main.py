@@ -134,10 +134,8 @@ def load_script(words: list[str]) -> types.CodeType:
     path = words[0] if os.path.isabs(words[0]) else f"{Path.cwd()}/{words[0]}"  # noqa: PTH117
     sys.argv[:] = words
     spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
-    if (
-        spec is not None and spec.origin is not None
-    ):  # in a folder or zipapp, which python also adds
-        sys.path[: not IS_SAFE_PATH] = [path]
+    if spec is not None and spec.origin is not None:  # it is a folder or zipapp
+        sys.path[: not IS_SAFE_PATH] = [path]  # which python adds to a safe path, too
         inside: Any = spec.loader
         new_main(spec.origin, spec, "", inside)
         code: types.CodeType = inside.get_code("__main__")

@@ -262,7 +262,7 @@ PARTS = [
 WRITTEN = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=12).map("".join)
 
 
-@fuzzed(DUMPED | WRITTEN)
+@fuzzed(DUMPED | WRITTEN, examples=25)
 def test_any_file_is_read_as_settings_or_refused_by_name(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8")

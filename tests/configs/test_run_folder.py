@@ -48,7 +48,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         program.new_run_id(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1", make=True)
 
 
-CLAIMED = ".claimed-run"
+TAKEN = ".taken"
 
 
 def test_of_many_that_start_at_once_one_has_the_folder(tmp_path):
@@ -97,7 +97,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
         program.claim(tmp_path, RunConfig())
     program.claim(tmp_path, RunConfig(overwrite=True))
-    (tmp_path / CLAIMED).unlink()
+    (tmp_path / TAKEN).unlink()
     assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
 
@@ -105,7 +105,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
 def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
     fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
     program.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
-    assert left(tmp_path) == [CLAIMED, "checkpoints/step_00000050/manifest.json"]
+    assert left(tmp_path) == [TAKEN, "checkpoints/step_00000050/manifest.json"]
 
 
 def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):

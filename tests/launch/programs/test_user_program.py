@@ -1,5 +1,6 @@
 """What follows `--` is the program; what cannot start is refused before anything does."""
 
+import os
 import sys
 import zipapp
 from pathlib import Path
@@ -117,6 +118,14 @@ def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkey
     refused = refusal(tmp_path, "--", "./wrong")
     assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
     assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in ("pipe", "pipe.py"):
+        os.mkfifo(tmp_path / name)
+    assert refusal(tmp_path, "--", "./pipe").startswith("./pipe: no such program; looked in ")
+    assert refusal(tmp_path, "--", "pipe.py").startswith("pipe.py: it is not a plain file; looked")
 
 
 def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):

@@ -62,7 +62,9 @@ def test_what_a_site_s_wrappers_print_is_no_part_of_an_answer(queue):
 
 
 def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
-    assert controller.submitted(f"{BANNER}\nSubmitted batch job 12 on cluster c\nBye\n") == "12"
+    for before in ("\n", ""):  # or without a last newline
+        printed = f"{BANNER}{before}Submitted batch job 12 on cluster c\nBye\n"
+        assert controller.submitted(printed) == "12"
     with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
         controller.submitted("Welcome\n")
 

@@ -16,7 +16,7 @@ from launch.launchers.slurm import build
 from launch.slurm import batch_script
 from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
-from launch.spec import LaunchSpec, Program
+from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
 
@@ -138,6 +138,7 @@ REFUSED = {
     "export=NONE": "use --env",
     "gpus=4": "use --gpus-per-node",
     "ntasks_per_node=4": "--nproc-per-node",
+    "tasks-per-node=4": "--nproc-per-node",
     "nodes=4": "use --nodes",
     "time=10": "use --time",
     "wait": "use --wait",
@@ -178,6 +179,18 @@ def test_gpus_and_times_in_sbatch_s_variables_count(slurm, monkeypatch):
     monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
     asked = options({"nproc_per_node": "gpu"})
     assert (asked["cpus-per-task"], asked["signal"]) == ("32", "B:USR2@15")
+    monkeypatch.delenv("SBATCH_GRES")
+    monkeypatch.setenv("SBATCH_GPUS_PER_NODE", "2")
+    asked = options({"nproc_per_node": "gpu"}, {"gres": "tmp:1G"})
+    assert asked["cpus-per-task"] == "32"
+
+
+def test_what_a_site_s_sinfo_prints_around_its_answer_is_no_partition(slurm):
+    slurm.greets("*** Welcome ***\n\nMaintenance tomorrow.\nBye\n")
+    slurm.has_gpus("main* 64 gpu:4", main="")
+    assert options({"nproc_per_node": "gpu"}, {"gres": "gpu:2"})["cpus-per-task"] == "32"
+    config, facts = SlurmConfig(time="10"), Facts((), "node0")
+    batch_script.refuse_what_slurm_refuses(config, os.environ, facts)
 
 
 def parsed(script: str, folder: Path) -> dict[str, str]:
@@ -194,6 +207,7 @@ def parsed(script: str, folder: Path) -> dict[str, str]:
 CONFIG = """\
 ClusterName=none
 SlurmctldHost=localhost
+MessageTimeout=1
 NodeName=localhost
 PartitionName=all Nodes=localhost Default=YES
 """

@@ -237,7 +237,7 @@ MUCH = [
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("text", ["n[1-4096]\n" * 50_000, "n[0-999999],\n" * 100_000, None])
+@pytest.mark.parametrize("text", ["n[1-4096]\n" * 50_000, "n[0-999999],\n" * 10_000, None])
 def test_a_file_without_end_is_refused_before_it_fills_the_memory(read, text):
     found = refused(text, read=read) if text else refused(Path("/dev/zero"), 1, read=read_hosts)
     assert max(map(len, found)) < 300

@@ -9,9 +9,9 @@ import pytest
 
 from configs.settings.program import RunConfig, claim
 from launch.nodes import node_facts
-from launch.nodes.survey import here
+from launch.nodes.survey import Survey, here
 from launch.runs import run_record
-from launch.ssh.node_leftovers import on_nodes
+from launch.ssh.node_leftovers import UNKNOWN, on_nodes
 from tests.written import write
 
 pytestmark = pytest.mark.needs("ip")
@@ -90,11 +90,11 @@ def test_a_project_that_is_being_sent_stays(checkout):
     assert ask(checkout) == {".snapshot-new": "its run may not be over"}
 
 
-def test_a_folder_that_no_agent_claimed_is_the_user_s_own(checkout):
+def test_a_run_that_was_started_on_the_node_is_the_user_s_own(checkout):
     run_dir = checkout / "logs" / "own"
     claim(run_dir, RunConfig())
     write(run_dir, {"checkpoints/step_1/model.pt": ""})
-    write(checkout / "logs" / "recorded", {".claimed-1": "", "config.yaml": ""})
+    write(run_dir, {".claimed-1": ""})
     (checkout / "logs" / ".snapshot-link").symlink_to(checkout / "logs" / "own")
     assert ask(checkout) == {}
 
@@ -108,6 +108,30 @@ def test_a_folder_that_was_not_sent_is_not_looked_into(checkout):
 def test_a_node_that_sees_this_checkout_has_nothing_of_its_own(checkout):
     ran(checkout, "over")
     assert on_nodes(here(2), None, [], [], remove=True) == ([], [])
+
+
+def test_what_a_node_does_not_remove_is_not_called_removed(checkout, monkeypatch):
+    ran(checkout, "over")
+    answered = Survey.ask
+
+    def silent(survey, function, *args, **asked):
+        if function is node_facts.remove_leftovers:
+            return {}
+        return answered(survey, function, *args, **asked)
+
+    monkeypatch.setattr(Survey, "ask", silent)
+    found, lines = on_nodes(here(1), str(checkout), [], [], remove=True)
+    own = [leftover for leftover in found if leftover.path.startswith(str(checkout))]
+    assert {leftover.error for leftover in own} == {UNKNOWN} and len(lines) == 1
+
+
+def test_what_a_run_uses_since_it_was_looked_at_is_not_called_removed(checkout):
+    run_dir = ran(checkout, "begun")
+    asked = {"node": "0", "folders": {"0": str(checkout)}, "named": []}
+    paths = {"0": [str(run_dir)]}
+    (run_dir / "agents" / "node_00000.exit.json").unlink()
+    failed = node_facts.remove_leftovers({**asked, "paths": paths})
+    assert failed == {str(run_dir): "a run has begun to use it"} and run_dir.exists()
 
 
 def test_a_node_that_does_not_answer_is_an_error(checkout):

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from launch.runs import run_record
-from launch.studies.cell_runs import conclude
+from launch.studies.cell_runs import begin, conclude
+from launch.studies.cells import Cell, Sweep, checked
+from muster.errors import UsageError
+from muster.writing import read_json, write_json
 
 
 @pytest.mark.parametrize(("cause", "state"), [("program", "failed"), ("signal", "stopped")])
@@ -14,3 +17,33 @@ def test_a_program_that_ends_with_a_signal_s_code_has_failed(tmp_path, cause, st
     run_record.end(tmp_path, 143, "error: rank 0 on node0: exit code 143", 0, cause)
     conclude(sweep, cell := SimpleNamespace(), 143)
     assert cell.state == state and "exit code 143" in cell.message
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two runs, which an earlier call has recorded as done."""
+    cells = checked([Cell(name, {}, ("--nodes=1", "--", "ls", name)) for name in "ab"])
+    found = Sweep("s", cells, folder=tmp_path)
+    for cell in cells:
+        cell.state = "done"
+        run_record.end(found.run_dir(cell), 0, "done", None, "done")
+    found.write()
+    for cell in cells:
+        cell.state = "waiting"
+    return found
+
+
+def test_a_damaged_record_of_a_run_begins_that_run_alone_again(sweep):
+    record = read_json(sweep.file)
+    record["cells"][0]["seconds"] = "long"
+    write_json(sweep.file, record)
+    begin(sweep)
+    assert [cell.state for cell in sweep.cells] == ["waiting", "done"]
+
+
+def test_what_is_done_is_not_run_again_because_nobody_can_read_the_record(sweep):
+    sweep.file.write_text('{"cells": [')
+    with pytest.raises(UsageError, match="cannot be read, so nobody knows what is done; remove it"):
+        begin(sweep)
+    begin(sweep, fresh=True)
+    assert [cell.state for cell in sweep.cells] == ["waiting", "waiting"]
