@@ -18,7 +18,7 @@ def test_who_gave_up_is_told_from_who_lost_its_connection_to_that(tmp_path):
     messages = [CLOSED, TIMED_OUT, "ValueError: sample 17 is empty"]
     for rank, message in enumerate(messages):
         record = {"rank": rank, "host": f"node{rank}", "cause": "crash", "code": 1}
-        record |= {"message": message, "time_unix_s": time.time()}
+        record |= {"message": message, "traceback": "", "time_unix_s": time.time()}
         write_json(RANK_END.path(tmp_path, rank=rank), record)
     spec = assignment(tmp_path).spec
     inspection = RunInspection(spec, NODES, RequestFile(tmp_path), lambda **message: None, print)
