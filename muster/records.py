@@ -192,7 +192,7 @@ def _read(file: RunFile, path: Path, needed: tuple[str, ...]) -> tuple[dict[str,
     except OSError as error:
         why = error.strerror or str(error)
     except ValueError as error:
-        why = f"it is not whole, or no record ({error})"
+        why = f"it is not whole, or no JSON ({error})"
     return (None, on_one_line(f"{path} is unreadable: {why}")) if why else (record, "")
 
 
