@@ -44,7 +44,7 @@ def test_a_run_that_cannot_be_looked_at_hides_no_other(tmp_path):
     look = "from launch.runs import run_record; print(*run_record.run_folders(), sep='\\n')"
     done = call(*AS_ANY_USER, sys.executable, "-c", look)
     first.parent.chmod(0o700)
-    assert done.stdout.split() == sorted(map(str, others)), done.stderr
+    assert sorted(done.stdout.split()) == sorted(map(str, others)), done.stderr
 
 
 @pytest.mark.usefixtures("no_home")
