@@ -136,6 +136,7 @@ def load_script(words: list[str]) -> types.CodeType:
     spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
     if spec is not None and spec.origin is not None:  # it is a folder or zipapp
         sys.path[: not IS_SAFE_PATH] = [path]  # which python adds to a safe path, too
+        importlib.import_module("runpy")  # as Python itself does first
         inside: Any = spec.loader
         new_main(spec.origin, spec, "", inside)
         code: types.CodeType = inside.get_code("__main__")
