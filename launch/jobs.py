@@ -20,18 +20,13 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from configs import cli
 from configs.help_page import Parser
 from configs.plugins import REPOSITORY
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from launch.agent.inspection import questions
-from launch.launchers.ssh import Ssh
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
-from launch.ssh import openssh
-from launch.ssh.node_leftovers import on_nodes
 from muster import json_output, records, run_files
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
@@ -224,6 +219,13 @@ def _nodes(clear: Sequence[str] | None) -> None:
 
 def _clean(args: argparse.Namespace) -> int:
     """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
+    # imported here: the other verbs do without, and begin in two thirds of the time
+    from configs import cli
+    from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+    from launch.launchers.ssh import Ssh
+    from launch.ssh import openssh
+    from launch.ssh.node_leftovers import on_nodes
+
     given = {name: text for name in OF_NODES if (text := getattr(args, name)) is not None}
     words = [f"--{name.replace('_', '-')}={text}" for name, text in given.items()]
     classes = [LaunchConfig, SshConfig, SlurmConfig]
@@ -238,7 +240,8 @@ def _clean(args: argparse.Namespace) -> int:
         left = [leftover if leftover.stays else leftovers.remove(leftover) for leftover in left]
     if settings.launch.hosts is not None:
         transport = openssh.transport(Ssh(settings).specs(), settings.ssh)
-        folder, running = settings.ssh.remote_dir, leftovers.running()
+        folder = settings.ssh.remote_dir
+        running = leftovers.running()
         of_nodes, failed = on_nodes(transport, folder, args.runs, running, remove=args.remove)
         left += of_nodes
     json_output.emit("leftovers", removed=args.remove, leftovers=list(map(asdict, left)))

@@ -2,11 +2,11 @@
 
 A form is a type, None, a tuple of forms of which one fits, a list with the form of each element, or
 a dict. A dict has keys, each with its form; a key that ends with "?" may be missing, and with the
-key `...` there may be others. `{KIND: FORM}` is a dict of any keys that fit KIND. A function is a
-form, too: it says whether a value fits.
+key `...` there may be others. A function is a form, too: it says whether a value fits.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 MAYBE = "?"  # at the end of a key
@@ -31,9 +31,15 @@ def anything(value: object) -> bool:
     return True
 
 
+def dict_of(keys: Any, values: Any) -> Callable[[Any], bool]:
+    """The form of a dict of any keys, each of the form `keys`, with values of the form `values`."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(fits(key, keys) and fits(each, values) for key, each in value.items())
+    )
+
+
 def _has_keys(value: dict[str, Any], form: dict[Any, Any]) -> bool:
-    if len(form) == 1 and not isinstance(kind := next(iter(form)), str) and kind is not MORE:
-        return all(fits(key, kind) and fits(each, form[kind]) for key, each in value.items())
     kinds = {key.removesuffix(MAYBE): kind for key, kind in form.items() if key is not MORE}
     needed = {key for key in form if key is not MORE and not key.endswith(MAYBE)}
     if not needed <= value.keys() or (MORE not in form and not value.keys() <= kinds.keys()):

@@ -30,8 +30,9 @@ def scratch_folder(prefix: str = PREFIX, within: "str | None" = None) -> Iterato
         unlocked = Path(folder, f"{LOCK}.new")
         descriptor = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            unlocked.rename(unlocked.with_name(LOCK))  # so no lock is seen that nobody holds yet
+            with suppress(OSError):  # a file system without locks: it is never taken for left over
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                unlocked.rename(unlocked.with_name(LOCK))  # no lock is seen that nobody holds yet
             yield Path(folder)
         finally:
             os.close(descriptor)

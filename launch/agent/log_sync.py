@@ -68,7 +68,8 @@ class LogSync:
         """
         while channel.waiting_bytes <= WAITING_BYTES:
             if not self._turn:
-                self._turn, self._is_left = deque(self._files()), False
+                self._turn = deque(self._files())
+                self._is_left = False
             while self._turn and channel.waiting_bytes <= WAITING_BYTES:
                 self._is_left |= self._send_of(*self._turn.popleft(), channel)
             if not self._turn and not self._is_left:
@@ -109,7 +110,8 @@ class LogSync:
         with open_plain(path) as opened:
             opened.seek(at)
             new = opened.read(CHUNK_BYTES)
-        data, is_last = base64.b64encode(new).decode(), at + len(new) >= facts.st_size
+        data = base64.b64encode(new).decode()
+        is_last = at + len(new) >= facts.st_size
         name = path.relative_to(self._run_dir).as_posix()
         channel.send(file=name, at=at, data=data, last=is_last)
         self._sent[path] = (version, at + len(new))
@@ -133,7 +135,8 @@ class Received:
     """The launcher's side: it writes what the node with this assignment sends."""
 
     def __init__(self, run_dir: Path, assignment: Assignment) -> None:
-        self._run_dir, self._assignment = run_dir, assignment
+        self._run_dir = run_dir
+        self._assignment = assignment
         self._ends: dict[str, int] = {}  # how much of each file has come
 
     def take(self, message: Mapping[str, Any], host: str | None) -> None:
@@ -154,7 +157,8 @@ class Received:
         own = None if file is None else _of_node(file, self._run_dir, assignment, host)
         if file is None or (assignment.index != 0 if own is None else path not in own):
             raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
-        at, data = message["at"], self._data_of(message)
+        at = message["at"]
+        data = self._data_of(message)
         grows = file.home == "grows"
         into = path if grows else path.with_name(f"{path.name}.{assignment.index}.partial")
         with writing(path):
@@ -174,11 +178,11 @@ class Received:
         Raises:
             OddMessage: it does not, or is no base64.
         """
-        name, at = message["file"], message["at"]
-        if at not in (0, self._ends.get(name, 0)):
-            raise OddMessage(
-                f"byte {at} of {quoted(name)}, of which it sent {self._ends.get(name, 0)}"
-            )
+        name = message["file"]
+        at = message["at"]
+        end = self._ends.get(name, 0)
+        if at not in (0, end):
+            raise OddMessage(f"byte {at} of {quoted(name)}, of which it sent {end}")
         try:
             return base64.b64decode(message["data"], validate=True)
         except ValueError:

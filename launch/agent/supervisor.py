@@ -119,7 +119,8 @@ class Agent:
         # torchrun never removes its temporary folders, and a worker that is killed cannot
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
         with scratch_folder(within="/tmp" if is_long else None) as scratch:
-            self._scratch, assignment = str(scratch), self._assignment
+            self._scratch = str(scratch)
+            assignment = self._assignment
             (scratch / STOPPABLE).mkdir()
             self._inspection = NodeInspection(scratch / INSPECTION, assignment, self._launcher)
             try:
@@ -207,7 +208,8 @@ class Agent:
             if "notice" in message:
                 self._notices.append(0)
             if "stop" in message:
-                code, reason = message["stop"], message.get("why", "told to stop")
+                code = message["stop"]
+                reason = message.get("why", "told to stop")
                 self._hurry = self._hurry or bool(message.get("hurry"))
                 self._ask_to_stop(Ended(code, "told", reason, message.get("signal", reason)))
             self._lost = self._lost or message.get("lost")

@@ -6,7 +6,7 @@ from typing import Any
 
 from launch.nodes import node_facts
 from launch.nodes.message_forms import is_line, is_port, is_size
-from muster.forms import fits
+from muster.forms import dict_of, fits
 
 GPUS = 1_024  # on one node
 
@@ -52,7 +52,7 @@ FORMS: dict[Callable[..., Any], Any] = {
         "interfaces": [_is_interface],
         "came_by": [is_line],
         "towards_srun": (is_line, None),
-        "disks": {is_line: {"folder": is_line, "exists": bool, "free_bytes": is_size}},
+        "disks": dict_of(is_line, {"folder": is_line, "exists": bool, "free_bytes": is_size}),
         "gpus": _are_gpus,
     },
     node_facts.claim: ({}, {"foreign": [is_line]}, {"failed": is_line}),
@@ -60,8 +60,8 @@ FORMS: dict[Callable[..., Any], Any] = {
     node_facts.leftovers: [
         {"path": is_line, "run": is_line, "bytes": is_size, "checkpoints": bool, "used": bool}
     ],
-    node_facts.remove_leftovers: {is_line: is_line},
+    node_facts.remove_leftovers: dict_of(is_line, is_line),
     node_facts.tell_time: float,
     node_facts.listen: is_port,
-    node_facts.connect: {is_line: _is_reach},
+    node_facts.connect: dict_of(is_line, _is_reach),
 }

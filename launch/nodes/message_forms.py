@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.spec import Assignment
 from muster.errors import MusterError
-from muster.forms import fits
+from muster.forms import dict_of, fits
 from muster.printable import printable
 
 FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
@@ -165,7 +165,7 @@ STACKS = {
     "threads?": [
         {"name": SOURCE, "main": bool, "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_number}]}
     ],
-    "groups?": {is_line: {"ranks?": [_below(RANKS)], "begun?": int}},
+    "groups?": dict_of(is_line, {"ranks?": [_below(RANKS)], "begun?": int}),
     "collectives?": [COLLECTIVE],
     "meeting?": (None, MEETING),
 }

@@ -45,7 +45,7 @@ SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
 TAKEN = ".taken"  # the mark of a run folder where a run was started
 LEFTOVERS = 1_000  # that are named at once
-START_S = 3600.0  # from the copy of a project to the start of its agents, at most
+START_S = 3600.0  # from the copy of a project, or the end of an attempt, to the agents' records
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -164,7 +164,8 @@ def leftovers(asked):  # type: ignore[no-untyped-def]
 
 def remove_leftovers(asked):  # type: ignore[no-untyped-def]
     """Remove those of `leftovers` that are asked for; returns the errors, by path."""
-    node, failed = asked["node"], {}
+    node = asked["node"]
+    failed = {}
     for path, run in _left(asked["folders"][node]):
         if path not in asked["paths"][node]:
             continue
@@ -209,7 +210,10 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
     """The temporary folders of this user's processes that were killed; see muster/scratch.py."""
     found = []
     for root in sorted({os.path.realpath(tempfile.gettempdir()), "/tmp"}):
-        for name in sorted(os.listdir(root)):
+        names = []
+        with contextlib.suppress(OSError):  # nobody may look there, say
+            names = sorted(os.listdir(root))
+        for name in names:
             path = os.path.join(root, name)
             with contextlib.suppress(OSError):
                 state = os.lstat(path)
@@ -225,15 +229,17 @@ def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
     """Whether a run may still use what it has left at `path`."""
     if not run:
         return False
-    agents = os.path.join(os.path.dirname(path), run, "agents")
+    run_dir = os.path.join(os.path.dirname(path), run)
+    agents = os.path.join(run_dir, "agents")
     names = os.listdir(agents) if os.path.isdir(agents) else []
     for name in names:
         if re.fullmatch(r"node_\d+\.json", name):
             end = os.path.join(agents, name.replace(".json", ".exit.json"))
             if not os.path.exists(end) and _may_live(os.path.join(agents, name), is_named):
                 return True
-    # Of a run that is just being sent here: nobody has claimed its folder yet.
-    return not names and time.time() - os.lstat(path).st_ctime < START_S
+    # A run is just being sent here, or restarts: its agents have not written their records yet.
+    changed = [os.lstat(one).st_ctime for one in (path, run_dir) if os.path.isdir(one)]
+    return not names and time.time() - max(changed) < START_S
 
 
 def _may_live(record, is_named):  # type: ignore[no-untyped-def]

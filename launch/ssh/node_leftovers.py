@@ -65,7 +65,8 @@ def _leftover(
     known: Mapping[str, Any], node: str, named: Collection[str], running: Collection[str]
 ) -> Leftover:
     """What a node has at one path."""
-    run, path = known["run"], PurePosixPath(known["path"])
+    run = known["run"]
+    path = PurePosixPath(known["path"])
     stays = ""
     if run in running or known["used"]:
         stays = "its run may not be over"

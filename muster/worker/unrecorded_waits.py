@@ -38,8 +38,12 @@ def collective(
     """
     if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() != "DETAIL" or frame is None:
         return None
-    file, function = frame.f_code.co_filename, frame.f_code.co_name
-    operation, group, shapes, types = "collective", "0", [], []
+    file = frame.f_code.co_filename
+    function = frame.f_code.co_name
+    operation = "collective"
+    group = "0"
+    shapes: list[list[int]] = []
+    types: list[str] = []
     if file.endswith(C10D) and function in OPERATIONS:
         operation = function
         group = _name_of(frame.f_locals.get("group"))

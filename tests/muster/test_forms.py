@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster.forms import MORE, anything, fits
+from muster.forms import MORE, anything, dict_of, fits
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from muster.forms import MORE, anything, fits
             [{"b": "x"}, {"a": 1, "b": 2}, {"a": 1, "c": 2}],
         ),
         ({"a": int, MORE: anything}, [{"a": 1, "c": []}], [{}, {"c": 1}]),
-        ({str: int}, [{}, {"a": 1}], [{"a": "x"}, []]),
+        (dict_of(str, int), [{}, {"a": 1}], [{"a": "x"}, []]),
         ({}, [{}], [{"a": 1}]),
-        ({str.isdigit: int}, [{"1": 1}], [{"x": 1}]),
+        (dict_of(str.isdigit, int), [{"1": 1}], [{"x": 1}]),
         (lambda value: value == 3, [3], [4]),
     ],
 )

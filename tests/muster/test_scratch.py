@@ -57,3 +57,14 @@ def test_the_folder_goes_with_the_context(tmp_path):
         assert folder.parent == tmp_path
         (folder / "call").touch()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_files_cannot_be_locked_a_folder_is_made_and_never_left_over(tmp_path, monkeypatch):
+    def refuse(*given):
+        raise OSError("no locks available")
+
+    monkeypatch.setattr("muster.scratch.fcntl.flock", refuse)
+    with scratch.scratch_folder() as folder:
+        monkeypatch.undo()
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        assert folder.is_dir() and left_over(tmp_path) == []

@@ -97,7 +97,8 @@ def _line(connection: socket.socket, patience_s: float) -> bytes:
     Raises:
         OSError: it is late, or goes on for ever.
     """
-    deadline, line = time.monotonic() + patience_s, b""
+    deadline = time.monotonic() + patience_s
+    line = b""
     while not line.endswith(b"\n"):
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         new = connection.recv(CHUNK_BYTES)

@@ -32,7 +32,8 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     ]
     if not steps:
         return None
-    last, silent_s = steps[-1], 0.0
+    last = steps[-1]
+    silent_s = 0.0
     with suppress(OSError):  # moved in the meantime
         silent_s = max(time.time() - path.stat().st_mtime, 0.0)
     step, times = int(last["step"]), sorted(float(one["step_s"]) for one in steps[-WINDOW:])

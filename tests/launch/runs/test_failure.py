@@ -247,7 +247,7 @@ def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
 
 
 @pytest.mark.parametrize(("kills", "then"), [(0, ""), (1, "; out of memory on node0: the kernel ")])
-def test_memory_is_said_to_be_the_cause_only_where_the_kernel_has_counted_it(tmp_path, kills, then):
+def test_memory_is_the_cause_only_where_the_kernel_has_counted_it(tmp_path, kills, then):
     message = "rank 0 on node0 was killed by SIGKILL"
     agent(tmp_path, 0, "command", message, oom_kills=kills)
     failure = explain(tmp_path, 1, 1)
@@ -365,7 +365,7 @@ def test_a_path_that_leaves_the_copied_project_is_explained(ended, tmp_path, pat
     assert bool(more) == leaves == ("; give it in full, or --no-snapshot" in first)
 
 
-def test_a_torch_without_cuda_is_said_to_be_that_of_this_python(ended, tmp_path):
+def test_a_torch_without_cuda_is_named_with_its_python(ended, tmp_path):
     message = "AssertionError: Torch not compiled with CUDA enabled"
     ended(0, "crash", 1.0, message, f"Traceback\n{message}\n")
     advice = "the torch of this Python on node0 is for CPUs; --python names another"

@@ -4,6 +4,7 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +84,22 @@ def test_checkpoints_go_only_if_the_run_is_named(checkout):
     assert (checkout / "logs" / "saved" / "checkpoints" / "step_1" / "model.pt").exists()
     assert ask(checkout, named=["saved"], remove=True) == {"saved": ""}
     assert not (checkout / "logs" / "saved").exists()
+
+
+def test_what_a_run_that_restarts_was_sent_stays(checkout, monkeypatch):
+    run_dir = ran(checkout, "restarts")
+    (run_dir / "attempts" / "0").mkdir(parents=True)
+    snapshot = checkout / "logs" / ".snapshot-restarts"
+    (run_dir / "agents").rename(run_dir / "attempts" / "0" / "agents")
+    sent_s = snapshot.lstat().st_ctime
+    while run_dir.lstat().st_ctime <= sent_s:  # which a kernel counts in milliseconds
+        (run_dir / "file").touch()
+        (run_dir / "file").unlink()
+    ended_s = run_dir.lstat().st_ctime
+    # the project was sent long ago, and the last attempt has just ended
+    monkeypatch.setattr(node_facts, "START_S", (ended_s - sent_s) / 2)
+    monkeypatch.setattr(node_facts, "time", SimpleNamespace(time=lambda: ended_s))
+    assert node_facts._is_used(str(snapshot), "restarts", False)
 
 
 def test_a_project_that_is_being_sent_stays(checkout):

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 
 from muster import records, run_files
-from muster.forms import MORE, anything, fits
+from muster.forms import MORE, anything, dict_of, fits
 from muster.printable import printable
 from muster.run_files import RunFile
 from train.records.schema import Collective, Record
@@ -43,7 +43,7 @@ OF_VALUES: dict[Any, Any] = {
     float: (None, records.is_number_or_nan),
     str: (None, str),
     list[int]: [records.is_count],
-    dict[str, float]: {str: (None, records.is_number_or_nan)},
+    dict[str, float]: dict_of(str, (None, records.is_number_or_nan)),
     Sequence[Collective]: [_is_known],
 }
 KINDS: dict[str, dict[Any, Any]] = {
