@@ -28,10 +28,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN := $(VENV)/.installed-run
 TEST := $(VENV)/.installed-test
 DEV := $(VENV)/.installed-dev
+$(RUN): EXTRAS := [trainer,report]
 $(RUN): INSTALLED := $(RUN)
-$(TEST): EXTRAS := [test]
+$(TEST): EXTRAS := [trainer,report,test]
 $(TEST): INSTALLED := $(RUN) $(TEST)
-$(DEV): EXTRAS := [test,dev]
+$(DEV): EXTRAS := [trainer,report,test,dev]
 $(DEV): INSTALLED := $(RUN) $(TEST) $(DEV)
 
 .PHONY: help run install packages figures test test-quick test-all test-here test-cluster soak bench gpu-check versions check format setup clean

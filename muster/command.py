@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from muster.checkout import CHECKOUT
 from muster.run_files import state_folder
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
 # For each word, its script and the first arguments.

@@ -33,12 +33,12 @@ from types import TracebackType
 from typing import Any
 
 from muster import arguments, records, run_files
+from muster.checkout import CHECKOUT
 from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.worker.function_call import read_private
 from muster.writing import read_json
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 MUSTER = "muster/command.py"
 LOOK_S = 0.1
 ASK_S = 10.0  # between questions whether the run is still led, or the job still queued

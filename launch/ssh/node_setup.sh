@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs on a node: make or renew the checkout's environment from the pinned versions.
 #   node_setup.sh FOLDER TORCH_INDEX [PACKAGE ...]       TORCH_INDEX may be empty
-# With packages: these alone, and not all that setup.cfg names.
+# With packages: these alone, and not the trainer and reports.
 set -euo pipefail
 umask go-w # nobody else is to write code that runs
 
@@ -56,7 +56,7 @@ fi
 if [[ -n $torch_index && ${#packages[@]} -eq 0 ]]; then
     "${pip[@]}" install --index-url "$torch_index" "$(grep '^torch==' constraints.txt)"
 fi
-((${#packages[@]})) || packages=(--editable .)
+((${#packages[@]})) || packages=(--editable ".[trainer,report]")
 "${pip[@]}" install --constraint constraints.txt "${packages[@]}"
 echo "$lock" >"$stamp"
 say "ready"

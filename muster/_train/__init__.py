@@ -5,6 +5,6 @@ A program may have its own `train.py` or `train/`. So our modules are imported a
 `launch/`.
 """
 
-from pathlib import Path
+from muster.checkout import CHECKOUT
 
-__path__ = [str(Path(__file__).resolve().parents[2] / "train")]
+__path__ = [str(CHECKOUT / "train")]
