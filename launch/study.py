@@ -19,7 +19,7 @@ from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
-from muster import json_output
+from muster import extras, json_output
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
 
@@ -46,6 +46,7 @@ def main() -> int:
     if args.dry_run:
         cell_runs.print_commands(study)
         return 0
+    extras.require(extras.REPORT)  # not only after its runs
     with cell_runs.alone(study.folder):
         cell_runs.begin(study)
         code = conclude(study, around_runs.run(study, more))

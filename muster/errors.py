@@ -23,7 +23,7 @@ from muster import json_output
 from muster.printable import printable
 from muster.worker.lost_peer import text_of as text_of
 
-NEEDED = ("yaml", "rich")  # our environment has them, a bare Python does not
+NEEDED = ("yaml", "rich")  # every command imports them first; a bare Python does not have them
 
 # The run was stopped cleanly and can be continued: "try again" in sysexits.h.
 STOPPED = 75
@@ -145,18 +145,17 @@ def begin() -> None:
     From here on a module that PYTHONPATH has for the user's program, a yaml.py say, hides none of
     those that our environment has; workers inherit the variable as it is.
 
-    Outside our environment the process ends here: one line says what is missing and what to do.
+    In a Python without our packages the process ends here: one line says what is missing and what
+    to do.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     own_packages_first()
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        root = Path(__file__).resolve().parent.parent
-        ready = (root / ".venv" / "bin" / "activate").exists()
-        do = f"source {root}/.venv/bin/activate" if ready else f"make -C {root} setup"
-        text = f"{sys.executable} has no {missing[0]}; activate Muster's environment: {do}"
-        sys.exit(_report(text, UsageError.exit_code))
+        from muster import extras  # only where something is missing
+
+        sys.exit(_report(extras.without_base(missing[0]), UsageError.exit_code))
 
 
 def own_packages_first() -> None:
@@ -223,6 +222,12 @@ def _code(main: Callable[[], int]) -> int | str | None:
         return ended.code
     except MusterError as error:
         return _report(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        from muster import extras  # only where something is missing
+
+        if text := extras.explained(error):
+            return _report(text, UsageError.exit_code)
+        raise
     except KeyboardInterrupt:
         return _report("interrupted by Ctrl-C", BY_CTRL_C)
 

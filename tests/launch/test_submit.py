@@ -137,11 +137,11 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
 
 
 @pytest.mark.parametrize("script", [SUBMIT, str(REPOSITORY / "train" / "run_glue.py")])
-def test_without_the_environment_it_says_how_to_activate_it(script):
-    bare = [sys.executable, "-I", "-S", script, "--nodes", "4"]
+def test_without_the_environment_it_says_what_to_do(script):
+    bare = [Path(sys.executable).resolve(), "-I", "-S", script, "--nodes", "4"]
     done = call(*bare, cwd="/")
     assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(r"error: .* has no \w+; activate Muster's environment: .+\n", done.stderr)
+    assert re.fullmatch(r"error: .* has no .+; (activate .+|install): .+\n", done.stderr)
 
 
 def test_help_shows_what_holds_for_every_program():

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from configs import cli
+from muster import extras
 from muster.errors import UsageError
 from muster.printable import printable
 from muster.run_files import REPORT
@@ -26,6 +27,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.live:
         raise UsageError("--live is gone; use: muster jobs list, or --tensorboard of the run")
+    extras.require(extras.REPORT)
     from train.report.data.subject import read_subject, run_folder
     from train.report.pages import page
 
@@ -59,6 +61,7 @@ def _compare(argv: list[str]) -> int:
         help="exit with code 1 if losses differ by more, or cannot be compared",
     )
     args = parser.parse_args(argv)
+    extras.require(extras.REPORT)
     from train.report import compare
     from train.report.data.subject import run_folder
 

@@ -153,7 +153,8 @@ def write_pdf(page: str, path: Path) -> str:
     try:
         from weasyprint import HTML
     except ImportError:
-        return NO_PDF.format(why="WeasyPrint is missing", how="pip install weasyprint")
+        how = extras.install_command(["weasyprint"])
+        return NO_PDF.format(why="WeasyPrint is missing", how=how)
     except OSError as error:  # it loads pango when imported
         why = "WeasyPrint finds no " + (str(error).split("'")[1] if "'" in str(error) else "pango")
         return NO_PDF.format(why=why, how=PANGO)

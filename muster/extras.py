@@ -1,0 +1,98 @@
+"""The packages that a part of Muster needs beside the base, and how to install those that lack.
+
+The lists are those of setup.cfg, which an installation from a wheel has, too.
+
+It needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import shlex
+import sys
+from collections.abc import Collection, Container, Iterator
+from functools import cache
+from pathlib import Path
+
+from muster.checkout import CHECKOUT
+from muster.errors import refuse
+
+BASE = ""  # in place of an extra's name: what every command needs
+TRAINER, REPORT = "trainer", "report"
+USES = {BASE: "Muster", TRAINER: "the trainer that comes with Muster", REPORT: "a report"}
+# The module of a package, where it has another name.
+MODULES = {
+    "Jinja2": "jinja2",
+    "PyYAML": "yaml",
+    "pillow": "PIL",
+    "python-dotenv": "dotenv",
+}
+OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
+
+
+@cache
+def packages(extra: str) -> dict[str, str]:
+    """The packages of an extra, each with the module by which it is imported."""
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
+    section = setup["options.extras_require"] if extra else setup["options"]
+    names = section[extra or "install_requires"].split()
+    return {name: MODULES.get(name, name) for name in names}
+
+
+def require(extra: str) -> None:
+    """Refuse what an extra is for, where this Python lacks packages of it.
+
+    Raises:
+        UsageError: it does; the message says what installs them.
+    """
+    lacks = [*_missing(extra, OPTIONAL)]
+    refuse([lacking(extra, lacks)] if lacks else [])
+
+
+def lacking(extra: str, names: Collection[str], python: str = sys.executable) -> str:
+    """One line: which packages of an extra `python` lacks, and what installs them."""
+    needed = f"the extra [{extra}]" if extra else "packages"
+    return (
+        f"{USES[extra]} needs {needed}, but {python} has no {', '.join(names)}; install: "
+        f"{install_command(names, python)}"
+    )
+
+
+def install_command(names: Collection[str], python: str = sys.executable) -> str:
+    """What installs packages for a Python, in the way in which its environment was made."""
+    prefix = Path(python).parent.parent
+    if prefix == CHECKOUT / ".venv":
+        return f"make -C {shlex.quote(str(CHECKOUT))} install"
+    words, quoted = shlex.join(names), shlex.quote(python)
+    if (prefix / "pipx_metadata.json").exists():
+        return f"pipx inject muster {words}"
+    if python == sys.executable and importlib.util.find_spec("pip") is None:
+        return f"uv pip install --python {quoted} {words}"
+    return f"{quoted} -m pip install {words}"
+
+
+def without_base(module: str) -> str:
+    """One line, where this Python has no `module`, which every command needs."""
+    activate = CHECKOUT / ".venv" / "bin" / "activate"
+    if activate.exists() and Path(sys.executable).parent != activate.parent:
+        own = f"activate Muster's environment: source {shlex.quote(str(activate))}"
+        return f"{sys.executable} has no {module}; {own}"
+    return lacking(BASE, [*_missing(BASE)])
+
+
+def explained(error: ModuleNotFoundError) -> str | None:
+    """One line for a package of ours that an import has not found; None for any other one."""
+    module = (error.name or "").partition(".")[0]
+    for extra in USES:
+        lacks = [*_missing(extra)]
+        if module in (packages(extra)[name] for name in lacks):
+            return lacking(extra, lacks)
+    return None
+
+
+def _missing(extra: str, without: Container[str] = ()) -> Iterator[str]:
+    for name, module in packages(extra).items():
+        if name not in without and importlib.util.find_spec(module) is None:
+            yield name

@@ -1,0 +1,66 @@
+"""Where packages lack, one line says what installs them, for every way to install Muster."""
+
+import sys
+
+import pytest
+
+from muster import extras
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The checkout's, in a place of its own, with this Python outside of it."""
+    monkeypatch.setattr(extras, "CHECKOUT", tmp_path / "check out")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))
+    return tmp_path
+
+
+def command_of(monkeypatch, *, has_pip: bool) -> str:
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: object() if has_pip else None)
+    return extras.install_command(["pandas", "rich"], sys.executable)
+
+
+def test_in_the_checkouts_own_environment_make_installs(folder, monkeypatch):
+    own = folder / "check out" / ".venv" / "bin" / "python"
+    assert extras.install_command(["rich"], str(own)) == f"make -C '{folder}/check out' install"
+
+
+def test_elsewhere_pip_installs_the_packages(folder, monkeypatch):
+    expected = f"{sys.executable} -m pip install pandas rich"
+    assert command_of(monkeypatch, has_pip=True) == expected
+
+
+def test_uv_installs_where_it_has_made_an_environment_without_pip(folder, monkeypatch):
+    expected = f"uv pip install --python {sys.executable} pandas rich"
+    assert command_of(monkeypatch, has_pip=False) == expected
+
+
+def test_pipx_adds_to_its_own_environment(folder, monkeypatch):
+    (folder / "env").mkdir()
+    (folder / "env" / "pipx_metadata.json").touch()
+    assert command_of(monkeypatch, has_pip=True) == "pipx inject muster pandas rich"
+
+
+def test_where_an_environment_is_ready_it_is_to_be_activated(folder):
+    activate = folder / "check out" / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.touch()
+    expected = f"{sys.executable} has no yaml; activate Muster's environment: source '{activate}'"
+    assert extras.without_base("yaml") == expected
+
+
+def test_a_module_that_is_none_of_ours_is_an_error_of_its_program():
+    assert extras.explained(ModuleNotFoundError(name="nowhere")) is None
+    assert extras.explained(ModuleNotFoundError()) is None
+
+
+def test_a_package_whose_own_module_lacks_is_not_called_missing():
+    assert extras.explained(ModuleNotFoundError(name="yaml.missing")) is None
+
+
+def test_another_python_is_named():
+    text = extras.lacking(extras.TRAINER, ["torch"], "/opt/env/bin/python")
+    assert text == (
+        "the trainer that comes with Muster needs the extra [trainer], but /opt/env/bin/python has "
+        "no torch; install: /opt/env/bin/python -m pip install torch"
+    )

@@ -1,0 +1,143 @@
+"""What starts, shows and ends runs needs the base's packages alone; the rest says what it needs."""
+
+import ast
+import json
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from muster import extras
+from tests.commands import call
+from tests.environments import environment, install_checkout, requirements
+from tests.written import write
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+OWN = {"configs", "launch", "muster", "train"}
+HERE = ("--launcher", "local", "--nodes", "2")
+OF_REPORTS = ("train/report", "train/cost")
+STUDY = "configs/studies/quick.yaml"
+
+
+@pytest.fixture(scope="module")
+def muster(tmp_path_factory):
+    """The command `muster` in an environment with the base alone."""
+    python = environment(tmp_path_factory.mktemp("base") / "env", *requirements())
+    return install_checkout(python)
+
+
+# What each part of the tree imports, wherever in its files.
+@pytest.mark.parametrize(
+    ("chosen", "parts"),
+    [
+        ((), ("configs", "launch", "muster")),
+        (("report",), OF_REPORTS),
+        (("trainer", "tensorboard"), ("train",)),
+    ],
+)
+def test_setup_requires_what_is_imported(chosen, parts):
+    names = distributions_of_modules()
+    required = {canonicalize_name(name) for name in requirements(*chosen)}
+    files = {file for part in parts for file in (REPOSITORY / part).rglob("*.py")}
+    if parts != OF_REPORTS:
+        files -= {file for part in OF_REPORTS for file in (REPOSITORY / part).rglob("*.py")}
+    for file in sorted(files):
+        for module in imported(file) - OWN - sys.stdlib_module_names:
+            assert {canonicalize_name(name) for name in names[module]} & required, (file, module)
+
+
+@cache
+def distributions_of_modules() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+def imported(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("extra", ["", "trainer", "report"])
+def test_the_packages_of_an_extra_are_those_of_setup(extra):
+    by_module = extras.packages(extra)
+    assert [*by_module] == (requirements(extra) if extra else requirements())[-len(by_module) :]
+    for name, module in by_module.items():
+        distributions = distributions_of_modules()[module]
+        assert canonicalize_name(name) in map(canonicalize_name, distributions)
+
+
+def test_all_modules_but_those_of_training_are_imported_with_the_base_alone(muster):
+    files = [
+        file
+        for part in ("configs", "launch", "muster")
+        for file in sorted((REPOSITORY / part).rglob("*.py"))
+    ]
+    names = [".".join(file.relative_to(REPOSITORY).with_suffix("").parts) for file in files]
+    code = f"import importlib\nfor name in {names}: importlib.import_module(name)\n"
+    done = call(muster.with_name("python"), "-c", code, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"], ["run", "--help-all"], ["config", "--nodes", "2"],
+        ["doctor", "--help"], ["testbed", "--help"], ["study", "--help"],
+        ["report", "--help"], ["sweep", "--help"], ["jobs", "--help"],
+        ["study", STUDY, "--dry-run"],
+    ],
+)  # fmt: skip
+def test_a_command_needs_the_base_alone(muster, tmp_path, words):
+    done = call(muster, *words, cwd=REPOSITORY, env={"HOME": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_runs_and_its_run_is_shown_and_cleaned(muster, tmp_path):
+    write(tmp_path, {"hello.sh": "echo hello from $RANK\n"})
+    run = ("--workers", "manual", *HERE, "--run-id", "first", "--", "bash", "hello.sh")
+    dry = call(muster, "run", "--dry-run", *run, cwd=tmp_path)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    done = call(muster, "run", "--json", *run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for words in ("list", "status first", "logs first --rank 1", "nodes", "clean"):
+        shown = call(muster, "jobs", *words.split(), cwd=tmp_path)
+        assert (shown.returncode, shown.stderr) == (0, ""), words
+        assert ("hello from 1" in shown.stdout) == words.startswith("logs")
+    for verb in ("stacks", "cancel"):
+        over = call(muster, "jobs", verb, "first", cwd=tmp_path)
+        assert "first" in over.stdout + over.stderr and "Traceback" not in over.stderr
+
+
+def test_values_are_swept(muster, tmp_path):
+    flags = ("--over", "x=1,2", "--workers", "manual", "--launcher", "local")
+    done = call(muster, "sweep", *flags, "--", "bash", "-c", "echo $@", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "."], ["report", "compare", ".", "."], ["study", STUDY]]
+)
+def test_what_a_report_needs_is_said_before_anything_is_done(muster, tmp_path, words):
+    if words[0] == "study":
+        words = ["study", REPOSITORY / STUDY, "--output", tmp_path / "study"]
+    done = call(muster, *words, cwd=tmp_path)
+    python = muster.with_name("python")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: a report needs the extra [report], but {python} has no matplotlib, numpy, pandas, "
+        f"scipy; install: uv pip install --python {python} matplotlib numpy pandas scipy\n"
+    )
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
+    done = call(muster, "study", REPOSITORY / STUDY, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["cause"] == "refused"
