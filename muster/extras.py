@@ -28,6 +28,7 @@ MODULES = {
     "pillow": "PIL",
     "python-dotenv": "dotenv",
 }
+SHOWN = 4  # names of packages in a message
 OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
 
@@ -54,23 +55,31 @@ def require(extra: str) -> None:
 def lacking(extra: str, names: Collection[str], python: str = sys.executable) -> str:
     """One line: which packages of an extra `python` lacks, and what installs them."""
     needed = f"the extra [{extra}]" if extra else "packages"
+    shown = [*names][:SHOWN]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return (
-        f"{USES[extra]} needs {needed}, but {python} has no {', '.join(names)}; install: "
-        f"{install_command(names, python)}"
+        f"{USES[extra]} needs {needed}, but {python} has no {', '.join(shown)}{more}; install: "
+        f"{install_command(extra, names, python)}"
     )
 
 
-def install_command(names: Collection[str], python: str = sys.executable) -> str:
-    """What installs packages for a Python, in the way in which its environment was made."""
+def install_command(extra: str, names: Collection[str], python: str = sys.executable) -> str:
+    """What installs packages of an extra for a Python, as its environment was made."""
     prefix = Path(python).parent.parent
     if prefix == CHECKOUT / ".venv":
         return f"make -C {shlex.quote(str(CHECKOUT))} install"
-    words, quoted = shlex.join(names), shlex.quote(python)
     if (prefix / "pipx_metadata.json").exists():
-        return f"pipx inject muster {words}"
+        return f"pipx inject muster {shlex.join(names)}"
+    own = f"{CHECKOUT}[{extra}]" if extra else str(CHECKOUT)
+    words = shlex.join(["-e", own] if is_checkout() else names)
     if python == sys.executable and importlib.util.find_spec("pip") is None:
-        return f"uv pip install --python {quoted} {words}"
-    return f"{quoted} -m pip install {words}"
+        return f"uv pip install --python {shlex.quote(python)} {words}"
+    return f"{shlex.quote(python)} -m pip install {words}"
+
+
+def is_checkout() -> bool:
+    """Whether Muster runs from its checkout, and not from an installed wheel."""
+    return Path(__file__).resolve().parent / "_checkout" != CHECKOUT
 
 
 def without_base(module: str) -> str:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -14,6 +15,7 @@ from packaging.utils import canonicalize_name
 from muster import extras
 from tests.commands import call
 from tests.environments import environment, install_checkout, requirements
+from tests.preload import interpreter
 from tests.written import write
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -133,7 +135,7 @@ def test_what_a_report_needs_is_said_before_anything_is_done(muster, tmp_path, w
     assert done.returncode == 2
     assert done.stderr == (
         f"error: a report needs the extra [report], but {python} has no matplotlib, numpy, pandas, "
-        f"scipy; install: uv pip install --python {python} matplotlib numpy pandas scipy\n"
+        f"scipy; install: uv pip install --python {python} -e '{REPOSITORY}[report]'\n"
     )
     assert [*tmp_path.iterdir()] == []
 
@@ -141,3 +143,46 @@ def test_what_a_report_needs_is_said_before_anything_is_done(muster, tmp_path, w
 def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
     done = call(muster, "study", REPOSITORY / STUDY, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["cause"] == "refused"
+
+
+OWN_PROGRAMS = [["run", *HERE], ["run", *HERE, "--dry-run", "--task", "synthetic"]]
+OWN_PROGRAMS += [["run", *HERE, "--program", "bench_collectives"]]
+
+
+@pytest.mark.parametrize("words", OWN_PROGRAMS)
+def test_what_the_trainer_needs_is_said_before_it_starts(muster, tmp_path, words):
+    done = call(muster, *words, "--logs-dir", tmp_path)
+    python = muster.with_name("python")
+    assert done.returncode == 2
+    assert re.fullmatch(
+        rf"error: the trainer .* needs the extra \[trainer\], but {python} has no torch, .*"
+        rf"; install: uv pip install --python {python} -e '{REPOSITORY}\[trainer\]'\n",
+        done.stderr,
+    )
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_worker_that_is_started_by_hand_says_what_the_trainer_needs(muster):
+    command = (muster.with_name("python"), "muster/run_module.py", "train.worker")
+    done = call(*command, "--task", "synthetic", cwd=REPOSITORY)
+    assert done.returncode == 2
+    assert "error: the trainer that comes with Muster needs the extra [trainer]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_trainer_runs_in_another_python_that_has_its_packages(muster, tmp_path):
+    flags = ("--workers", "manual", "--task", "synthetic", "--max-steps", "1", "--quiet")
+    place = ("--logs-dir", tmp_path, "--run-id", "elsewhere")
+    done = call(muster, "run", *HERE, *flags, *place, "--python", interpreter())
+    assert done.returncode == 0, done.stderr
+    again = tmp_path / "elsewhere" / "config.yaml"
+    assert f"python: {interpreter()}\n" in again.read_text()
+    dry = call(muster, "run", "--launcher", "local", "--dry-run", "--config", again)
+    assert dry.returncode == 0 and interpreter() in dry.stdout, dry.stderr
+
+
+@pytest.mark.parametrize("name", ["/nowhere/python", "bash"])
+def test_a_python_that_is_none_is_refused_by_name(muster, name):
+    done = call(muster, "run", *HERE, "--dry-run", "--python", name)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {name}") and "--python" in done.stderr

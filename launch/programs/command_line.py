@@ -85,7 +85,13 @@ class CommandLine(Settings):
         if self.own is not None:
             return UserProgram(self.words, self.own, self.launch, self.run, cwd)
         assert self.train is not None and self.bench is not None
-        return OwnProgram(self.launch, self.train, self.bench)
+        return OwnProgram(self.launch, self.train, self.bench, self.python)
+
+    @property
+    def python(self) -> str | None:
+        """The Python that is named for our trainer's workers."""
+        named = [one.text for one in self.given if one.name == "python" and not _is_default(one)]
+        return named[-1] if named else None
 
     @cached_property
     def what_runs(self) -> list[str]:
@@ -125,7 +131,7 @@ class CommandLine(Settings):
                     )
             return
         why = "is for a program of your own, which follows after --: -- train.py"
-        yield from self.without_use(names(ProgramConfig), why)
+        yield from self.without_use(names(ProgramConfig) - {"python"}, why)
         if program == LaunchConfig.program:
             yield from self.without_use(names(BenchConfig), "is for --program bench_collectives")
         else:  # a file of settings may serve the run and its bench

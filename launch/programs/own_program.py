@@ -1,14 +1,16 @@
 """The programs of train/, with settings that are valid wherever their workers start."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs import cli, plugins
 from configs.settings.launch import LaunchConfig
+from configs.settings.program import ProgramConfig
 from configs.settings.train import BenchConfig, TrainConfig
+from launch.programs import trainer_python
 from launch.spec import LaunchSpec, Program
 from muster.errors import UsageError, refuse
 
@@ -25,21 +27,32 @@ NAMES = ("resume", "model", "tokenizer")
 class OwnProgram:
     """`train.worker`, or the benchmark of collectives."""
 
-    def __init__(self, launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> None:
+    def __init__(
+        self,
+        launch: LaunchConfig,
+        train: TrainConfig,
+        bench: BenchConfig,
+        python: str | None = None,
+    ) -> None:
+        """`python`: the workers' one; None: Muster's own."""
         self._launch, self._bench = launch, bench
+        is_path = python is not None and "/" in python
+        self._python = str(Path(python).absolute()) if python is not None and is_path else python
         self.run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
         trains = launch.program == "worker"
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
         self.name = train.name if trains else launch.program  # in a run's name
 
     def check(self, python: str, world_size: int | None) -> None:
-        """Refuse settings that cannot run so; `python` is known to have our programs' packages.
+        """Refuse settings that cannot run so; `python`: the nodes' own.
 
         Raises:
-            UsageError: the settings do not fit this number of workers.
+            UsageError: the settings do not fit this number of workers, or the workers' Python lacks
+                packages that the trainer needs.
         """
         if world_size is not None:
             refuse(self.run.world_problems(world_size))
+        refuse(self._lacks(self._python or python))
         nodes, local = self._launch.nodes, self.run.local_batch_size
         if local is not None and nodes is not None and self._launch.least_nodes < nodes:
             raise UsageError(
@@ -57,7 +70,8 @@ class OwnProgram:
         run = self.run
         # The launcher claims the folder here: the workers take it as theirs.
         on_nodes = replace(_as_sent(run) if is_sent else run, redirect=True, overwrite=False)
-        spec = LaunchSpec.of(program_of(self._launch, on_nodes, self._bench), run, self._launch)
+        program = replace(program_of(self._launch, on_nodes, self._bench), python=self._python)
+        spec = LaunchSpec.of(program, run, self._launch)
         if spec.workers != "preload":
             return spec
         # set as in train/worker.py, before torch is imported
@@ -68,7 +82,18 @@ class OwnProgram:
 
     def settings(self, *launch: Any) -> str:
         """The text of the file that repeats the run."""
-        return cli.to_yaml(self.run, *launch, self._bench)
+        own = [ProgramConfig(python=self._python)] if self._python else []
+        return cli.to_yaml(self.run, *launch, self._bench, *own)
+
+    def _lacks(self, python: str) -> Iterator[str]:
+        """A line if that Python cannot run our programs, as far as it is known here."""
+        over_ssh = self._launch.hosts is not None  # the nodes are asked, as they have their own
+        if over_ssh or (self._python is None and not Path(python).exists()):
+            return
+        needed = {"accelerate"} if "accelerate" in (self._launch.workers, self.run.sync) else set()
+        if self._launch.program == "worker" and self.run.task not in WITHOUT_TRANSFORMERS:
+            needed |= {"transformers"}
+        yield from trainer_python.problems(python, needed)
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

@@ -1,6 +1,7 @@
 """Where packages lack, one line says what installs them, for every way to install Muster."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,28 +18,36 @@ def folder(tmp_path, monkeypatch):
 
 def command_of(monkeypatch, *, has_pip: bool) -> str:
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: object() if has_pip else None)
-    return extras.install_command(["pandas", "rich"], sys.executable)
+    return extras.install_command(extras.REPORT, ["pandas", "scipy"], sys.executable)
 
 
-def test_in_the_checkouts_own_environment_make_installs(folder, monkeypatch):
+def test_in_the_checkouts_own_environment_make_installs(folder):
     own = folder / "check out" / ".venv" / "bin" / "python"
-    assert extras.install_command(["rich"], str(own)) == f"make -C '{folder}/check out' install"
+    expected = f"make -C '{folder}/check out' install"
+    assert extras.install_command(extras.BASE, ["rich"], str(own)) == expected
 
 
-def test_elsewhere_pip_installs_the_packages(folder, monkeypatch):
-    expected = f"{sys.executable} -m pip install pandas rich"
+def test_elsewhere_pip_installs_the_extra_of_the_checkout(folder, monkeypatch):
+    expected = f"{sys.executable} -m pip install -e '{folder}/check out[report]'"
     assert command_of(monkeypatch, has_pip=True) == expected
 
 
 def test_uv_installs_where_it_has_made_an_environment_without_pip(folder, monkeypatch):
-    expected = f"uv pip install --python {sys.executable} pandas rich"
+    expected = f"uv pip install --python {sys.executable} -e '{folder}/check out[report]'"
     assert command_of(monkeypatch, has_pip=False) == expected
+
+
+def test_beside_an_installed_wheel_the_packages_are_installed_by_their_names(folder, monkeypatch):
+    inside = Path(extras.__file__).parent / "_checkout"
+    monkeypatch.setattr(extras, "CHECKOUT", inside)
+    expected = f"{sys.executable} -m pip install pandas scipy"
+    assert command_of(monkeypatch, has_pip=True) == expected
 
 
 def test_pipx_adds_to_its_own_environment(folder, monkeypatch):
     (folder / "env").mkdir()
     (folder / "env" / "pipx_metadata.json").touch()
-    assert command_of(monkeypatch, has_pip=True) == "pipx inject muster pandas rich"
+    assert command_of(monkeypatch, has_pip=True) == "pipx inject muster pandas scipy"
 
 
 def test_where_an_environment_is_ready_it_is_to_be_activated(folder):
@@ -59,8 +68,9 @@ def test_a_package_whose_own_module_lacks_is_not_called_missing():
 
 
 def test_another_python_is_named():
-    text = extras.lacking(extras.TRAINER, ["torch"], "/opt/env/bin/python")
-    assert text == (
+    lacks = ["torch", "transformers", "datasets", "evaluate", "seqeval"]
+    text = extras.lacking(extras.TRAINER, lacks, "/opt/env/bin/python")
+    assert text.startswith(
         "the trainer that comes with Muster needs the extra [trainer], but /opt/env/bin/python has "
-        "no torch; install: /opt/env/bin/python -m pip install torch"
+        "no torch, transformers, datasets, evaluate and 1 more; install: /opt/env/bin/python -m pip"
     )

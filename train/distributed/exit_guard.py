@@ -22,7 +22,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal
 
-from muster.errors import STOPPED, MusterError, explained, is_full, text_of
+from muster import extras
+from muster.errors import STOPPED, MusterError, UsageError, explained, is_full, text_of
 from muster.run_files import RANK_END
 from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_timeout
 from muster.writing import CannotWrite, reserve, write_last
@@ -140,6 +141,8 @@ def judge(error: BaseException) -> tuple[int, Cause, str]:
         return error.exit_code, "lost_peer", str(error)
     if isinstance(error, MusterError):
         return error.exit_code, "refused", str(error)
+    if isinstance(error, ModuleNotFoundError) and (lacking := extras.explained(error)):
+        return UsageError.exit_code, "refused", lacking
     if isinstance(error, Stopped):
         return 128 + error.number, "signal", f"stopped by {error}"
     if isinstance(error, KeyboardInterrupt):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from muster import extras
 from muster.json_output import json_text
 from muster.printable import csv_cell, without_html
 from train.report.data.reader import Row, numbers
@@ -153,7 +154,7 @@ def write_pdf(page: str, path: Path) -> str:
     try:
         from weasyprint import HTML
     except ImportError:
-        how = extras.install_command(["weasyprint"])
+        how = extras.install_command(extras.REPORT, ["weasyprint"])
         return NO_PDF.format(why="WeasyPrint is missing", how=how)
     except OSError as error:  # it loads pango when imported
         why = "WeasyPrint finds no " + (str(error).split("'")[1] if "'" in str(error) else "pango")
