@@ -30,6 +30,7 @@ from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
+from launch.programs import trainer_python
 from launch.programs.command_line import CLASSES, CommandLine, names, split
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
@@ -46,7 +47,7 @@ HEEDED = (
     names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
-    | {"data_dir", "json", "on", "preflight"}  # the doctor is the preflight
+    | {"data_dir", "json", "on", "preflight", "python"}  # the doctor is the preflight
 )
 PIPE_WIDTH = 120  # wide enough for most lines
 SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
@@ -54,7 +55,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 def main() -> int:
     flags, words = split(reveal(own_arguments(), os.environ))
-    launch, ssh, slurm, run, _, train, bench, doctor = cli.parse(
+    launch, ssh, slurm, run, own, train, bench, doctor = cli.parse(
         [*CLASSES, DoctorConfig],
         flags,
         prog="python launch/doctor.py",
@@ -65,7 +66,7 @@ def main() -> int:
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:
         json_output.begin()
-    line = CommandLine(launch, ssh, slurm, words, typed, run, train=train, bench=bench)
+    line = CommandLine(launch, ssh, slurm, words, typed, run, own, train=train, bench=bench)
     refuse(line.foreign())
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
@@ -86,7 +87,7 @@ def main() -> int:
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         code = 1
     elif not doctor.quick:
-        code, measured = _measure(launcher, name, launch, train)
+        code, measured = _measure(launcher, name, launch, train, line.python)
     checks = [asdict(row) for row in rows]
     json_output.emit("checks", exit_code=code, checks=checks, network=measured)
     return code
@@ -99,14 +100,19 @@ def _disks(train: TrainConfig) -> dict[str, Path]:
 
 
 def _measure(
-    launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig
+    launcher: Launcher, name: str, launch: LaunchConfig, train: TrainConfig, python: str | None
 ) -> tuple[int, dict[str, Any] | None]:
     """Measure in a process group of real workers, started by the launcher that runs use."""
     facts = launcher.probe()
     if facts.world_size == 1:
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0, None
-    spec = _spec(launch, train, facts)
+    measuring = python or facts.nodes[0].python
+    if launch.hosts is None and (lacks := [*trainer_python.problems(measuring, ())]):
+        hint = "another Python measures with --python; --quick looks only"
+        print(f"not measured: {lacks[0]}; {hint}", file=sys.stderr)
+        return 1, None
+    spec = _spec(launch, train, facts, python)
     plan = launcher.plan(spec, facts)
     run_record.write_down(spec, plan, name, cli.to_yaml(train))
     job = launcher.launch(spec, facts, plan)
@@ -123,11 +129,11 @@ def _measure(
     return int(bool(problems)), {**measured, "verdict": verdict, "problems": problems}
 
 
-def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts) -> LaunchSpec:
+def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | None) -> LaunchSpec:
     train = with_id(train, "doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
-    program = Program.module(MODULE, *cli.to_argv(on_nodes))
+    program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
     return replace(LaunchSpec.of(program, train, launch), env={}, quiet=True)
 
 

@@ -42,6 +42,15 @@ class NodeSpec:
         return f"{login}{host}:{self.port}"
 
 
+@dataclass(frozen=True)
+class WorkersPython:
+    """What nodes are asked about the Python of a run's workers."""
+
+    packages: tuple[str, ...] = ("torch", "transformers")  # which it must have
+    python: str | None = None  # None: Muster's own on each node
+    is_chosen_here: bool = False  # then a node that sees this machine's files has the same
+
+
 WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below a node's checkout
 RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
 # In a plan's command lines, the port stands after these words.

@@ -92,7 +92,7 @@ def test_all_modules_but_those_of_training_are_imported_with_the_base_alone(must
     "words",
     [
         ["--help"], ["run", "--help-all"], ["config", "--nodes", "2"],
-        ["doctor", "--help"], ["testbed", "--help"], ["study", "--help"],
+        ["testbed", "--help"], ["study", "--help"],
         ["report", "--help"], ["sweep", "--help"], ["jobs", "--help"],
         ["study", STUDY, "--dry-run"],
     ],
@@ -186,3 +186,16 @@ def test_a_python_that_is_none_is_refused_by_name(muster, name):
     done = call(muster, "run", *HERE, "--dry-run", "--python", name)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {name}") and "--python" in done.stderr
+
+
+@pytest.mark.needs("ip")
+def test_the_doctor_looks_and_says_what_a_measurement_needs(muster, tmp_path):
+    command = (muster, "doctor", *HERE, "--logs-dir", tmp_path, "--json")
+    own = call(*command, "--", "train.py")
+    assert own.returncode == 1
+    assert own.stderr.startswith("not measured: the trainer") and "--python" in own.stderr
+    document = json.loads(own.stdout.splitlines()[-1])
+    assert {row["verdict"] for row in document["checks"]} <= {"ok", "warn"}
+    trainer = call(*command)
+    (row,) = [row for row in json.loads(trainer.stdout)["checks"] if row["verdict"] == "FAIL"]
+    assert row["check"] == "python" and "[trainer]" in row["fix"]

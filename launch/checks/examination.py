@@ -8,6 +8,7 @@ from launch.checks.findings import Findings, Node, Reach, Row
 from launch.nodes import node_facts
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
+from launch.spec import WorkersPython
 from muster.errors import MusterError
 
 CONNECT_S = 4.0
@@ -18,18 +19,21 @@ def look(
     transport: Transport,
     launcher: str,
     choose: Callable[[Mapping[int, Probe]], Choice],
+    workers: WorkersPython | None = None,
     folder: str | None = None,
     python: str | None = None,
     disks: Mapping[str, Path] | None = None,
 ) -> list[Row]:
     """Ask all nodes for their facts, and check those that answer.
 
-    `folder`, `python` and `disks` are as in `facts_request`.
+    `workers`: their Python (default: that of the trainer). `folder`, `python` and `disks` are as in
+    `facts_request`.
     """
-    asking = facts_request(folder, python, disks)
+    workers = workers or WorkersPython()
+    asking = facts_request(folder, python, disks, workers.python)
     with asking as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
-        return judge_nodes(survey, probes, launcher, choose, list(silent.values()))
+        return judge_nodes(survey, probes, launcher, choose, workers, list(silent.values()))
 
 
 def judge_nodes(
@@ -37,6 +41,7 @@ def judge_nodes(
     probes: Mapping[int, Probe],
     launcher: str,
     choose: Callable[[Mapping[int, Probe]], Choice],
+    workers: WorkersPython,
     silent: Sequence[str] = (),
 ) -> list[Row]:
     """Test the network between the nodes that have answered with `probes`, and check everything.
@@ -64,7 +69,7 @@ def judge_nodes(
         )
         for index, probe in probes.items()
     )
-    return examination(Findings(launcher, nodes, silent, chosen, trouble))
+    return examination(Findings(launcher, nodes, silent, chosen, trouble, workers))
 
 
 def examination(findings: Findings) -> list[Row]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
+from launch.spec import WorkersPython
 
 Verdict = Literal["ok", "warn", "FAIL"]
 SHOWN = 8  # names in a row, and lines
@@ -45,6 +46,7 @@ class Findings:
     silent: Sequence[str] = ()  # a line for each other node: which one, why, what to do
     chosen: Choice | None = None
     trouble: str = ""  # why no network could be chosen
+    workers: WorkersPython = field(default_factory=WorkersPython)  # their Python
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,20 @@
 """Rows about each node by itself: its Python, code, GPUs and disk."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from launch.checks.findings import Findings, Row, groups, listed, shortened
+from launch.checks.findings import Findings, Node, Row, groups, listed, shortened
+from launch.spec import WorkersPython
+from muster import extras
 
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
-NEEDED = ("torch", "transformers")
+SHOWN = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
 SETUP = "launch/ssh.sh HOSTS --setup"
 
 
 def python(findings: Findings) -> Row:
-    """Whether all nodes have the same Python, torch and transformers."""
+    """Whether all nodes have Muster's Python, and workers what they need, in the same versions."""
     missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
     make = (
         f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make install"
@@ -22,18 +23,39 @@ def python(findings: Findings) -> Row:
         wanted = groups({one.name: one.probe["python"] for one in findings.nodes})
         line = f"{listed(missing)}: no environment at {wanted[0]}"
         return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
-    incomplete = [
-        f"{node.name}: has no {name}"
-        for node in findings.nodes
-        for name in NEEDED
-        if node.probe["versions"].get(name) is None
-    ]
+    incomplete = [line for node in findings.nodes for line in _lacking(node, findings.workers)]
+    named = findings.workers.python
+    if incomplete and named is not None:
+        fix = "install there what the run needs, or name another with --python"
+        return Row("python", "FAIL", tuple(incomplete), fix)
     if incomplete:
-        return Row("python", "FAIL", tuple(incomplete), make)
-    found = groups({node.name: _versions(node.probe) for node in findings.nodes})
+        if findings.launcher != "ssh":
+            path = findings.nodes[0].probe["python"]
+            make = f"install: {extras.install_command(extras.TRAINER, SHOWN, path)}"
+        return Row("python", "FAIL", tuple(incomplete), f"{make}; or name another with --python")
+    found = groups({one.name: _versions(one, findings.workers) for one in findings.nodes})
     if len(found) > 1:
-        return Row("python", "FAIL", found, f"nodes must have the same: {make}")
+        do = "install these, or name another with --python" if named is not None else make
+        return Row("python", "FAIL", found, f"nodes must have the same: {do}")
     return Row("python", "ok", found)
+
+
+def _lacking(node: Node, workers: WorkersPython) -> Iterator[str]:
+    """A line for each package that the workers' Python lacks on a node."""
+    if workers.is_chosen_here and node.probe["shared"]:
+        return
+    if workers.python is None:
+        what = "has"
+        versions = node.probe["versions"]
+    else:
+        what = f"{workers.python} has"
+        versions = node.probe["workers"]
+    if versions is None:
+        yield f"{node.name}: no Python at {workers.python}"
+        return
+    for name in workers.packages:
+        if versions.get(name) is None:
+            yield f"{node.name}: {what} no {name}"
 
 
 def code(findings: Findings) -> Row:
@@ -84,9 +106,11 @@ def _span(amounts: Iterable[float]) -> str:
     return f"{' to '.join(bounds)} GB"
 
 
-def _versions(probe: Mapping[str, Any]) -> str:
-    versions = probe["versions"]
-    return ", ".join(f"{name} {versions[name]}" for name in ("python", *NEEDED))
+def _versions(node: Node, workers: WorkersPython) -> str:
+    versions = node.probe["versions" if workers.python is None else "workers"] or {}
+    return ", ".join(
+        f"{name} {versions[name]}" for name in ("python", *SHOWN) if versions.get(name)
+    )
 
 
 def _gpus(lines: Sequence[str]) -> str:

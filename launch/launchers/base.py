@@ -14,7 +14,7 @@ from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
-from launch.spec import Facts, LaunchSpec, NodeCommand
+from launch.spec import Facts, LaunchSpec, NodeCommand, WorkersPython
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
 from muster.tool_environment import environment_for
@@ -70,6 +70,12 @@ class Launcher(ABC):
     def watcher(cls) -> LeaderWatcher:
         """The watcher that reports on its runs, and ends them, from any process."""
         return LeaderWatcher()
+
+    @property
+    def workers_python(self) -> WorkersPython:
+        """What nodes are asked about the workers' Python."""
+        settings = self.settings
+        return settings.workers_python if isinstance(settings, CommandLine) else WorkersPython()
 
     def problems(self) -> Iterable[str]:
         """Problems of the settings, as far as they are known before any machine is asked."""

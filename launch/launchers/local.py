@@ -56,7 +56,9 @@ class Local(Launcher):
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
         transport = survey.here(len(facts.nodes))
-        return look(transport, self.name, choose, python=sys.executable, disks=disks)
+        return look(
+            transport, self.name, choose, self.workers_python, python=sys.executable, disks=disks
+        )
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
         argv = (sys.executable, str(REPOSITORY / "launch" / "agent" / "__main__.py"))

@@ -112,7 +112,8 @@ class Slurm(Launcher):
                 return examination(Findings(self.name, (), str(error).splitlines()))
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
         choose = partial(node_survey.choose, network=self._config.network)
-        return look(transport, self.name, choose, python=batch_script.python(), disks=disks)
+        python = batch_script.python()
+        return look(transport, self.name, choose, self.workers_python, python=python, disks=disks)
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         """The processes of every node; none if only the job can count their GPUs."""

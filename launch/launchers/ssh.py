@@ -46,7 +46,8 @@ class Ssh(Launcher):
                     f"{without}: slots=gpu, but it shows no GPU; give a number of workers"
                 )
             if self._config.preflight:
-                found = judge_nodes(survey, probes, self.name, lambda _: chosen)
+                workers = self.workers_python
+                found = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
                 for line in lines(found, "warn"):
                     print(f"note: {line}", file=sys.stderr)
                 transfer.fail(lines(found, "FAIL"))
@@ -55,7 +56,8 @@ class Ssh(Launcher):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
         choose, folder = partial(self._choose, specs), self._ssh.remote_dir
-        return look(openssh.transport(specs, self._ssh), self.name, choose, folder, disks=disks)
+        transport = openssh.transport(specs, self._ssh)
+        return look(transport, self.name, choose, self.workers_python, folder, disks=disks)
 
     def set_up(self) -> None:
         """Make the environment on every node.
@@ -97,7 +99,8 @@ class Ssh(Launcher):
             MusterError: too few answer; a line for each that does not.
         """
         least = self._config.least_nodes
-        with facts_request(self._ssh.remote_dir) as request:
+        workers = self.workers_python.python
+        with facts_request(self._ssh.remote_dir, workers=workers) as request:
             probes, silent = survey.probes(request)
         all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
         if silent and (all_wanted or len(probes) < least):

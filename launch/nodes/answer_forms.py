@@ -38,16 +38,18 @@ def _is_reach(value: Any) -> bool:
     return is_pair and is_line(value[0]) and fits(value[1], (float, None))
 
 
+_VERSIONS = (
+    None,
+    {"python": is_line, "torch": (is_line, None), "transformers": (is_line, None)},
+)
 FORMS: dict[Callable[..., Any], Any] = {
     node_facts.describe: {
         "host": _is_host,
         "shared": bool,
         "folder": is_line,
         "python": is_line,
-        "versions": (
-            None,
-            {"python": is_line, "torch": (is_line, None), "transformers": (is_line, None)},
-        ),
+        "versions": _VERSIONS,
+        "workers": _VERSIONS,
         "foreign": [is_line],
         "interfaces": [_is_interface],
         "came_by": [is_line],

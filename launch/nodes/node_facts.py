@@ -101,6 +101,7 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "folder": folder,
         "python": python,
         "versions": _versions(python),
+        "workers": _versions(request["workers"]) if request["workers"] else None,
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],

@@ -284,11 +284,15 @@ def here(count: int) -> Transport:
 
 @contextmanager
 def facts_request(
-    folder: str | None = None, python: str | None = None, disks: Mapping[str, Path] | None = None
+    folder: str | None = None,
+    python: str | None = None,
+    disks: Mapping[str, Path] | None = None,
+    workers: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """The arguments of `node_facts.describe`: for the checkout in `folder`, and its Python.
 
-    `disks`: folders that a run writes to and reads from, by their content.
+    `disks`: folders that a run writes to and reads from, by their content. `workers`: their Python,
+    if it is another one.
 
     A node sees this machine's files if it sees a file that is created for the question. An equal
     path proves nothing, since machines of one image have the same paths. If the checkout cannot be
@@ -310,6 +314,7 @@ def facts_request(
             "proof": str(proof),
             "here": str(REPOSITORY),
             "python": python or os.environ.get("MUSTER_PYTHON"),
+            "workers": workers,
             "disks": {name: str(path) for name, path in (disks or {}).items()},
         }
     finally:

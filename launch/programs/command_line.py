@@ -14,6 +14,8 @@ from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
+from launch.spec import WorkersPython
+from launch.starters.base import starter_of
 from muster.command import reveal
 from muster.errors import UsageError, refuse
 
@@ -91,7 +93,23 @@ class CommandLine(Settings):
     def python(self) -> str | None:
         """The Python that is named for our trainer's workers."""
         named = [one.text for one in self.given if one.name == "python" and not _is_default(one)]
-        return named[-1] if named else None
+        if not named or "/" not in named[-1]:
+            return named[-1] if named else None
+        return str(Path(named[-1]).absolute())
+
+    @property
+    def workers_python(self) -> WorkersPython:
+        """What nodes must have for the workers, as far as it is known before the run."""
+        if not self.words:
+            return WorkersPython(python=self.python)
+        own = self.own or ProgramConfig()
+        relative = own.python is not None and "/" in own.python and not own.python.startswith("/")
+        # a prologue or a container may bring what is not there yet
+        if own.prologue is not None or own.wrap is not None or relative:
+            return WorkersPython(())
+        needs_torch = starter_of(self.launch.workers).needs is not None
+        packages = ("torch",) if needs_torch else ()
+        return WorkersPython(packages, own.python, is_chosen_here=own.python is None)
 
     @cached_property
     def what_runs(self) -> list[str]:

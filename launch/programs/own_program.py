@@ -36,8 +36,7 @@ class OwnProgram:
     ) -> None:
         """`python`: the workers' one; None: Muster's own."""
         self._launch, self._bench = launch, bench
-        is_path = python is not None and "/" in python
-        self._python = str(Path(python).absolute()) if python is not None and is_path else python
+        self._python = python
         self.run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
         trains = launch.program == "worker"
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does

@@ -76,7 +76,7 @@ def main() -> int:
         refuse_several(os.environ)
     name, words = _named(word, words, program) if word in STARTING else ("", words)
     given = {one.name for one in cluster} | _typed(words)
-    is_own = (program or "cells" in given) and OWN_PYTHON & given
+    is_own = "python" in given or ((program or "cells" in given) and OWN_PYTHON & given)
     installation = install(
         Connection(of_login["login"], of_login.get("login_config")),
         of_login.get("login_dir"),

@@ -23,10 +23,9 @@ from launch.nodes.survey import ONLY_BY_HAND, START_UP
 from launch.programs import project_snapshot
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
+from muster import extras
 from muster.errors import MusterError
 
-# The packages that launch/ imports; the versions are those of constraints.txt.
-NEEDED = "ClusterShell Jinja2 PyYAML cloudpickle psutil python-dotenv rich submitit".split()
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
 # Our lines begin with a mark, so that output of the login shell itself is skipped.
 MARK = "muster:"
@@ -101,7 +100,7 @@ def install(
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
         say(f"making Muster's environment on {connection.login}, once for this version: {size}")
-        _make_environment(connection, checkout, () if whole else NEEDED)
+        _make_environment(connection, checkout, [] if whole else [*extras.packages(extras.BASE)])
     own = f"{checkout}/.venv/bin/python"
     return Installation(connection, base, checkout, python or own)
 

@@ -1,5 +1,6 @@
 """Each row fails when it should, names the node, and says what to do."""
 
+import sys
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -9,6 +10,7 @@ from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
 from launch.checks.findings import Findings, Node, Reach, lines
 from launch.nodes.network_choice import Choice
+from launch.spec import WorkersPython
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "transformers": "5.23.0", "psutil": "7.0"}
 NET = "10.10.1.0/24"
@@ -24,7 +26,7 @@ def probe(index, **spoilt):
     python = "/home/me/muster/.venv/bin/python"
     healthy = {"host": f"node{index}", "folder": "/home/me/muster", "python": python}
     healthy |= {"shared": True, "versions": VERSIONS, "foreign": [], "disks": disks, "gpus": []}
-    healthy |= {"interfaces": [interface], "came_by": []}
+    healthy |= {"interfaces": [interface], "came_by": [], "workers": None}
     assert spoilt.keys() <= healthy.keys()
     return {**healthy, **spoilt}
 
@@ -128,3 +130,34 @@ def test_clocks_that_are_all_off_are_perhaps_this_machines():
     row = network_checks.clocks(findings(3, skews={0: 0.0, 1: -1.5, 2: 0.9}))
     assert row.found == ("node1: -1.5 s against this machine",)
     assert row.fix.startswith("run there: ")
+
+
+BARE = {"python": "3.11.7", "torch": None, "transformers": None}
+THEIRS = {**BARE, "torch": "2.9.0"}
+NAMED = WorkersPython(("torch",), "/opt/python")
+CHOSEN = WorkersPython(("torch",), is_chosen_here=True)
+
+
+def row_of_python(asked, **spoilt):
+    return node_checks.python(findings(nodes=dict.fromkeys(range(4), spoilt), workers=asked))
+
+
+def test_a_program_with_its_own_python_needs_no_torch_in_musters():
+    row = row_of_python(NAMED, versions=BARE, workers=THEIRS)
+    assert (row.verdict, row.found) == ("ok", ("python 3.11.7, torch 2.9.0",))
+    assert row_of_python(CHOSEN, versions=BARE).verdict == "ok"
+    assert row_of_python(WorkersPython(()), versions=BARE).verdict == "ok"
+
+
+def test_what_the_workers_python_lacks_is_said_of_it():
+    assert "node0: /opt/python has no torch" in row_of_python(NAMED, workers=BARE).found
+    assert "node0: no Python at /opt/python" in row_of_python(NAMED, workers=None).found
+    assert "--python" in row_of_python(NAMED, workers=None).fix
+    apart = row_of_python(CHOSEN, versions=BARE, shared=False)
+    assert (apart.verdict, apart.found[0]) == ("FAIL", "node0: has no torch")
+
+
+def test_without_the_trainers_packages_it_is_said_what_installs_them():
+    spoilt = {0: {"versions": {**VERSIONS, "torch": None}, "python": sys.executable}}
+    row = node_checks.python(findings(launcher="local", nodes=spoilt))
+    assert row.fix.startswith("install: ") and "or name another with --python" in row.fix
