@@ -16,6 +16,7 @@ from muster import extras
 from tests.commands import call
 from tests.environments import environment, install_checkout, requirements
 from tests.preload import interpreter
+from tests.train.report.folders import make_run
 from tests.written import write
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -199,3 +200,22 @@ def test_the_doctor_looks_and_says_what_a_measurement_needs(muster, tmp_path):
     trainer = call(*command)
     (row,) = [row for row in json.loads(trainer.stdout)["checks"] if row["verdict"] == "FAIL"]
     assert row["check"] == "python" and "[trainer]" in row["fix"]
+
+
+def test_a_report_needs_its_extra_alone(tmp_path):
+    command = install_checkout(environment(tmp_path / "env", *requirements("report")))
+    done = call(command, "report", make_run(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report" / "index.html").is_file()
+
+
+OF_LIBRARY = "sync sync_ddp init steps checkpoints record launch map job on_stop stopping"
+
+
+def test_the_library_needs_torch_alone(tmp_path):
+    """Without numpy, too; `muster.evaluate` needs what it calls."""
+    python = environment(tmp_path / "env", "torch")
+    install_checkout(python)
+    code = f"import muster\nfor name in {OF_LIBRARY.split()}: getattr(muster, name)\n"
+    done = call(python, "-c", code)
+    assert done.returncode == 0, done.stderr

@@ -37,6 +37,11 @@ def test_both_halves_are_run_and_either_one_fails_it(tmp_path, here, cluster):
     assert (done.returncode == 0) is (here == cluster == 0), done.stderr
 
 
+def test_install_brings_the_trainer_and_reports():
+    shown = call("make", "--dry-run", "--always-make", "install", cwd=REPOSITORY)
+    assert '--editable ".[trainer,report]"' in shown.stdout, shown.stderr
+
+
 DEBIAN = {
     "dpkg-query": "[[ $* == *munge ]] && echo installed || echo not-installed",
     "apt-cache": "[[ $* == *chromium* ]] && echo 'Candidate: (none)' || echo 'Candidate: 1.0'",
