@@ -145,12 +145,20 @@ def begin() -> None:
     From here on a module that PYTHONPATH has for the user's program, a yaml.py say, hides none of
     those that our environment has; workers inherit the variable as it is.
 
-    In a Python without our packages the process ends here: one line says what is missing and what
-    to do.
+    In a Python without our packages the process ends here, as in `require_base`.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     own_packages_first()
+    require_base()
+
+
+def require_base() -> None:
+    """End this process in a Python without our packages: one line says what is missing.
+
+    Raises:
+        SystemExit: it is one.
+    """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         from muster import extras  # only where something is missing

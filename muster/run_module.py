@@ -35,6 +35,8 @@ def main() -> None:
         from muster import errors
 
         errors.own_packages_first()
+        if not sys.argv[0].startswith("muster."):  # these need the standard library alone
+            errors.require_base()
     else:
         socket.getfqdn = lambda name="": name or socket.gethostname()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -219,3 +219,9 @@ def test_the_library_needs_torch_alone(tmp_path):
     code = f"import muster\nfor name in {OF_LIBRARY.split()}: getattr(muster, name)\n"
     done = call(python, "-c", code)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_login_node_is_asked_with_the_base_alone(muster, tmp_path):
+    done = call(muster, "jobs", "list", "--login", "me@login", env={"PATH": str(tmp_path)})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "this machine has no ssh" in done.stderr

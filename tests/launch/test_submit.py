@@ -136,9 +136,17 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     assert alive(tmp_path) == []
 
 
-@pytest.mark.parametrize("script", [SUBMIT, str(REPOSITORY / "train" / "run_glue.py")])
-def test_without_the_environment_it_says_what_to_do(script):
-    bare = [Path(sys.executable).resolve(), "-I", "-S", script, "--nodes", "4"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        [SUBMIT],
+        [REPOSITORY / "train" / "run_glue.py"],
+        [REPOSITORY / "muster" / "run_module.py", "launch.programs.shown_settings"],
+        [REPOSITORY / "muster" / "run_module.py", "train.report"],
+    ],
+)
+def test_without_the_environment_it_says_what_to_do(words):
+    bare = [Path(sys.executable).resolve(), "-I", "-S", *words, "--nodes", "4"]
     done = call(*bare, cwd="/")
     assert done.returncode == 2 and done.stdout == ""
     assert re.fullmatch(r"error: .* has no .+; (activate .+|install): .+\n", done.stderr)

@@ -7,6 +7,7 @@ from configs.settings.program import RunConfig
 from launch.launchers.base import launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
+from launch.spec import WorkersPython
 from muster.errors import UsageError
 from tests.launch.submit import submit
 
@@ -60,6 +61,20 @@ def test_there_are_not_two_programs():
 def test_a_setting_of_another_program_is_refused_without_one(words):
     (line,) = refusal(*OWN, *words)
     assert line.startswith(f"{words[0]} is for a program of your own") and "-- train.py" in line
+
+
+def test_what_nodes_must_have_is_what_their_workers_need(tmp_path, monkeypatch):
+    def asked(*words: str) -> WorkersPython:
+        return CommandLine.of([*OWN, *words]).workers_python
+
+    monkeypatch.chdir(tmp_path)
+    assert asked() == WorkersPython(("torch", "transformers"))
+    assert asked("--python", "env/bin/python").python == f"{tmp_path}/env/bin/python"
+    assert asked(*PROGRAM) == WorkersPython(("torch",), is_chosen_here=True)
+    assert asked("--python", "/env/python", *PROGRAM) == WorkersPython(("torch",), "/env/python")
+    assert asked("--workers", "manual", *PROGRAM).packages == ()
+    for words in (["--wrap", "nice"], ["--prologue", __file__], ["--python", "env/bin/python"]):
+        assert asked(*words, *PROGRAM) == WorkersPython(())
 
 
 def test_settings_of_the_bench_are_for_the_bench():
