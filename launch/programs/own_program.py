@@ -10,6 +10,7 @@ from configs import cli, plugins
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.spec import LaunchSpec, Program
+from muster.checkout import IS_INSTALLED
 from muster.errors import UsageError, refuse
 
 # Slow imports of the trainer, for --workers preload. transformers takes longer than torch, and some
@@ -27,7 +28,9 @@ class OwnProgram:
 
     def __init__(self, launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> None:
         self._launch, self._bench = launch, bench
-        self.run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
+        run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
+        # workers, which start in the installation, must not look for the project from there
+        self.run = replace(run, logs_dir=run.logs_root.absolute()) if IS_INSTALLED else run
         trains = launch.program == "worker"
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
         self.name = train.name if trains else launch.program  # in a run's name
