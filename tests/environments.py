@@ -1,0 +1,87 @@
+"""Environments that have some of the installed distributions, and what those require, alone.
+
+    python = environment(tmp_path / "env", *requirements())           # the base's packages
+    python = environment(tmp_path / "env", "rich", "psutil")          # these
+    install_checkout(python)                                          # and Muster, editable
+
+Nothing is fetched: their files are links to those that the tests' own environment has. There is no
+pip; that of another environment installs a wheel by `pip --python PYTHON install --no-deps`.
+"""
+
+import configparser
+import sys
+import venv
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.written import executable
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COMMAND = """#!{python}
+from muster.command import main
+
+main()
+"""
+
+
+def requirements(*extras: str) -> list[str]:
+    """What setup.cfg says that Muster requires, with these extras."""
+    setup = configparser.ConfigParser(interpolation=None)
+    setup.read(REPOSITORY / "setup.cfg", encoding="utf-8")
+    options = [setup["options"]["install_requires"]]
+    options += [setup["options.extras_require"][extra] for extra in extras]
+    return [line for text in options for line in text.split("\n") if line]
+
+
+def environment(folder: Path, *distributions: str) -> Path:
+    """Make an environment in `folder`, which has these alone; return its Python.
+
+    A distribution is given as in a list of requirements: `name` or `name[extra]`.
+    """
+    venv.create(folder, symlinks=True, with_pip=False)
+    packages = packages_of(folder / "bin" / "python")
+    for name in closure(distributions):
+        installed = distribution(name)
+        root = Path(str(installed.locate_file("")))
+        entries = {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}
+        for entry in entries:
+            if not (packages / entry).exists():  # such as `google`, of several distributions
+                (packages / entry).symlink_to(root / entry)
+    return folder / "bin" / "python"
+
+
+def install_checkout(python: Path) -> Path:
+    """Give an environment this checkout, as `pip install --editable` does; return its `muster`."""
+    (packages_of(python) / "muster").symlink_to(REPOSITORY / "muster")
+    return executable(python.parent / "muster", COMMAND.format(python=python))
+
+
+def packages_of(python: Path) -> Path:
+    """The folder of an environment's packages."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return python.parents[1] / "lib" / version / "site-packages"
+
+
+def closure(distributions: tuple[str, ...]) -> set[str]:
+    """The names of distributions and of all that they require here."""
+    waiting = [Requirement(text) for text in distributions]
+    known: set[tuple[str, str]] = set()
+    while waiting:
+        needed = waiting.pop()
+        for extra in ("", *needed.extras):
+            item = (str(canonicalize_name(needed.name)), extra)
+            if item not in known:
+                known.add(item)
+                waiting += _required_by(*item)
+    return {name for name, _ in known}
+
+
+def _required_by(name: str, extra: str) -> Iterator[Requirement]:
+    for text in distribution(name).requires or ():
+        needed = Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            yield needed
