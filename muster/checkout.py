@@ -36,8 +36,9 @@ def own_python() -> str:
     """
     places = [CHECKOUT / ".venv"]
     if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
-        lib = CHECKOUT.parents[3]
-        is_usual = lib.name in ("lib", "lib64") and CHECKOUT.parents[2].name.startswith("python")
+        of_python = CHECKOUT.parent.parent.parent
+        lib = of_python.parent
+        is_usual = lib.name in ("lib", "lib64") and of_python.name.startswith("python")
         places += [lib.parent] if is_usual else []
     pythons = (place / "bin" / "python" for place in places)
     return str(next((python for python in pythons if python.exists()), sys.executable))

@@ -308,12 +308,9 @@ def facts_request(
     have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
-    proof = own_logs() / name
-    if IS_INSTALLED and not proof.parent.is_dir():  # a question leaves no folder in a project
-        proof = proof.parent.with_name(name)
+    proof = _place_of_runs() / name
     try:
-        if not IS_INSTALLED:
-            proof.parent.mkdir(exist_ok=True)
+        proof.parent.mkdir(exist_ok=True)
         proof.touch()
     except OSError:
         proof = Path(tempfile.gettempdir(), name)
@@ -333,10 +330,18 @@ def facts_request(
         proof.unlink(missing_ok=True)
 
 
+def _place_of_runs() -> Path:
+    """The folder of run folders; that around it, where an installation has not made it yet."""
+    if not IS_INSTALLED:
+        return REPOSITORY / "logs"
+    logs = own_logs()
+    return logs if logs.is_dir() else logs.parent
+
+
 def _installed_code() -> list[str]:
     """pip's list of an installation's files with their digests, and its own digest; else empty."""
     if not IS_INSTALLED:
         return []
-    lists = REPOSITORY.parents[1].glob("muster-*.dist-info/RECORD")
+    lists = REPOSITORY.parent.parent.glob("muster-*.dist-info/RECORD")
     path = next(lists, REPOSITORY / "setup.cfg")  # unpacked by hand
     return [str(path), sha256(path.read_bytes()).hexdigest()]

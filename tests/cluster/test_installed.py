@@ -18,6 +18,7 @@ print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "owner", confi
 print("muster", muster.__path__[0], muster.stopping(), flush=True)
 """
 OUTPUT = "muster {}/muster False"
+UNASKED = ["--no-preflight"]  # what it asks is tested elsewhere, and takes long
 
 
 @pytest.fixture
@@ -27,11 +28,12 @@ def project(tmp_path: Path) -> Path:
     )
 
 
-@pytest.fixture(autouse=True)
-def _finds_its_own_python(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_named_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")
 
 
+@pytest.mark.usefixtures("no_named_python")
 def test_a_batch_script_of_an_installation(cluster, installed, project):
     before = installed.files()
     script = f"{_path(installed)}/slurm/multinode.sh"
@@ -45,13 +47,14 @@ def test_a_batch_script_of_an_installation(cluster, installed, project):
     assert installed.files() == before
 
 
+@pytest.mark.usefixtures("no_named_python")
 @pytest.mark.parametrize("launcher", ["slurm", "ssh"])
 def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     before = installed.files()
     flags = ["--nodes", "2", "--launcher", launcher, *ways.MANUAL]
     flags += {
         "slurm": ["--wait"],
-        "ssh": ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config)],
+        "ssh": ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config), *UNASKED],
     }[launcher]
     out, _ = ways.succeed(
         cluster, [str(installed.muster), "run", *flags, "--", "train.py"], project
@@ -66,7 +69,7 @@ def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
 ):
     before = installed.files()
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", "/root/muster/.venv/bin/python")
-    flags = ["--nodes", "2", "--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), *UNASKED]
     argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]
     out, _ = ways.succeed(apart, argv, project)
     assert "rank 0 of 2 owner user" in out
