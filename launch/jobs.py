@@ -21,13 +21,13 @@ from dataclasses import asdict
 from rich.filesize import decimal
 
 from configs.help_page import Parser
-from configs.plugins import REPOSITORY
 from launch.agent.inspection import questions
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from muster import json_output, records, run_files
+from muster.checkout import own_logs
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import project_of
@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _runs(root: Path | None) -> list[Path]:
     """The run folders, newest first; without a `root` all known ones of this user."""
-    roots = [root] if root else [REPOSITORY / "logs", project_of(Path.cwd()) / "logs"]
+    roots = [root] if root else [own_logs(), project_of(Path.cwd()) / "logs"]
     found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
         found |= {run_files.CONFIG.path(run_dir) for run_dir in run_record.run_folders()}
@@ -150,7 +150,7 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """
     runs = _runs(root)
     if not runs:
-        raise UsageError(f"no runs in {root or REPOSITORY / 'logs'}; start one with muster run")
+        raise UsageError(f"no runs in {root or own_logs()}; start one with muster run")
     if wanted is None:
         return runs[0]
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)

@@ -22,9 +22,5 @@ hosts=$1
 shift
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-python=${MUSTER_PYTHON:-$root/.venv/bin/python}
-if ! command -v -- "$python" >/dev/null; then
-    echo "error: no Python at $python; make the environment with: make -C $root install" >&2
-    exit 2
-fi
+python=$(bash "$root/launch/own_python.sh") || exit 2
 exec "$python" "$root/launch/submit.py" --launcher ssh "--hosts=$hosts" "$@"

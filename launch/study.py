@@ -15,11 +15,11 @@ import argparse
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser
-from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
+from muster.checkout import own_logs
 from muster.command import own_arguments
 from muster.errors import UsageError, refuse
 
@@ -42,7 +42,7 @@ def main() -> int:
     flags = (word.partition("=")[0] for word in more)
     refuse(f"{name}{TAKEN[name]}" for name in flags if name in TAKEN)
     study = study_file.read(args.file, more, args.rate)
-    study.folder = (args.output or REPOSITORY / "logs" / "studies" / study.name).absolute()
+    study.folder = (args.output or own_logs() / "studies" / study.name).absolute()
     if args.dry_run:
         cell_runs.print_commands(study)
         return 0

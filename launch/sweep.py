@@ -16,12 +16,12 @@ import os
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser
-from configs.plugins import REPOSITORY
 from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
+from muster.checkout import own_logs
 from muster.command import VALUES, own_arguments
 from muster.errors import UsageError
 from muster.run_files import project_of
@@ -39,8 +39,8 @@ def main() -> int:
     else:
         sweep = cells.from_grid(args.over, flags, program, args.name)
     # as for a single run: of the user's project for a program, of the checkout for our trainer
-    project = project_of(Path.cwd()) if sweep.first.words else REPOSITORY
-    root = args.logs_dir or sweep.first.run.logs_dir or project / "logs"
+    logs = project_of(Path.cwd()) / "logs" if sweep.first.words else own_logs()
+    root = args.logs_dir or sweep.first.run.logs_dir or logs
     sweep.folder = root.absolute() / run_files.SWEEPS / sweep.name
     is_array = array_job.suits(sweep, args.at_once)
     groups = [] if is_array else cell_runs.host_groups(sweep, args.at_once)

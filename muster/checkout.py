@@ -1,14 +1,57 @@
 """Where the folders of the checkout are: `launch/`, `configs/`, `train/`, `slurm/` and `muster/`.
 
-An installation from a wheel has them, as they stand in a checkout, below its package `muster`, where
-they hide no `train.py` or `configs/` of a user's. A checkout, and an editable installation of one,
-has them beside `muster/`.
+An installation from a wheel has them, as they stand in a checkout, below its package `muster`, so
+that they hide no `train.py` or `configs/` of a user's. A checkout, and an editable installation of
+one, has them beside `muster/`.
+
+Nothing is written into an installation, which may belong to another user.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
 
+import sys
 from pathlib import Path
 
+_FOLDER = "_checkout"
 _PACKAGE = Path(__file__).resolve().parent
-_INSTALLED = _PACKAGE / "_checkout"
-CHECKOUT = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent
+CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.parent
+IS_INSTALLED = CHECKOUT.name == _FOLDER
+
+
+def own_logs() -> Path:
+    """Where run folders of the trainer go: `logs/` of the checkout.
+
+    An installation has none of its own: then it is that of the project in which this is called, as
+    for a program of the user's.
+    """
+    from muster.run_files import project_of  # imported here: it starts git
+
+    return (project_of(Path.cwd()) if IS_INSTALLED else CHECKOUT) / "logs"
+
+
+def own_python() -> str:
+    """The Python with the packages of `launch/`: the checkout's, the installation's, or this one.
+
+    `launch/own_python.sh` looks for it where no Python is known yet.
+    """
+    places = [CHECKOUT / ".venv"]
+    if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
+        of_python = CHECKOUT.parent.parent.parent
+        lib = of_python.parent
+        is_usual = lib.name in ("lib", "lib64") and of_python.name.startswith("python")
+        places += [lib.parent] if is_usual else []
+    pythons = (place / "bin" / "python" for place in places)
+    return str(next((python for python in pythons if python.exists()), sys.executable))
+
+
+def main() -> None:
+    """`muster path`: print the folder of `slurm/`, for sbatch."""
+    from argparse import ArgumentParser  # imported here: programs import this file
+
+    what = 'The folder of slurm/, configs/ and launch/: "$(muster path)/slurm/multinode.sh"'
+    ArgumentParser(prog="muster path", description=what).parse_args()
+    print(CHECKOUT)
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ COMMANDS = {
     "study": ["launch/study.py"],
     "sweep": ["launch/sweep.py"],
     "report": ["muster/run_module.py", "train.report"],
+    "path": ["muster/run_module.py", "muster.checkout"],
 }
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
@@ -41,6 +42,7 @@ USAGE = """usage: muster COMMAND [argument ...]
                                             run all combinations of values
   muster study FILE                         compare modes, and write a report
   muster report RUN ...                     tables and figures of runs
+  muster path                               print the folder of slurm/ and configs/
 
 Each has a --help. From a laptop, --login me@cluster runs the same command on
 the cluster's login node, and so does --on CLUSTER if muster.toml names the

@@ -24,7 +24,6 @@ import os
 import pickle
 import reprlib
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from types import TracebackType
 from typing import Any
 
 from muster import arguments, records, run_files
-from muster.checkout import CHECKOUT
+from muster.checkout import CHECKOUT, own_python
 from muster.command import LOGIN, logins
 from muster.errors import MusterError, RunFailed, UsageError, refuse
 from muster.worker.function_call import read_private
@@ -317,10 +316,8 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
 
 
 def _command(script: str, *words: str) -> list[str]:
-    """The command with the checkout's Python if it has one, since launch/ needs its packages."""
-    own = CHECKOUT / ".venv" / "bin" / "python"
-    python = str(own) if own.exists() else sys.executable
-    return [python, str(CHECKOUT / script), *words]
+    """The command with the Python that has the packages of launch/."""
+    return [own_python(), str(CHECKOUT / script), *words]
 
 
 def _is_locked(path: Path) -> bool:

@@ -32,13 +32,16 @@ trap '' USR1
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. The checkout holds the file that was given to sbatch, or it is
+# $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
-command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
+cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && checkout=$PWD
+[[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR" >&2; exit 2; }
+python=$(bash launch/own_python.sh) || exit 2
+# Where Muster was installed, paths on the command line are those of the sbatch call.
+[[ $checkout != */muster/_checkout ]] || cd "$SLURM_SUBMIT_DIR" || exit 2
 
 [[ " $* " == *" -- "* ]] || set -- --sync accelerate "$@" # for the trainer that comes with this
 # The leader of the run: on this node, the job's first, it starts an agent on each with srun, and
 # restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.
-exec "$python" muster/run_module.py launch.leading.batch_job new --workers accelerate "$@"
+exec "$python" "$checkout/muster/run_module.py" launch.leading.batch_job new --workers accelerate "$@"

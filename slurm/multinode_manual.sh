@@ -29,11 +29,14 @@
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. The checkout holds the file that was given to sbatch, or it is
+# $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && python=${MUSTER_PYTHON:-$PWD/.venv/bin/python}
-command -v -- "$python" >/dev/null || { echo "error: no Python at $python; submit from the checkout or set MUSTER_DIR; make its Python with: make install, or set MUSTER_PYTHON" >&2; exit 2; }
+cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && checkout=$PWD
+[[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR" >&2; exit 2; }
+python=$(bash launch/own_python.sh) || exit 2
+# Where Muster was installed, paths on the command line are those of the sbatch call.
+[[ $checkout != */muster/_checkout ]] || cd "$SLURM_SUBMIT_DIR" || exit 2
 
 # The name of the run, and the address of rank 0, the same for all workers.
 TORCHELASTIC_RUN_ID=$(date +%Y%m%d-%H%M%S)-job$SLURM_JOB_ID
@@ -41,8 +44,8 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 # Each task reads its rank from its own environment: here, in the batch shell, all would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
-[[ ${1-} == -- ]] || exec "${step[@]}" "$python" muster/run_module.py train.worker "$@"
-"$python" muster/run_module.py launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
+[[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
+"$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
 [[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$python" "$@"
 # The variables by which torchrun tells a program its rank.

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from muster.orderly_stop import STOP_SIGNALS
-from tests import own_processes, preload, required
+from tests import installations, own_processes, preload, required
 from tests.preload import QUICK
 
 # Of torchrun, Slurm, and a user's shell: tests must not depend on where they are started from.
@@ -72,6 +72,17 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installations.wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> installations.Installation:
+    """Muster without its checkout; for paths that are passed on, there is a blank in its own."""
+    return installations.install(tmp_path_factory.mktemp("in stalled") / "env", str(wheel))
 
 
 @pytest.fixture(scope="session", autouse=True)

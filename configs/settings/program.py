@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from configs import plugins
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
+from muster.checkout import own_logs
 from muster.errors import UsageError, refuse
 from muster.rank_variables import is_setting_of_torchrun
 
@@ -58,7 +58,7 @@ class RunConfig(Config):
     @property
     def logs_root(self) -> Path:
         """The folder that holds the run folders."""
-        return self.logs_dir if self.logs_dir is not None else plugins.REPOSITORY / "logs"
+        return self.logs_dir if self.logs_dir is not None else own_logs()
 
     @property
     def is_resumed(self) -> bool:

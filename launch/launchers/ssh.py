@@ -22,6 +22,7 @@ from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
 from muster import run_files
+from muster.checkout import own_python
 from muster.errors import MusterError, UsageError
 
 
@@ -73,8 +74,9 @@ class Ssh(Launcher):
 
     def assume(self) -> Facts:
         specs = self.specs()
-        folder = self._ssh.remote_dir or str(REPOSITORY)
-        python = f"{folder}/.venv/bin/python"
+        named = self._ssh.remote_dir
+        folder = named or str(REPOSITORY)
+        python = f"{named}/.venv/bin/python" if named else own_python()
         found = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)

@@ -16,6 +16,7 @@ since a firewall may block only one.
 import atexit
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -89,11 +90,12 @@ def describe(asked):  # type: ignore[no-untyped-def]
     """All facts that checks and launchers need; `request` comes from `survey.facts_request`."""
     request = asked["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
-    shared = os.path.exists(request["proof"])
+    shared = os.path.exists(request["proof"]) and _has_code(*request["code"])
     if shared and request["named"]:  # the user means that folder, even if this one is visible
         shared = os.path.exists(folder) and os.path.samefile(folder, request["here"])
     folder = request["here"] if shared else folder
-    python = request["python"] or os.path.join(folder, ".venv", "bin", "python")
+    own = request["own_python"] if shared else os.path.join(folder, ".venv", "bin", "python")
+    python = request["python"] or own
     disks = dict(request["disks"], checkout=folder)
     return {
         "host": socket.gethostname(),
@@ -279,6 +281,17 @@ def _foreign(folder):  # type: ignore[no-untyped-def]
     """The names in a folder to which the code was never sent, and so must not be sent."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
+
+
+def _has_code(path="", digest=""):  # type: ignore[no-untyped-def]
+    """Whether this node has the installation that this file describes; a checkout has none."""
+    if not path:
+        return True
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest() == digest
+    except OSError:
+        return False
 
 
 def _remove(path):  # type: ignore[no-untyped-def]

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,7 @@ from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
 from launch.nodes.message_forms import quoted
+from muster.checkout import IS_INSTALLED, own_logs, own_python
 from muster.forms import anything, fits
 from muster.printable import printable
 
@@ -48,7 +50,8 @@ LOAD = (
 START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
 ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || return"
 # The checkout's folder in the home of a node that does not see this checkout.
-FOLDER = "muster"
+# In the home of a node with its own disk; beside an installation the user may have a clone, too.
+FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
 # srun may wait for nodes, and ssh for names, before the first answer; a machine may be busy.
 ANSWER_S = 90.0
 TICK_S = 0.001  # short, since clocks are compared through it
@@ -169,8 +172,14 @@ class Survey:
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
-        """The facts of each node; for each one that does not answer, one line on why."""
+        """The facts of each node; for each one that does not answer, one line on why.
+
+        Where only some nodes see an installation, into which a run must not write, all of them are
+        taken as if they had disks of their own.
+        """
         answers = self.ask(node_facts.describe, request=request)
+        if IS_INSTALLED and len({bool(one.value["shared"]) for one in answers.values()}) > 1:
+            answers = self.ask(node_facts.describe, request={**request, "proof": ""})
         found = {index: answers[index].value for index in sorted(answers)}
         return found, self.silent(answers)
 
@@ -295,12 +304,15 @@ def facts_request(
     if it is another one.
 
     A node sees this machine's files if it sees a file that is created for the question. An equal
-    path proves nothing, since machines of one image have the same paths. If the checkout cannot be
+    path proves nothing, since machines of one image have the same paths. If its folder cannot be
     written, the file is a temporary one, which only this machine sees: then the code is sent to the
     others.
+
+    Into an installation nothing is written: the file is where run folders go, and the node must
+    have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
-    proof = REPOSITORY / "logs" / name
+    proof = _place_of_runs() / name
     try:
         proof.parent.mkdir(exist_ok=True)
         proof.touch()
@@ -313,9 +325,28 @@ def facts_request(
             "named": folder is not None,
             "proof": str(proof),
             "here": str(REPOSITORY),
+            "own_python": own_python(),
+            "code": _installed_code(),
             "python": python or os.environ.get("MUSTER_PYTHON"),
             "workers": workers,
             "disks": {name: str(path) for name, path in (disks or {}).items()},
         }
     finally:
         proof.unlink(missing_ok=True)
+
+
+def _place_of_runs() -> Path:
+    """The folder of run folders; that around it, where an installation has not made it yet."""
+    if not IS_INSTALLED:
+        return REPOSITORY / "logs"
+    logs = own_logs()
+    return logs if logs.is_dir() else logs.parent
+
+
+def _installed_code() -> list[str]:
+    """pip's list of an installation's files with their digests, and its own digest; else empty."""
+    if not IS_INSTALLED:
+        return []
+    lists = REPOSITORY.parent.parent.glob("muster-*.dist-info/RECORD")
+    path = next(lists, REPOSITORY / "setup.cfg")  # unpacked by hand
+    return [str(path), sha256(path.read_bytes()).hexdigest()]

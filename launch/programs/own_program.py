@@ -12,6 +12,7 @@ from configs.settings.program import ProgramConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.programs import trainer_python
 from launch.spec import LaunchSpec, Program
+from muster.checkout import IS_INSTALLED
 from muster.errors import UsageError, refuse
 
 # Slow imports of the trainer, for --workers preload. transformers takes longer than torch, and some
@@ -37,7 +38,9 @@ class OwnProgram:
         """`python`: the workers' one; None: Muster's own."""
         self._launch, self._bench = launch, bench
         self._python = python
-        self.run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
+        run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
+        # workers, which start in the installation, must not look for the project from there
+        self.run = replace(run, logs_dir=run.logs_root.absolute()) if IS_INSTALLED else run
         trains = launch.program == "worker"
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
         self.name = train.name if trains else launch.program  # in a run's name

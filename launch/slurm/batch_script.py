@@ -13,6 +13,7 @@ from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 from launch.spec import Facts
+from muster.checkout import own_python
 from muster.errors import MusterError, UsageError, refuse
 from muster.writing import write_text
 
@@ -199,17 +200,12 @@ def minutes(text: str) -> float:
 
 
 def python() -> str:
-    """The Python for jobs, which have no activated shell: $MUSTER_PYTHON, else the checkout's own.
+    """The Python for jobs, which have no activated shell: $MUSTER_PYTHON, else Muster's own.
 
     Raises:
-        MusterError: there is neither.
+        MusterError: there is no such program.
     """
-    own, chosen = str(REPOSITORY / ".venv" / "bin" / "python"), os.environ.get("MUSTER_PYTHON")
-    if found := shutil.which(own if chosen is None else chosen):
+    chosen = os.environ.get("MUSTER_PYTHON", own_python())
+    if found := shutil.which(chosen):
         return str(Path(found).absolute())
-    make = f"make it with: make -C {REPOSITORY} install, or set MUSTER_PYTHON"
-    raise MusterError(
-        f"no Python at {own}; {make}"
-        if chosen is None
-        else f"MUSTER_PYTHON is {chosen!r}, but there is no such program"
-    )
+    raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")

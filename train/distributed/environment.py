@@ -46,6 +46,8 @@ def link() -> dict[str, Any]:
 
 
 def _git(*args: str) -> str | None:
+    if git.top_of(REPOSITORY) != REPOSITORY:  # an environment may be in a project of the user's
+        return None
     try:
         return git.ask(REPOSITORY, *args, timeout_s=10).decode(errors="replace").strip()
     except GitFailed:

@@ -71,6 +71,57 @@ def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
     assert not named["shared"] and named["folder"] == str(tmp_path / "own")
 
 
+@pytest.fixture
+def installation(tmp_path, monkeypatch) -> Path:
+    """The folders of a checkout, as pip installs them, which is asked from a project elsewhere."""
+    packages = tmp_path / "lib" / "python3.12" / "site-packages"
+    write(packages, {"muster-0.2.0.dist-info/RECORD": "a list", "muster/_checkout/setup.cfg": ""})
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(survey, "IS_INSTALLED", True)
+    monkeypatch.setattr("muster.checkout.IS_INSTALLED", True)
+    monkeypatch.setattr("muster.checkout.CHECKOUT", packages / "muster" / "_checkout")
+    monkeypatch.setattr(survey, "REPOSITORY", packages / "muster" / "_checkout")
+    return packages / "muster" / "_checkout"
+
+
+@pytest.mark.needs("ip")
+def test_a_node_uses_an_installation_that_it_has_in_the_same_place(installation, tmp_path):
+    with facts_request() as request, Survey(here(1)) as asked:
+        ((probe,), _) = (list(one.values()) for one in asked.probes(request))
+        assert probe["shared"] and probe["folder"] == str(installation)
+        assert probe["python"] == sys.executable
+        write(tmp_path, {"lib/python3.12/site-packages/muster-0.2.0.dist-info/RECORD": "another"})
+        ((probe,), _) = (list(one.values()) for one in asked.probes(request))
+    assert not probe["shared"] and probe["folder"] == str(Path.home() / survey.FOLDER)
+    assert not [*installation.glob("logs")] and not [*(tmp_path / "project").iterdir()]
+
+
+def test_where_some_nodes_see_an_installation_all_get_their_own(installation):
+    """A run of both would have its folder in the installation."""
+
+    class Answer:
+        def __init__(self, shared: bool) -> None:
+            self.value = {"shared": shared}
+
+    class Mixed(Survey):
+        def __init__(self) -> None:
+            self.proofs: list[str] = []
+
+        def ask(self, function, *_, request, **__):
+            self.proofs.append(request["proof"])
+            return {0: Answer(bool(request["proof"])), 1: Answer(shared=False)}
+
+        def silent(self, answers):
+            return {}
+
+    mixed = Mixed()
+    with facts_request() as request:
+        probes, _ = mixed.probes(request)
+    assert [probe["shared"] for probe in probes.values()] == [False, False]
+    assert mixed.proofs == [request["proof"], ""]
+
+
 def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
     visitor = vermin.visit(Path(node_facts.__file__).read_text())
     assert visitor.minimum_versions()[1] <= (3, 8), f"vermin -vvv {node_facts.__file__} says where"

@@ -1,5 +1,6 @@
 """What the scripts of slurm/ run, with Slurm's commands and Python as scripts beside them."""
 
+import shutil
 import signal
 import subprocess
 
@@ -45,8 +46,23 @@ def test_a_script_becomes_the_leader_wherever_sbatch_was_called(job, tmp_path, s
     assert job(script, "--lr", "a b").wait(timeout=300) == 0
     place, _, words = (tmp_path / "leader").read_text().strip().partition(": ")
     assert place == str(REPOSITORY)
-    assert words.startswith("muster/run_module.py launch.leading.batch_job new")
+    assert words.startswith(f"{REPOSITORY}/muster/run_module.py launch.leading.batch_job new")
     assert "--lr a b" in words
+
+
+def test_paths_for_an_installation_are_those_of_the_sbatch_call(job, tmp_path):
+    root = tmp_path / "in stalled" / "muster" / "_checkout"
+    (root / "launch").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "launch" / "own_python.sh", root / "launch")
+    for script in LEADING:
+        assert job(script, MUSTER_DIR=str(root)).wait(timeout=300) == 0
+        found = (tmp_path / "leader").read_text()
+        assert found.startswith(f"{tmp_path}: {root}/muster/run_module.py launch.leading.batch_job")
+
+
+def test_a_script_that_was_copied_elsewhere_says_where_to_submit_it(job, tmp_path, capfd):
+    assert job("multinode.sh", MUSTER_DIR=str(tmp_path)).wait(timeout=300) == 2
+    assert f"no Muster in {tmp_path}; submit from the checkout" in capfd.readouterr().err
 
 
 def test_each_starter_and_point_is_told(job, tmp_path):
@@ -80,7 +96,8 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     step = "srun --cpus-per-task=4 --kill-on-bad-exit=1 --unbuffered"
     assert job("multinode_manual.sh", "--sync", "ddp").wait(timeout=300) == 0
     python = tmp_path / "python"
-    worker = f"{REPOSITORY}: {step[5:]} {python} muster/run_module.py train.worker --sync ddp"
+    module = f"{REPOSITORY}/muster/run_module.py train.worker"
+    worker = f"{REPOSITORY}: {step[5:]} {python} {module} --sync ddp"
     assert (tmp_path / "step").read_text().strip() == worker
     assert job("multinode_manual.sh", "--", "t.py", "--lr", "1").wait(timeout=300) == 0
     found = (tmp_path / "step").read_text().strip()

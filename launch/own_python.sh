@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Prints the Python that has the packages of launch/, for scripts that know none yet: $MUSTER_PYTHON,
+# the checkout's .venv, else that of the installation which this file belongs to, or of `muster` on PATH.
+set -euo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+if [[ -n ${MUSTER_PYTHON-} ]]; then
+    if ! command -v -- "$MUSTER_PYTHON"; then
+        echo "error: MUSTER_PYTHON: no Python at $MUSTER_PYTHON" >&2
+        exit 2
+    fi
+    exit 0
+fi
+own=$root/.venv/bin/python
+if command -v -- "$own"; then
+    exit 0
+fi
+
+candidates=()
+# PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
+if [[ $root =~ ^(.*)/lib(64)?/(python3\.[0-9]+)/[^/]+/muster/_checkout$ ]]; then
+    candidates+=("${BASH_REMATCH[1]}/bin/python" "${BASH_REMATCH[3]}")
+fi
+if command=$(command -v muster); then # uv and pipx link it from an environment of its own
+    candidates+=("$(dirname -- "$(readlink -f -- "$command")")/python")
+fi
+candidates+=(python3)
+has_packages='import importlib.util, sys
+sys.exit(any(importlib.util.find_spec(name) is None for name in ("yaml", "submitit")))'
+for python in "${candidates[@]}"; do
+    # -P: not those of the folder in which this is called; Python 3.11 is the first that knows it
+    if command -v -- "$python" >/dev/null && "$python" -P -c "$has_packages" 2>/dev/null; then
+        command -v -- "$python"
+        exit 0
+    fi
+done
+if [[ $root == */muster/_checkout ]]; then
+    echo "error: no Python at hand that has Muster's packages; set MUSTER_PYTHON" >&2
+else
+    echo "error: no Python at $own; make it with: make -C $root install, or set MUSTER_PYTHON" >&2
+fi
+exit 2

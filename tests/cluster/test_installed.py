@@ -1,0 +1,89 @@
+"""Muster from a wheel, without its checkout, on machines: Slurm, ssh, a laptop's login node."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import ways
+from tests.commands import call as call_here
+from tests.installations import Installation
+from tests.written import write
+
+PROGRAM = """
+import os, sys
+import configs
+import muster
+
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "owner", configs.OWNER)
+print("muster", muster.__path__[0], muster.stopping(), flush=True)
+"""
+OUTPUT = "muster {}/muster False"
+UNASKED = ["--no-preflight"]  # what it asks is tested elsewhere, and takes long
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "project", {"train.py": PROGRAM, "configs/__init__.py": "OWNER = 'user'"}
+    )
+
+
+@pytest.fixture
+def no_named_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ways.PYTHON, "MUSTER_PYTHON")
+
+
+@pytest.mark.usefixtures("no_named_python")
+def test_a_batch_script_of_an_installation(cluster, installed, project):
+    before = installed.files()
+    script = f"{_path(installed)}/slurm/multinode.sh"
+    argv = [*ways.SBATCH, "--nodes", "2", f"--output={project}/job.out", script]
+    code, _, err = ways.call(cluster, [*argv, *ways.MANUAL, "--", "train.py"], project)
+    printed = (project / "job.out").read_text()
+    assert code == 0, err + printed
+    assert "rank 0 of 2 owner user" in printed
+    assert OUTPUT.format(_path(installed)) in printed
+    assert [path.parent.name for path in (project / "logs").glob("*/job.json")]
+    assert installed.files() == before
+
+
+@pytest.mark.usefixtures("no_named_python")
+@pytest.mark.parametrize("launcher", ["slurm", "ssh"])
+def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
+    before = installed.files()
+    flags = ["--nodes", "2", "--launcher", launcher, *ways.MANUAL]
+    flags += {
+        "slurm": ["--wait"],
+        "ssh": ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config), *UNASKED],
+    }[launcher]
+    out, _ = ways.succeed(
+        cluster, [str(installed.muster), "run", *flags, "--", "train.py"], project
+    )
+    assert "rank 0 of 2 owner user" in out
+    assert OUTPUT.format(_path(installed)) in out
+    assert installed.files() == before
+
+
+def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
+    apart, installed, project, monkeypatch
+):
+    before = installed.files()
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", "/root/muster/.venv/bin/python")
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), *UNASKED]
+    argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]
+    out, _ = ways.succeed(apart, argv, project)
+    assert "rank 0 of 2 owner user" in out
+    assert OUTPUT.format("/root/.muster/checkout") in out
+    assert installed.files() == before
+
+
+def test_an_installation_is_sent_to_a_login_node(laptop, installed):
+    (laptop.project / "t.py").write_text("import muster; print(muster.__path__[0])")
+    words = ["run", *laptop.login, "--launcher", "local", *ways.MANUAL, "--", "t.py"]
+    done = laptop.call(str(installed.muster), *words)
+    assert done.returncode == 0, done.stderr
+    assert f"{laptop.remote}/versions/" in done.stdout
+
+
+def _path(installation: Installation) -> str:
+    return call_here(installation.muster, "path").stdout.rstrip("\n")

@@ -1,0 +1,85 @@
+"""Muster as people install it: built from the tracked files, in an environment of its own.
+
+There is no network: the build uses the setuptools of the tests' own environment.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.environments import environment, requirements
+from tests.required import need
+from tests.written import write
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+OFFLINE = ("--no-index", "--no-build-isolation", "--no-deps")
+# What is left in a clone by a build of an earlier version, by Python, and by other tools.
+LEFT_BEHIND = {
+    "build/lib/muster/_checkout/launch/launchers/removed.py": "",
+    "build/lib/muster/removed.py": "",
+    "launch/launchers/__pycache__/slurm.cpython-311.pyc": "",
+    "muster.egg-info/SOURCES.txt": "launch/launchers/removed.py\n",
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An environment with the packages that Muster requires, and Muster."""
+
+    python: Path
+
+    @property
+    def muster(self) -> Path:
+        """Its command."""
+        return self.python.with_name("muster")
+
+    def files(self) -> dict[Path, int]:
+        """All but what Python itself writes, with the time of each file's last change."""
+        paths = (path for path in self.python.parents[1].rglob("*") if path.suffix != ".pyc")
+        return {path: path.lstat().st_mtime_ns for path in paths if path.is_file()}
+
+
+def tracked() -> list[str]:
+    """The files of the working tree that git tracks, but for removed ones."""
+    need("git")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+    return [name for name in listed.split("\0") if name and (REPOSITORY / name).exists()]
+
+
+def clone(folder: Path) -> Path:
+    """A copy of the tracked files, without git's history."""
+    for name in tracked():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, target)
+    return folder
+
+
+def wheel(folder: Path) -> Path:
+    """Build a wheel in `folder`, from a clone with files that must not get in."""
+    source = write(clone(folder / "clone"), LEFT_BEHIND)
+    _pip("wheel", *OFFLINE, "--wheel-dir", str(folder), str(source))
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def install(folder: Path, *what: str) -> Installation:
+    """An environment in `folder`, into which pip installs this."""
+    python = environment(folder, *requirements(), "setuptools")  # which builds there
+    _pip("--python", str(python), "install", "--no-compile", *OFFLINE, *what)
+    return Installation(python)
+
+
+def _pip(*words: str) -> None:
+    done = subprocess.run([*PIP, *words], capture_output=True, text=True, env=_without_settings())
+    assert done.returncode == 0, done.stderr
+
+
+def _without_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}

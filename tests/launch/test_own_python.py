@@ -1,0 +1,101 @@
+"""Which Python the scripts start that know none yet, and where an installation has its runs."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster import checkout
+from tests.commands import call
+from tests.installations import REPOSITORY
+from tests.written import executable
+
+SCRIPT = "launch/own_python.sh"
+HAS_PACKAGES = "#!/bin/sh\nexit 0\n"
+LACKS_THEM = "#!/bin/sh\nexit 1\n"
+
+
+def python_of(root: Path, **env: str) -> tuple[int, str, str]:
+    """What the script in `root` prints, where PATH has `root/bin` beside the needed tools."""
+    target = root / SCRIPT
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(REPOSITORY / SCRIPT, target)
+    tools = root / "tools"
+    tools.mkdir(exist_ok=True)
+    for name in ("bash", "dirname", "readlink"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    variables = {"PATH": f"{root / 'bin'}:{tools}", **env}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    done = call("/usr/bin/env", "--ignore-environment", *words, "bash", target, cwd=root)
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def test_the_named_python_is_taken_and_a_wrong_name_is_refused(tmp_path):
+    root = tmp_path / "a checkout"
+    executable(root / ".venv/bin/python", HAS_PACKAGES)
+    assert python_of(root, MUSTER_PYTHON=sys.executable)[:2] == (0, sys.executable)
+    shutil.rmtree(root / "tools")
+    code, out, err = python_of(root, MUSTER_PYTHON="/nowhere/$(touch pwned)")
+    assert (code, out) == (2, "")
+    assert "no Python at /nowhere/$(touch pwned)" in err and not (root / "pwned").exists()
+
+
+def test_the_environment_of_a_checkout_is_taken_before_others(tmp_path):
+    own = executable(tmp_path / ".venv/bin/python", HAS_PACKAGES)
+    executable(tmp_path / "bin/python3", HAS_PACKAGES)
+    assert python_of(tmp_path)[:2] == (0, str(own))
+
+
+def test_a_checkout_without_one_takes_that_of_the_muster_command(tmp_path):
+    """As `uv tool install -e` and `pipx install -e` have it: a link to an environment elsewhere."""
+    own = executable(tmp_path / "tools of uv/muster/bin/python", HAS_PACKAGES)
+    command = executable(own.with_name("muster"), HAS_PACKAGES)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/muster").symlink_to(command)
+    assert python_of(tmp_path)[:2] == (0, str(own))
+
+
+def test_a_python_without_the_packages_is_passed_over_and_the_way_to_one_is_said(tmp_path):
+    executable(tmp_path / "bin/python3", LACKS_THEM)
+    code, out, err = python_of(tmp_path)
+    assert (code, out) == (2, "")
+    assert f"no Python at {tmp_path}/.venv/bin/python; make it with: make -C {tmp_path}" in err
+
+
+@pytest.mark.parametrize("lib", ["lib", "lib64"])
+def test_an_installation_takes_that_of_its_prefix(tmp_path, lib):
+    own = executable(tmp_path / "bin/python", HAS_PACKAGES)
+    root = tmp_path / lib / "python3.12" / "site-packages" / "muster" / "_checkout"
+    assert python_of(root)[:2] == (0, str(own))
+
+
+def test_an_installation_of_the_systems_python_takes_that_version(tmp_path):
+    """As `pip install --user` has it, whose prefix has no Python."""
+    root = tmp_path / "lib" / "python3.12" / "site-packages" / "muster" / "_checkout"
+    executable(root / "bin/python3", LACKS_THEM)
+    systems = executable(root / "bin/python3.12", HAS_PACKAGES)
+    assert python_of(root)[:2] == (0, str(systems))
+
+
+def test_muster_itself_takes_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkout, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(checkout, "IS_INSTALLED", False)
+    assert checkout.own_python() == sys.executable
+    own = executable(tmp_path / ".venv/bin/python", HAS_PACKAGES)
+    assert checkout.own_python() == str(own)
+    root = tmp_path / "lib" / "python3.12" / "site-packages" / "muster" / "_checkout"
+    monkeypatch.setattr(checkout, "CHECKOUT", root)
+    monkeypatch.setattr(checkout, "IS_INSTALLED", True)
+    assert checkout.own_python() == sys.executable  # there is none at its prefix
+    own = executable(tmp_path / "bin/python", HAS_PACKAGES)
+    assert checkout.own_python() == str(own)
+    monkeypatch.setattr(checkout, "CHECKOUT", Path("/target/a/b/muster/_checkout"))
+    assert checkout.own_python() == sys.executable
+
+
+def test_an_installation_has_its_runs_where_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert checkout.own_logs() == REPOSITORY / "logs"
+    monkeypatch.setattr(checkout, "IS_INSTALLED", True)
+    assert checkout.own_logs() == Path.cwd() / "logs"

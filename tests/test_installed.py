@@ -1,0 +1,109 @@
+"""Muster from a wheel, without its checkout: a user's own program runs, and finds its own names."""
+
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests import installations
+from tests.commands import call
+from tests.installations import Installation
+from tests.preload import skip_if_quick
+from tests.written import write
+
+FOLDERS = ("configs", "launch", "muster", "slurm", "train")
+# Beside these, as in a checkout: what a node or a login node needs to make an environment.
+MORE = {
+    *("Makefile", "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "setup.cfg"),
+    *("setup.py", "logs/.gitkeep"),
+}
+# A user's project with the names that Muster has, too.
+PROJECT = {
+    "configs/__init__.py": "OWNER = 'user'",
+    "launch/__init__.py": "OWNER = 'user'",
+    "train/__init__.py": "OWNER = 'user'",
+    "train.py": """
+import importlib.util, os, sys
+import configs, launch, train
+import muster
+
+print("owners", configs.OWNER, launch.OWNER, train.OWNER)
+print("python", sys.executable)
+print("muster", muster.__path__[0], muster.stopping())
+print("has", [name for name in ("yaml", "submitit") if importlib.util.find_spec(name)])
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write(tmp_path / "project", PROJECT)
+
+
+def test_a_wheel_has_the_tracked_files_alone(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    packages = {name for name in names if ".dist-info/" not in name}
+    tracked = {name for name in installations.tracked() if name.startswith(FOLDERS)}
+    checkout = {
+        f"muster/_checkout/{name}"
+        for name in (*tracked, *MORE)
+        if name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or name in MORE
+    }
+    importable = {name for name in tracked if name.startswith("muster/")}
+    assert packages == checkout | importable
+
+
+def test_an_own_program_runs_under_another_python_and_finds_its_own_names(
+    installed, project, tmp_path
+):
+    skip_if_quick()
+    venv.create(tmp_path / "other", symlinks=True)
+    other = tmp_path / "other" / "bin" / "python"
+    before = installed.files()
+    flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--python", other]
+    done = call(installed.muster, "run", *flags, "--", "train.py", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert "owners user user user" in done.stdout
+    assert f"python {other}\n" in done.stdout
+    assert "has []" in done.stdout and "rank 0 of 2" in done.stdout
+    (run_dir,) = (project / "logs").glob("*/job.json")
+    shown = call(installed.muster, "jobs", "list", cwd=project).stdout  # from its records
+    assert run_dir.parent.name in shown
+    assert installed.files() == before
+
+
+def test_the_trainer_writes_into_the_project_and_not_into_the_installation(installed, project):
+    flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--dry-run"]
+    done = call(installed.muster, "run", *flags, "--run-id", "first", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert f"--logs-dir={project}/logs" in done.stdout
+    study = f"{_path(installed)}/configs/studies/quick.yaml"
+    done = call(installed.muster, "study", study, "--dry-run", cwd=project)
+    assert f"--logs-dir={project}/logs/studies/quick/runs" in done.stdout
+
+
+def test_scripts_of_an_installation_find_its_python(installed):
+    script = f"{_path(installed)}/launch/own_python.sh"
+    done = call("env", "--ignore-environment", "PATH=/usr/bin:/bin", "bash", script)
+    assert (done.returncode, done.stdout) == (0, f"{installed.python}\n"), done.stderr
+
+
+def test_an_editable_installation_hides_no_name_of_a_users(project, tmp_path):
+    source = installations.clone(tmp_path / "a clone")
+    editable = installations.install(tmp_path / "env", "--editable", str(source))
+    assert _path(editable) == str(source)
+    found = "import importlib.util as util, muster; print(*map(util.find_spec, {}))".format(
+        ("configs", "launch", "train")
+    )
+    done = call(editable.python, "-c", found, cwd="/")
+    assert done.stdout == "None None None\n", done.stderr
+    done = call(editable.muster, "run", "--dry-run", "--launcher", "local", "--workers", "manual",
+                "--python", sys.executable, "--", "train.py", cwd=project)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def _path(installation: Installation) -> str:
+    return call(installation.muster, "path").stdout.rstrip("\n")
