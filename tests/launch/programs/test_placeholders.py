@@ -35,11 +35,9 @@ dist.all_reduce(total)
 print(args.task_name, args.local_rank, int(total), flush=True)
 dist.destroy_process_group()
 """
-COS598D = (
-    "--master_ip {master_addr} --master_port {master_port} --world_size {world_size} "
-    "--local_rank {rank}"
-)
-CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}"
+COS598D = "--master_ip {master_addr} --master_port {master_port}".split()
+COS598D += "--world_size {world_size} --local_rank {rank}".split()
+CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}".split()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +48,7 @@ CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}"
 def test_a_course_s_own_script_meets_itself(tmp_path, workers, nodes, flags):
     (tmp_path / "run_glue.py").write_text(RUN_GLUE.replace("PORT", str(free_port())))
     asked = ["--launcher", "local", "--nodes", str(nodes), "--workers", workers]
-    words = ["run_glue.py", "--task_name", "{{rank}} $$ ${local_rank} {RTE}", *flags.split()]
+    words = ["run_glue.py", "--task_name", "{{rank}} $$ ${local_rank} {RTE}", *flags]
     run_well(*asked, "--", *words, cwd=tmp_path)
     outputs = sorted((tmp_path / "logs").glob("*/workers/*.out"))
     printed = [path.read_text() for path in outputs]
@@ -103,7 +101,7 @@ def test_what_is_nearly_a_placeholder_is_noted_before_the_start(tmp_path, capsys
 
 
 def test_a_port_of_the_programs_own_is_noted_where_torchrun_serves_another(tmp_path, capsys):
-    words = ["--", "main.py", *CS744.split()]
+    words = ["--", "main.py", *CS744]
     (note,) = notes_of(tmp_path, capsys, *words)
     assert "a port that the program chooses itself needs --workers manual" in note
     assert notes_of(tmp_path, capsys, "--workers", "manual", *words) == []
