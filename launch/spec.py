@@ -61,17 +61,23 @@ PORT_FLAGS = ("--master-port", "--main_process_port")
 class Program:
     """The program of every worker."""
 
-    # Arguments of muster/worker/worker_main.py: SCRIPT ..., -m MODULE ..., or --exec COMMAND ...
+    # SCRIPT ..., -m MODULE ..., --exec COMMAND ..., or --function FOLDER
     argv: tuple[str, ...]
     cwd: str | None = None  # where it starts; None: in the checkout, for our own programs
     python: str | None = None  # its interpreter; None: the Python of the node's checkout
     wrap: tuple[str, ...] = ()  # a command in front of each worker
     takes_resume: bool = False  # a restart adds --resume auto, once it has a checkpoint
+    has_placeholders: bool = False  # in its arguments, which each worker replaces
 
     @classmethod
     def module(cls, name: str, *flags: str, takes_resume: bool = False) -> "Program":
         """`python -m name flags`, of this checkout."""
         return cls(("-m", name, *flags), takes_resume=takes_resume)
+
+    @property
+    def worker_argv(self) -> tuple[str, ...]:
+        """The arguments of muster/worker/worker_main.py."""
+        return ("--fill-in", *self.argv) if self.has_placeholders else self.argv
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ class NodeFacts:
 
     def worker(self, program: Program) -> tuple[str, ...]:
         """The arguments of Python for a worker on this node."""
-        worker = (f"{self.repository}/{WORKER_MAIN}", *program.argv)
+        worker = (f"{self.repository}/{WORKER_MAIN}", *program.worker_argv)
         if not program.wrap:
             return worker
         return (worker[0], "--exec", *program.wrap, program.python or self.python, *worker)

@@ -53,7 +53,8 @@ def main() -> int:
         if any(one.state == "done" for one in study.cells):
             around_runs.report(study.folder)
             if args.hand_in:
-                print(f"to hand in: {hand_in.pack(study, args.hand_in)}")
+                archive = hand_in.pack(study, args.hand_in)
+                print(f"to hand in: {archive} (put your own code and words in; see its README.md)")
         return code
 
 
@@ -73,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print the commands, and run nothing"
     )
     parser.add_argument(
-        "--hand-in", nargs="?", const="zip", choices=hand_in.FORMATS,
-        help="also pack report, code and a folder for each part: zip (default) or tar.gz",
+        "--hand-in", nargs="?", const="zip", type=hand_in.archive, metavar="zip|tar.gz|FILE",
+        help="also pack report, code and a folder for each part: zip (default), tar.gz, or a file "
+        "that ends in one",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

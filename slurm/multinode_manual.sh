@@ -48,7 +48,10 @@ step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffe
 "$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
 [[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$python" "$@"
+[[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}
 # The variables by which torchrun tells a program its rank.
 # shellcheck disable=SC2016 # for each task to expand
-ranks='export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
+ranks='export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
+export GROUP_RANK=$SLURM_NODEID GROUP_WORLD_SIZE=$SLURM_NNODES
+export LOCAL_WORLD_SIZE=$((SLURM_NTASKS / SLURM_NNODES)); exec "$@"'
 exec "${step[@]}" bash -c "$ranks" worker "$@"

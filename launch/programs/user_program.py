@@ -24,7 +24,7 @@ from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
-from muster.worker import interpreter
+from muster.worker import interpreter, placeholders
 from muster.worker.function_call import ABOUT
 from muster.writing import open_plain
 
@@ -79,6 +79,8 @@ class UserProgram:
         refuse(other_launchers.problems(self._words, self._wrap))
         for line in other_launchers.notes(self._words, self._cwd):
             python_choice.say_once(f"note: {line}")
+        for line in self._notes_on_placeholders():
+            python_choice.say_once(f"note: {line}")
         self._nodes_own = python
         python, workers = self._choice.python or python, self._launch.workers
         lacks = python_choice.problems(python, workers, self._asked)
@@ -95,6 +97,18 @@ class UserProgram:
                 ),
             ]
         )
+
+    def _notes_on_placeholders(self) -> Iterator[str]:
+        if self._words[0] == "--function":
+            return
+        yield from placeholders.notes(self._words)
+        starter = starter_of(self._launch.workers)
+        used = placeholders.used(self._words)
+        if starter.serves_port and "master_addr" in used and "master_port" not in used:
+            yield (
+                "{master_addr} without {master_port}: a port that the program chooses itself needs "
+                f"--workers manual; {self._launch.workers} serves its own port, for all workers"
+            )
 
     def spec(
         self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
@@ -186,7 +200,9 @@ def _is_application(word: str, cwd: Path) -> bool:
 def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
     plain = tuple(words) if _is_python(words, cwd) else ("--exec", *words)
-    return Program(plain, cwd=str(cwd))
+    is_function = words[0] == "--function"
+    fills = not is_function and bool(placeholders.used(words))
+    return Program(plain, cwd=str(cwd), has_placeholders=fills)
 
 
 def name_of(words: Sequence[str]) -> str:

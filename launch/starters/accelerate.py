@@ -1,13 +1,16 @@
 """The `accelerate launch` command of one node, for users who want its settings in the workers."""
 
+from collections.abc import Sequence
+
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter, command
+from launch.starters.base import Starter, command, escaped
 from muster.errors import UsageError
 
 
 class Accelerate(Starter):
     """`accelerate launch`, which uses torchrun with a static rendezvous."""
 
+    serves_port = True
     needs = "accelerate"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
@@ -23,6 +26,9 @@ class Accelerate(Starter):
                 f"{', '.join(map(str, counts))}; use --workers torchrun"
             )
         node, world_size = facts.nodes[node_rank], facts.world_size
+        worker: Sequence[str] = node.worker(spec.program)
+        if world_size > 1:  # one worker is started without torchrun
+            worker = escaped(worker)
         words = (
             *(f"{node.repository}/{RUN_MODULE}", "accelerate.commands.launch"),
             *("--num_machines", str(len(facts.nodes))),
@@ -35,7 +41,7 @@ class Accelerate(Starter):
             *("--mixed_precision", "no"),  # the worker applies --precision itself
             *("--dynamo_backend", "no"),
             *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
-            *node.worker(spec.program),
+            *worker,
         )
         return [command(spec, facts, node_rank, words)]
 

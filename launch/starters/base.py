@@ -12,6 +12,8 @@ class Starter(ABC):
 
     # Whether it can count the GPUs on a node itself (`--nproc-per-node gpu`).
     counts_gpus = False
+    # Whether it serves the store at MASTER_PORT itself, so that no worker may.
+    serves_port = False
     # The package that the workers' Python needs; None: only the standard library.
     needs: str | None = None
 
@@ -40,6 +42,11 @@ def command(
     argv = (program.python or node.python, *words)
     env = {**spec.env, "PYTHONUNBUFFERED": "1", **(env or {})}
     return NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)
+
+
+def escaped(words: Sequence[str]) -> list[str]:
+    """`words` for torchrun, which would replace `$local_rank` and `$$` in them."""
+    return [word.replace("$", "$$") for word in words]
 
 
 def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:

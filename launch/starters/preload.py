@@ -38,7 +38,7 @@ class Preload(Starter):
             *("--nproc", str(facts.counts[node_rank])),
             *("--first-rank", str(sum(facts.counts[:node_rank]))),
             *("--modules", spec.preload or "torch"),
-            *("--", *spec.program.argv),
+            *("--", *spec.program.worker_argv),
         )
         return [command(spec, facts, node_rank, words, variables(spec, facts, node_rank))]
 

@@ -1,7 +1,7 @@
 """The torchrun command of one node: the only Python file with torchrun's flags."""
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter, command
+from launch.starters.base import Starter, command, escaped
 
 
 class Torchrun(Starter):
@@ -11,6 +11,7 @@ class Torchrun(Starter):
     """
 
     counts_gpus = True
+    serves_port = True
     needs = "torch"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
@@ -24,7 +25,7 @@ class Torchrun(Starter):
             *("--master-port", str(facts.master_port or DECIDED)),
             *("--rdzv-id", spec.run_id),  # the workers get it as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
-            *node.worker(spec.program),
+            *escaped(node.worker(spec.program)),
         )
         return [command(spec, facts, node_rank, words)]
 

@@ -107,6 +107,11 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     what earlier runs have left is removed, checkpoints too.
     """
     earlier = {} if fresh else _earlier(sweep.file)
+    if earlier:
+        last = read_json(sweep.file) or {}
+        sweep.texts_before = last.get("texts_before", last.get("texts"))
+    else:
+        sweep.texts_before = sweep.texts
     for cell in sweep.cells:
         was, record = earlier.get(cell.id, {}), cell.record()
         is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))

@@ -76,6 +76,8 @@ class Sweep:
     title: str = ""
     about: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
+    texts_before: Mapping[str, str] | None = None  # those from before the first of its runs
+    source: str = ""  # of a study: its file
     collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
     is_study: bool = False
     folder: Path = Path()
@@ -93,9 +95,9 @@ class Sweep:
     def record(self) -> dict[str, Any]:
         """What is written down of it."""
         script = "launch/study.py" if self.is_study else "launch/sweep.py"
-        found = {name: getattr(self, name) for name in ("name", "title", "about", "texts")}
+        fields = ("name", "title", "about", "texts", "texts_before", "source")
         return {
-            **found,
+            **{name: getattr(self, name) for name in fields},
             "command": shlex.join(["python", script, *sys.argv[1:]]),
             "started_unix_s": self.started_unix_s,
             "cells": [one.record() for one in self.cells],

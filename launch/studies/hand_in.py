@@ -1,13 +1,16 @@
 """Pack what a course wants handed in: the report, a folder for each part, code, and an archive.
 
 A part is named by its entry in the study's grid, up to the colon: the runs of "Task 2a: gather and
-scatter" are in `task2a/`, with the code in which that part differs from the others.
+scatter" are in `task2a/`, with the commands that repeat them, and the code in which that part
+differs from the others.
 
-Records and report are packed again each time. Existing code stays: a student puts their own in the
-place of ours.
+Records and report are packed again each time. Existing code stays, and so does README.md: a student
+puts their own in the place of ours.
 """
 
+import argparse
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,17 +22,52 @@ from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMA
 
 FOLDER = "hand_in"
 FORMATS = {"zip": "zip", "tar.gz": "gztar"}
+COMMANDS, ABOUT = "commands.txt", "README.md"
+TEXT = """\
+**The code in `code/` and beside the records is Muster's{texts}: a course wants your own code and \
+your own words.** Use these to check yours, put your own in their place, and \
+say that you used Muster.
+
+Measured by your own runs: the report's tables and figures, and the records in {parts}. \
+`commands.txt` there has the command of each run, to be called in Muster's checkout.
+"""
 CODE = ("configs", "muster", "train")  # all that workers run
 OF_MODES = REPOSITORY / "train" / "sync"
 
 
-def pack(study: Sweep, form: str) -> Path:
+def archive(text: str) -> Path:
+    """The archive that `--hand-in` asks for; a bare `zip` or `tar.gz` is in the study's folder.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    if text in FORMATS or _form_of(text) is not None:
+        return Path(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: give zip, tar.gz, or a file that ends in one")
+
+
+def _form_of(name: str) -> str | None:
+    return next((form for form in FORMATS if name.endswith(f".{form}")), None)
+
+
+def pack(study: Sweep, asked: Path) -> Path:
     """Pack what is done into `hand_in/` of a study's folder; return the archive of it."""
     folder, home = study.folder, study.folder / FOLDER
+    target = folder / f"{FOLDER}.{asked}" if str(asked) in FORMATS else asked.absolute()
+    form = _form_of(target.name)
+    assert form is not None
     home.mkdir(exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, list[Cell]] = {}
     for cell in study.cells:
         if cell.state == "done":
+            parts.setdefault(part_of(cell), []).append(cell)
             _pack_run(study.run_dir(cell), home / part_of(cell), cell)
+    for part, cells in parts.items():
+        lines = (f"muster run {shlex.join(cell.words)}  # {cell.id}\n" for cell in cells)
+        (home / part / COMMANDS).write_text("".join(lines), encoding="utf-8")
+    if not (home / ABOUT).exists():
+        (home / ABOUT).write_text(_about(study, list(parts)), encoding="utf-8")
     for name in ("report.pdf", "report.md"):
         if (report := run_files.REPORT.path(folder) / name).exists():
             shutil.copy(report, home)
@@ -37,13 +75,23 @@ def pack(study: Sweep, form: str) -> Path:
         for name in CODE:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(REPOSITORY / name, home / "code" / name, ignore=ignored)
-    return Path(shutil.make_archive(str(home), FORMATS[form], home))
+    base = str(target).removesuffix(f".{form}")
+    return Path(shutil.make_archive(base, FORMATS[form], home))
+
+
+def _about(study: Sweep, parts: list[str]) -> str:
+    """What is Muster's, what was measured, and what a course wants."""
+    is_ours = study.texts and (REPOSITORY / study.source).is_file()
+    texts = f", and so are the report's texts of `{study.source}`" if is_ours else ""
+    folders = ", ".join(f"`{part}/`" for part in parts)
+    return TEXT.format(texts=texts, parts=folders)
 
 
 def part_of(cell: Cell) -> str:
     """`task2a` of "Task 2a: gather and scatter"; its settings' name if it has no title."""
-    words = (cell.name or cell.id).partition(":")[0].lower()
-    return re.sub(r"[^a-z0-9]+", "", words) or cell.id
+    words = (cell.name or "").partition(":")[0].lower()
+    settings = cell.id.removesuffix(f"_{cell.repeat}")
+    return re.sub(r"[^a-z0-9]+", "", words) or settings
 
 
 def _pack_run(run_dir: Path, part: Path, cell: Cell) -> None:

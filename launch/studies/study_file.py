@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from configs import cli
+from configs.plugins import REPOSITORY
 from configs.raw import ShallowLoader, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
@@ -82,7 +83,16 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         raise UsageError(f"{path}: {error}") from None
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
-    return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
+    return Sweep(
+        path.stem, cells, title, about, texts,
+        source=_shown(path), collectives=tuple(collectives), is_study=True,
+    )  # fmt: skip
+
+
+def _shown(path: Path) -> str:
+    """The file as a report names it: one of Muster's own is in its checkout."""
+    place = path.resolve()
+    return str(place.relative_to(REPOSITORY) if place.is_relative_to(REPOSITORY) else path.name)
 
 
 def _cells(

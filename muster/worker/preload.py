@@ -2,6 +2,8 @@
 
 python preload.py --nproc N --first-rank R --modules torch,transformers -- train.py [argument ...]
 
+After `--` are the arguments of `worker_main.py`.
+
 How it works: its environment has torchrun's variables except the ranks. It imports the given
 modules. Then it forks a worker for each local rank, which becomes the program through
 `worker_main.py`. Then it waits for them as torchrun would: signals are passed on, and if one worker
@@ -42,7 +44,7 @@ def main() -> None:
     if int(nproc) > 1:  # as torchrun sets it
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     gc.disable()  # a fifth of an import's time; what it leaves is little, and shared
-    import_modules(modules.split(","), words)
+    import_modules(modules.split(","), words[words[0] == "--fill-in" :])
     gc.freeze()  # otherwise the first collection in each worker would copy all pages
     local_rank = load("node_workers").start(int(nproc))
     become_worker(int(first_rank) + local_rank, local_rank, words)

@@ -4,6 +4,7 @@
     python worker_main.py -m package.module [argument ...]
     python worker_main.py --exec COMMAND [argument ...]
     python worker_main.py --function FOLDER            what `muster.launch` has left there
+    python worker_main.py --fill-in ...                one of these, with placeholders in arguments
 
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
@@ -62,6 +63,7 @@ NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75
 RESERVED_BYTES = 16_384
 NEEDED_LATER = ("gloo_threads", "lost_peer", "process_group")  # beside this file
+FILL_IN = "--fill-in"
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
 IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)  # then the program's folder is not on it
 RANK = int(os.environ.get("RANK", "0"))
@@ -72,6 +74,8 @@ def main() -> None:
     """Become the program that `sys.argv` names."""
     global run_dir
     words = sys.argv[1:]
+    is_filled = words[0] == FILL_IN
+    words = words[is_filled:]
     end_with_agent()
     for number in NOTICES:
         signal.signal(number, signal.SIG_DFL)
@@ -79,6 +83,11 @@ def main() -> None:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
         reserve(end_record(run_dir))
+    if is_filled:
+        try:
+            words = load_beside("placeholders").filled(words, os.environ)
+        except SystemExit as error:
+            end_with(error)
     if words[0] == "--exec":
         run_command(words[1:])
     # behind the program's own path, but before packages that are installed as links

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import MANUAL, WAYS, start
+from tests.launch.programs.test_placeholders import COS598D, RUN_GLUE
 from tests.launch.submit import REPOSITORY, wait_until
 from tests.written import executable
 
@@ -66,6 +67,13 @@ def test_a_requeued_script_goes_on_with_its_own_snapshot_and_knows_its_attempt(c
     for number, folder in enumerate([run_dir / "attempts" / "0", run_dir]):
         printed = (folder / "workers" / "rank_00001.out").read_text()
         assert printed == f"1 2 attempt {number} {run_dir}/snapshot as submitted\n"
+
+
+def test_a_script_that_takes_its_rank_by_flags_meets_itself_over_ssh(cluster, project):
+    (project / "run_glue.py").write_text(RUN_GLUE)
+    out, _ = ways.succeed(cluster, ways.ssh(cluster, 4, "--", "run_glue.py", *COS598D), project)
+    for rank in range(4):
+        assert re.search(rf"^node{rank}\.{rank}\| None {rank} 6$", out, re.MULTILINE), out
 
 
 def test_nodes_with_disks_of_their_own_get_the_snapshot(apart, where):

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -103,3 +104,14 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     found = (tmp_path / "step").read_text().strip()
     assert found.startswith(f"{tmp_path}: {step[5:]} bash -c export RANK=$SLURM_PROCID ")
     assert found.endswith(f"worker {python} t.py --lr 1")
+
+
+def test_plain_srun_s_workers_replace_placeholders(job, tmp_path):
+    places = "SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_NODEID=1 SLURM_NNODES=2"
+    executable(tmp_path / "srun", f'#!/bin/bash\nshift 3; exec env {places} "$@"\n')
+    others = f'case "$2" in launch.*) ;; *) exec {sys.executable} "$@" ;; esac'
+    executable(tmp_path / "python", f"#!/bin/bash\n{others}\n")
+    (tmp_path / "t.py").write_text("import sys; open('words', 'w').write(' '.join(sys.argv))")
+    words = ["{rank}", "{node_rank}", "{nnodes}", "{local_world_size}", "{master_addr}", "{}"]
+    assert job("multinode_manual.sh", "--", "t.py", *words).wait(timeout=300) == 0
+    assert (tmp_path / "words").read_text() == "t.py 3 1 2 2 node0 {}"

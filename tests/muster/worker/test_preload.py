@@ -91,6 +91,11 @@ def test_each_rank_is_as_under_torchrun(project, words):
     assert ours[0]["leads"] and ours[0]["own"] == [] and ours[0]["threads"] == 1
 
 
+def test_each_forked_worker_replaces_placeholders_by_its_own_values(project):
+    workers = printed(run(project, "--fill-in", "train.py", "{rank} of {world_size}"))
+    assert [one["argv"] for one in workers] == [["train.py", f"{rank} of 2"] for rank in range(2)]
+
+
 THREAD = "import threading, time\n"
 THREAD += "threading.Thread(target=time.sleep, args=(10_000,), daemon=True).start()"
 UNFORKABLE = {

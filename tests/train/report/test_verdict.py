@@ -192,6 +192,18 @@ def test_the_data_has_seconds_and_rows_that_the_page_shortens(tmp_path):
     assert "mean_s" in text and "mean_ms" not in text
 
 
+def test_a_text_from_before_the_runs_is_marked_as_such(tmp_path):
+    texts = {"implementation": "As it is.", "discussion": "Of what was measured."}
+    before = {"implementation": "As it is.", "discussion": "It scales."}
+    more = {"texts": texts, "texts_before": before, "source": "configs/studies/<a>.yaml"}
+    subject = read_subject([make_study(tmp_path, [cell("a")], **more)])
+    text, plain = page.html(subject, []), page.markdown(subject, [])
+    mark = "Text of configs/studies/&lt;a&gt;.yaml, written before these runs."
+    assert f'<p class="soft">{mark}</p>\n<p>As it is.</p>' in text
+    assert ".yaml, written before these runs.*\n\nAs it is." in plain
+    assert text.count("before these runs") == plain.count("before these runs") == 1
+
+
 def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_it(tmp_path):
     texts = {"question": "Which <mode>?", "discussion": "One.\n\nTwo."}
     path = make_study(tmp_path, [cell("a")], texts=texts)
@@ -203,7 +215,7 @@ def test_texts_of_the_study_stand_beside_what_was_measured_and_contents_lead_to_
     assert text.index('id="question"') < text.index('class="verdict"') < text.index('<h2 id="what-')
     assert text.index('id="losses"') < text.index('id="discussion"') < text.index('id="hardware"')
     assert plain.index("## Question") < plain.index("## Losses") < plain.index("## Discussion")
-    assert "Implementation" not in text + plain
+    assert "Implementation" not in text + plain and "before these runs" not in text + plain
     links = re.findall('<a href="#([^"]+)">', text)
     assert {"seconds-per-iteration", "hardware", "repeat"} <= set(links)
     assert all(text.count(f'id="{link}"') == 1 for link in links)

@@ -60,6 +60,7 @@ class Subject:
     title: str
     about: str = ""
     texts: dict[str, str] = field(default_factory=dict)  # of the study, by their headings
+    sources: dict[str, str] = field(default_factory=dict)  # files of those from before the runs
     entries: list[Entry] = field(default_factory=list)
     cells: list[Row] = field(default_factory=list)  # of study.json
     command: str = ""
@@ -120,7 +121,12 @@ def _add_study(subject: Subject, record: Path) -> None:
     subject.title = str(study.get("title") or study.get("name") or printable(folder.name))
     subject.about = str(study.get("about") or "")
     texts = study.get("texts")
-    subject.texts |= texts if isinstance(texts, dict) else {}
+    texts = texts if isinstance(texts, dict) else {}
+    before, source = study.get("texts_before"), study.get("source")
+    subject.texts |= texts
+    if isinstance(before, dict) and source:
+        same = (name for name, text in texts.items() if before.get(name) == text)
+        subject.sources |= dict.fromkeys(same, str(source))
     subject.command = str(study.get("command") or "")
     subject.prediction = read_mapping(run_files.PREDICTION.path(folder), subject.notes)
     cells = [one for one in study.get("cells") or [] if isinstance(one, dict)]

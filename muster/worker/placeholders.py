@@ -1,0 +1,97 @@
+"""Replace placeholders in a program's arguments: `--rank {rank}` is `--rank 2` in rank 2.
+
+    python placeholders.py COMMAND [argument ...]      replace them, and become the command
+
+`{{rank}}` becomes `{rank}`. All other braces stay, and so does `${rank}`, a variable of a shell.
+The name of the program is not changed. Values are variables that what starts a worker has set, so
+they are known in the worker alone.
+
+This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+# torchrun's variables by the names of its flags, and the run folder.
+VARIABLES = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "world_size": "WORLD_SIZE",
+    "local_world_size": "LOCAL_WORLD_SIZE",
+    "node_rank": "GROUP_RANK",
+    "nnodes": "GROUP_WORLD_SIZE",
+    "master_addr": "MASTER_ADDR",
+    "master_port": "MASTER_PORT",
+    "run_dir": "MUSTER_RUN_DIR",
+}
+# Names that others have for them.
+OF_OTHERS = {"master_ip": "master_addr", "num_nodes": "nnodes"}
+# What starts a single worker may set none of them, as `accelerate launch` does.
+OF_ONE_WORKER = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+}
+NAME = f"(?:{'|'.join(VARIABLES)})"
+PLACE = re.compile(rf"\${{+{NAME}}}+|{{{{{NAME}}}}}|{{{NAME}}}")
+OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what may have been meant as one
+ALIKE = 0.85  # of difflib: such a part of the letters is the same
+
+
+def used(words: Sequence[str]) -> set[str]:
+    """The names in arguments for which `filled` writes something else, `{{rank}}` included."""
+    places = (place[0] for word in _arguments(words) for place in PLACE.finditer(word))
+    return {text.strip("{}") for text in places if not text.startswith("$")}
+
+
+def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """`words` with this worker's values for their placeholders.
+
+    Raises:
+        SystemExit: with an error, if a variable is not set.
+    """
+    values = env if "RANK" in env else {**OF_ONE_WORKER, **env}
+
+    def value(place: re.Match[str]) -> str:
+        text = place[0]
+        if text.startswith("$"):
+            return text
+        if text.startswith("{{"):
+            return text[1:-1]
+        variable = VARIABLES[text[1:-1]]
+        if variable not in values:
+            sys.exit(
+                f"error: {text}: {variable} is not set in this worker; write {{{text}}} for {text}"
+            )
+        return values[variable]
+
+    arguments = _arguments(words)
+    return [*words[: len(words) - len(arguments)], *(PLACE.sub(value, one) for one in arguments)]
+
+
+def _arguments(words: Sequence[str]) -> Sequence[str]:
+    """What follows the name of the program."""
+    return words[2:] if words[0] in ("-m", "--exec") else words[1:]
+
+
+def notes(words: Sequence[str]) -> Iterator[str]:
+    """A line for each name in braces that is nearly one of ours, and so stays as it is."""
+    for name in dict.fromkeys(name for word in _arguments(words) for name in OTHER.findall(word)):
+        known = difflib.get_close_matches(name.lower(), [*VARIABLES, *OF_OTHERS], 1, ALIKE)
+        if name not in VARIABLES and known:
+            meant = OF_OTHERS.get(known[0], known[0])
+            yield f"{{{name}}} is not replaced; did you mean {{{meant}}}?"
+
+
+if __name__ == "__main__":
+    program = filled(sys.argv[1:], os.environ)
+    os.execvp(program[0], program)

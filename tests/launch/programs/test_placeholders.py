@@ -1,0 +1,108 @@
+"""Programs that are told their rank by flags, as courses have it, are started by one command."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.nodes.this_machine import free_port
+from launch.programs.command_line import CommandLine
+from launch.programs.user_program import of_words
+from launch.spec import LaunchSpec
+from tests.launch.submit import run_well
+from tests.launch.test_planning import FACTS, SPEC, local
+
+# The flags that COS598D (COS568) and CS744 prescribe, in a script that reads no variable.
+RUN_GLUE = """
+import argparse, json
+import torch, torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--task_name")
+parser.add_argument("--local_rank", type=int, default=-1)
+parser.add_argument("--master_ip", "--master-ip", type=str, default="")
+parser.add_argument("--master_port", type=str, default="PORT")
+parser.add_argument("--world_size", "--num-nodes", type=int, default=1)
+parser.add_argument("--rank", dest="local_rank", type=int)
+args = parser.parse_args()
+dist.init_process_group(
+    backend="gloo", init_method=f"tcp://{args.master_ip}:{args.master_port}",
+    world_size=args.world_size, rank=args.local_rank,
+)
+total = torch.tensor(args.local_rank)
+dist.all_reduce(total)
+print(args.task_name, args.local_rank, int(total), flush=True)
+dist.destroy_process_group()
+"""
+COS598D = "--master_ip {master_addr} --master_port {master_port}".split()
+COS598D += "--world_size {world_size} --local_rank {rank}".split()
+CS744 = "--master-ip {master_addr} --num-nodes {world_size} --rank {rank}".split()
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "flags"),
+    [("torchrun", 4, COS598D), ("manual", 2, CS744)],
+    ids=["cos598d", "cs744"],
+)
+def test_a_course_s_own_script_meets_itself(tmp_path, workers, nodes, flags):
+    (tmp_path / "run_glue.py").write_text(RUN_GLUE.replace("PORT", str(free_port())))
+    asked = ["--launcher", "local", "--nodes", str(nodes), "--workers", workers]
+    words = ["run_glue.py", "--task_name", "{{rank}} $$ ${local_rank} {RTE}", *flags]
+    run_well(*asked, "--", *words, cwd=tmp_path)
+    outputs = sorted((tmp_path / "logs").glob("*/workers/*.out"))
+    printed = [path.read_text() for path in outputs]
+    total = sum(range(nodes))
+    text = "{rank} $$ ${local_rank} {RTE}"
+    assert printed == [f"{text} {rank} {total}\n" for rank in range(nodes)]
+    (launch,) = (tmp_path / "logs").glob("*/launch.json")
+    assert "{master_addr}" in json.loads(launch.read_text())["command"]
+
+
+@pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
+def test_every_starter_lets_the_workers_replace_them(style, tmp_path):
+    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    facts = replace(FACTS, nodes=nodes)
+    for words, is_asked in ((("train.py", "{rank}"), True), (("train.py", "{lr}"), False)):
+        spec = replace(SPEC, workers=style, program=of_words(words, tmp_path))
+        assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+        for planned in local().plan(spec, facts):
+            assert planned.argv[-2:] == words
+            assert (planned.argv[-3] == "--fill-in") == is_asked
+
+
+def test_a_command_in_front_replaces_nothing(tmp_path):
+    program = replace(of_words(["train.py", "{{rank}}"], tmp_path), wrap=("nice",))
+    for planned in local().plan(replace(SPEC, workers="manual", program=program), FACTS):
+        main = planned.argv[1]
+        python = planned.argv[0]
+        behind = ("--exec", "nice", python, main, "--fill-in", "train.py", "{{rank}}")
+        assert planned.argv[2:] == behind
+
+
+@pytest.mark.parametrize("style", ["torchrun", "accelerate"])
+def test_torchrun_is_not_given_what_it_would_replace(style, tmp_path):
+    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    spec = replace(SPEC, workers=style, program=of_words(["a.py", "$$ ${local_rank}"], tmp_path))
+    for planned in local().plan(spec, replace(FACTS, nodes=nodes)):
+        assert planned.argv[-1] == "$$$$ $${local_rank}"
+
+
+def notes_of(folder: Path, capsys, *argv: str) -> list[str]:
+    (folder / "main.py").touch()
+    CommandLine.of(["--run-id", "a", *argv]).program(folder).check("/of/the/nodes/python")
+    return re.findall("^note: (.*)", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_what_is_nearly_a_placeholder_is_noted_before_the_start(tmp_path, capsys):
+    words = ["--", "main.py", "--ip", "{masteraddr}", '{"lr": 1}']
+    (note,) = notes_of(tmp_path, capsys, *words)
+    assert note == "{masteraddr} is not replaced; did you mean {master_addr}?"
+
+
+def test_a_port_of_the_programs_own_is_noted_where_torchrun_serves_another(tmp_path, capsys):
+    words = ["--", "main.py", *CS744]
+    (note,) = notes_of(tmp_path, capsys, *words)
+    assert "a port that the program chooses itself needs --workers manual" in note
+    assert notes_of(tmp_path, capsys, "--workers", "manual", *words) == []
+    assert notes_of(tmp_path, capsys, *words, "--port={master_port}") == []
