@@ -16,10 +16,12 @@ The import needs the standard library alone and loads only what is used: no torc
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
+__version__ = "0.2.0"  # of all parts of this checkout; setup.cfg reads it here
 _PLACES = {
     "Job": "muster.remote_job",
     "job": "muster.remote_job",
@@ -34,6 +36,8 @@ _PLACES = {
     "sync": "_train.sync.ddp.data_parallel",
     "sync_ddp": "_train.sync.ddp.data_parallel",
 }
+_NEED_NUMPY = ("checkpoints", "evaluate")
+# Editors and type checkers read `__init__.pyi`, which `python -m tests.muster.stub_file` writes.
 __all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
 _NAMES = {"map": "map_items"}  # so that it does not hide Python's own
 
@@ -41,8 +45,19 @@ _NAMES = {"map": "map_items"}  # so that it does not hide Python's own
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
-    found: object = getattr(import_module(_full(_PLACES[name])), _NAMES.get(name, name))
-    return found
+    value: object = getattr(import_module(_full(_PLACES[name])), _NAMES.get(name, name))
+    return value
+
+
+def __dir__() -> list[str]:
+    """The names that can be used here: without torch those that need none. Nothing is imported."""
+    return sorted([*filter(_is_usable, __all__), "__doc__", "__version__"])
+
+
+def _is_usable(name: str) -> bool:
+    needed = ["torch"] if _PLACES.get(name, "").startswith("_train.") else []
+    needed += ["numpy"] if name in _NEED_NUMPY else []
+    return all(find_spec(package) is not None for package in needed)
 
 
 def _full(place: str) -> str:
