@@ -299,7 +299,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 class Alone(nn.Module):
     """The methods of DDP that a script calls, for a single process without a group."""
 
-    module: nn.Module
+    module: Any
     require_backward_grad_sync: bool
 
     def forward(self, *given: Any, **named: Any) -> Any: ...

@@ -1,8 +1,9 @@
 """Rows about each node by itself: its Python, code, GPUs and disk."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from configs import plugins
 from launch.checks.findings import Findings, Row, groups, listed, shortened
 
 GB = 1_000_000_000
@@ -33,7 +34,20 @@ def python(findings: Findings) -> Row:
     found = groups({node.name: _versions(node.probe) for node in findings.nodes})
     if len(found) > 1:
         return Row("python", "FAIL", found, f"nodes must have the same: {make}")
+    if hidden := tuple(_hidden(findings)):
+        fix = "Muster's own are used; another package's need other names"
+        return Row("python", "warn", hidden, fix)
     return Row("python", "ok", found)
+
+
+def _hidden(findings: Findings) -> Iterator[str]:
+    """The plug-ins of other packages that Muster's own hide."""
+    folders = {group: folder for folder, group in plugins.GROUPS.items()}
+    for node in findings.nodes:
+        for entry in node.probe["versions"].get("plugins", ()):
+            group, _, name = entry.partition(":")
+            if group in folders and name in plugins.own_names(folders[group]):
+                yield f"{node.name}: a package adds {name} to {group}, which Muster has itself"
 
 
 def code(findings: Findings) -> Row:

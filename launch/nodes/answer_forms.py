@@ -46,7 +46,12 @@ FORMS: dict[Callable[..., Any], Any] = {
         "python": is_line,
         "versions": (
             None,
-            {"python": is_line, "torch": (is_line, None), "transformers": (is_line, None)},
+            {
+                "python": is_line,
+                "torch": (is_line, None),
+                "transformers": (is_line, None),
+                "plugins": [is_line],
+            },
         ),
         "foreign": [is_line],
         "interfaces": [_is_interface],

@@ -49,7 +49,7 @@ CLASSES = {
     "train/program/object_states.py": {"Stateful": {}},
     "train/program/saved_objects.py": {"Checkpoints": {"folder": "Path", "step": "int"}},
     "train/sync/ddp/data_parallel.py": {
-        "Alone": {"module": "nn.Module", "require_backward_grad_sync": "bool"},
+        "Alone": {"module": "Any", "require_backward_grad_sync": "bool"},
     },
 }  # fmt: skip
 INTERNAL = {
@@ -97,7 +97,7 @@ def _source(path: str) -> dict[str, ast.stmt]:
 
 def _function_text(name: str) -> str:
     place = muster._PLACES.get(name, orderly_stop.__name__)
-    path = place.removeprefix("_").replace(".", "/") + ".py"
+    path = place.replace(".", "/") + ".py"
     node = _source(path)[muster._NAMES.get(name, name)]
     assert isinstance(node, ast.FunctionDef)
     node.name = name

@@ -39,7 +39,7 @@ except muster.RunFailed as error:
 """
 REVEALED = [
     "torch.nn.parallel.DistributedDataParallel | Alone",
-    "torch.nn.Module",
+    "torch.nn.Module | Any",
     "int",
     "int",
     "StepPlan",
