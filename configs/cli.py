@@ -60,7 +60,7 @@ def parse(
     last = {one.name: one.text for one in typed}
     made = classes if made is None else made
     path = Path(last["config"]) if "config" in last else None
-    if path is None and TrainConfig in made:
+    if path is None and any(issubclass(cls, TrainConfig) for cls in made):
         path = _recipe_of(last.get("task", TrainConfig.task))
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
     levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (typed, wrong_words)]
@@ -164,7 +164,7 @@ def _recipe_of(task: str) -> Path | None:
 def to_argv(config: TrainConfig) -> list[str]:
     """The flags that make `config` again, given the recipe of its task: the inverse of `parse`."""
     task = f"--task={config.task}"
-    (recipe,) = parse([TrainConfig], [task], prog="", description="")
+    (recipe,) = parse([type(config)], [task], prog="", description="")
     return [task, *changed(config, recipe)]
 
 

@@ -2,12 +2,16 @@
 
 `base.py` is the contract of all plug-ins in the folder, and not a value. A file of `FAMILIES`
 defines several plug-ins that differ little; its name is not a value either.
+
+Other packages add plug-ins by entry points of the folder's group (muster/entry_points.py). A file
+of the folder comes before an entry point of the same name.
 """
 
 import importlib
 from pathlib import Path
 from typing import Any
 
+from muster import entry_points
 from muster.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -18,10 +22,32 @@ FAMILIES = {
         "glue": ("cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"),
     },
 }
+GROUPS = {
+    "launch.launchers": entry_points.LAUNCHERS,
+    "launch.starters": entry_points.STARTERS,
+    "train.sync.modes": entry_points.MODES,
+    "train.sync.compression": entry_points.COMPRESSORS,
+    "train.tasks": entry_points.TASKS,
+}
+OF_WORKERS = ("train.sync.modes", "train.sync.compression", "train.tasks")  # in their Python
 
 
 def names(package: str) -> list[str]:
-    """The plug-ins of `package` ("train.tasks"), from its list of files: nothing is imported."""
+    """The plug-ins of `package` ("train.tasks"): its files, and what other packages add to it.
+
+    None of them is imported.
+    """
+    added = entry_points.names(GROUPS[package]) if package in GROUPS else []
+    return sorted({*own_names(package), *added})
+
+
+def is_known(package: str, name: str) -> bool:
+    """Whether there is such a plug-in; other packages are asked only where no file has the name."""
+    return name in own_names(package) or name in names(package)
+
+
+def own_names(package: str) -> list[str]:
+    """The plug-ins that are files of this checkout."""
     folder = REPOSITORY.joinpath(*package.split("."))
     stems = {file.stem for file in folder.glob("*.py") if not file.stem.startswith("_")}
     families = FAMILIES.get(package, {})
@@ -34,10 +60,12 @@ def load(package: str, name: str) -> Any:
     Raises:
         UsageError: no such plug-in; the message lists the existing ones.
     """
-    known = names(package)
-    if name not in known:
-        raise UsageError(f"{package}: unknown {name!r}; known: {', '.join(known)}")
-    return importlib.import_module(f"{package}.{file_of(package, name)}").build
+    if name in own_names(package):
+        return importlib.import_module(f"{package}.{file_of(package, name)}").build
+    build = entry_points.load(GROUPS[package], name) if package in GROUPS else None
+    if build is None:
+        raise UsageError(f"{package}: unknown {name!r}; known: {', '.join(names(package))}")
+    return build
 
 
 def file_of(package: str, name: str) -> str:

@@ -31,7 +31,7 @@ from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import conclude
 from launch.programs import trainer_python
-from launch.programs.command_line import CLASSES, CommandLine, names, split
+from launch.programs.command_line import CLASSES, CommandLine, names, split, training
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
@@ -62,6 +62,7 @@ def main() -> int:
         description="Check the nodes of a run. Takes the flags of that run, and its program. "
         "Flags that only the run uses are accepted, and named.",
         first=names(DoctorConfig) | HEEDED,
+        made=[training(flags) if one is TrainConfig else one for one in (*CLASSES, DoctorConfig)],
     )
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:

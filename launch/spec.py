@@ -154,6 +154,7 @@ class NodeFacts:
     nproc: Slots  # "gpu" until they are counted
     address: str | None = None  # on the network for gradients
     shared: bool = True  # whether it sees this machine's checkout
+    plugins: tuple[str, ...] | None = None  # what its Python's packages add; None: not asked
 
     def worker(self, program: Program) -> tuple[str, ...]:
         """The arguments of Python for a worker on this node."""

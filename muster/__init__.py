@@ -14,26 +14,30 @@ Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functio
 The import needs the standard library alone and loads only what is used: no torch.
 """
 
-import sys
 from importlib import import_module
+from importlib.util import find_spec
 
+from muster.contracts import full_name
 from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
+__version__ = "0.2.0"  # of all parts of this checkout; setup.cfg reads it here
 _PLACES = {
     "Job": "muster.remote_job",
     "job": "muster.remote_job",
     "launch": "muster.launching",
     "map": "muster.launching",
     # these need torch
-    "checkpoints": "_train.program.saved_objects",
-    "evaluate": "_train.evaluation.evaluate_metrics",
-    "init": "_train.program.rank_of_run",
-    "record": "_train.program.recorder",
-    "steps": "_train.batches.steps",
-    "sync": "_train.sync.ddp.data_parallel",
-    "sync_ddp": "_train.sync.ddp.data_parallel",
+    "checkpoints": "train.program.saved_objects",
+    "evaluate": "train.evaluation.evaluate_metrics",
+    "init": "train.program.rank_of_run",
+    "record": "train.program.recorder",
+    "steps": "train.batches.steps",
+    "sync": "train.sync.ddp.data_parallel",
+    "sync_ddp": "train.sync.ddp.data_parallel",
 }
+_NEED_NUMPY = ("checkpoints", "evaluate")
+# Editors and type checkers read `__init__.pyi`, which `python -m tests.muster.stub_file` writes.
 __all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
 _NAMES = {"map": "map_items"}  # so that it does not hide Python's own
 
@@ -41,13 +45,16 @@ _NAMES = {"map": "map_items"}  # so that it does not hide Python's own
 def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
-    found: object = getattr(import_module(_full(_PLACES[name])), _NAMES.get(name, name))
-    return found
+    value: object = getattr(import_module(full_name(_PLACES[name])), _NAMES.get(name, name))
+    return value
 
 
-def _full(place: str) -> str:
-    """The module to import: one that our trainer has loaded is not loaded a second time."""
-    if not place.startswith("_train."):
-        return place
-    is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)
-    return place.replace("_train.", "train." if is_own else "muster._train.", 1)
+def __dir__() -> list[str]:
+    """The names that can be used here: without torch those that need none. Nothing is imported."""
+    return sorted([*filter(_is_usable, __all__), "__doc__", "__version__"])
+
+
+def _is_usable(name: str) -> bool:
+    needed = ["torch"] if _PLACES.get(name, "").startswith("train.") else []
+    needed += ["numpy"] if name in _NEED_NUMPY else []
+    return all(find_spec(package) is not None for package in needed)

@@ -43,6 +43,7 @@ USAGE = """usage: muster COMMAND [argument ...]
   muster study FILE                         compare modes, and write a report
   muster report RUN ...                     tables and figures of runs
   muster path                               print the folder of slurm/ and configs/
+  muster --version                          version, commit and Python
 
 Each has a --help. From a laptop, --login me@cluster runs the same command on
 the cluster's login node, and so does --on CLUSTER if muster.toml names the
@@ -68,6 +69,11 @@ def is_elsewhere(words: list[str]) -> bool:
 def main() -> None:
     """Run the command that the first word names, in place of this process."""
     word, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    if word in ("--version", "-V"):
+        from muster.version import version_text
+
+        print(version_text(CHECKOUT))
+        sys.exit(0)
     if word not in COMMANDS:
         is_help = word in ("--help", "-h", "help")
         problem = "" if is_help else f"error: unknown command {word!r}\n"

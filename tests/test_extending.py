@@ -20,6 +20,8 @@ PAGE = (REPOSITORY / "docs" / "extending.md").read_text(encoding="utf-8")
 NAMED = re.compile(
     r"`((?:train|configs|launch)/[\w/]+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)```", re.S
 )
+PACKAGE = dict(re.findall(r"`((?:my_plugins/)?\w+\.(?:py|toml))`:\n\n```\w+\n(.*?)```", PAGE, re.S))
+IN_PACKAGE = [shlex.split(one) for one in re.findall(r"^muster run .*--compress sign$", PAGE, re.M)]
 COMMANDS = [shlex.split(one) for one in re.findall(r"^python .*--task spirals.*$", PAGE, re.M)]
 
 
@@ -94,3 +96,63 @@ def test_a_launcher_is_one_file(checkout):
     finally:
         out = jobs(checkout, "cancel", "nice0")
     assert out == "nice0: stopped\n"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> dict[str, str]:
+    """The environment of a Python that has the page's package."""
+    project, packages = tmp_path_factory.mktemp("my-plugins"), tmp_path_factory.mktemp("packages")
+    assert sorted(PACKAGE) == ["my_plugins/background.py", "my_plugins/sign.py", "pyproject.toml"]
+    for name, text in PACKAGE.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    offline = ("--no-index", "--no-build-isolation", "--no-deps", "--quiet")
+    done = call(sys.executable, "-m", "pip", "install", *offline, "--target", packages, project)
+    assert done.returncode == 0, done.stderr
+    return {"PYTHONPATH": str(packages)}
+
+
+def test_names_of_a_package_are_known_and_nothing_of_it_is_imported(installed):
+    code = (
+        "import sys; from configs import plugins\n"
+        "print(*plugins.names('launch.starters'), *plugins.names('train.sync.compression'))\n"
+        "sys.exit(any(name.startswith('my_plugins') for name in sys.modules))"
+    )
+    done = call(sys.executable, "-c", code, cwd=REPOSITORY, env=installed)
+    assert done.returncode == 0, done.stderr
+    assert {"background", "manual", "sign", "topk"} <= {*done.stdout.split()}
+
+
+def test_a_package_starts_workers_and_compresses_their_gradients(installed, tmp_path):
+    skip_if_quick()
+    (words,) = IN_PACKAGE
+    more = ["--launcher", "local", "--logs-dir", str(tmp_path), "--run-id", "own"]
+    start = [interpreter(), "launch/submit.py", *words[2:], *more]
+    done = call(*start, cwd=REPOSITORY, env=installed)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((tmp_path / "own" / "launch.json").read_text())
+    assert "nice" in str(plan)
+    assert len(workers.losses(tmp_path / "own")) == 5
+
+
+PROGRAM = """
+import sys
+import torch
+import muster
+
+with muster.init(device="cpu") as run:
+    model = muster.sync(torch.nn.Linear(4, 1, bias=False), compress="sign")
+    model(torch.full((1, 4), 1.0 + run.rank)).sum().backward()
+    print(f"rank {run.rank}: {model.module.weight.grad.tolist()} {type(model.hook).__mro__[1]}")
+"""
+
+
+def test_a_users_program_has_the_compressor_of_a_package(installed, tmp_path):
+    skip_if_quick()
+    (tmp_path / "train.py").write_text(PROGRAM)
+    start = [interpreter(), REPOSITORY / "launch" / "submit.py", "--launcher", "local"]
+    start += ["--nodes", "2", "--workers", "background", "--python", interpreter()]
+    done = call(*start, "--", "train.py", cwd=tmp_path, env=installed)
+    assert done.returncode == 0, done.stderr
+    shown = "[[1.5, 1.5, 1.5, 1.5]] <class 'muster._train.sync.compression.base.Compressor'>"
+    assert f"rank 0: {shown}" in done.stdout

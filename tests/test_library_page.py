@@ -1,5 +1,7 @@
 """Each example of docs/library.md runs on two ranks, beside files of one's own with our names."""
 
+import ast
+import inspect
 import os
 import re
 import shutil
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import muster
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter, skip_if_quick
@@ -17,7 +20,24 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LOADER = re.search(r"`(loader = iter\(.*\))` after resuming", PAGE)[1]
 READ = re.search(r"`(for micro, batch in zip\(.*:)`", PAGE)[1]
 ONE_LINE, ACCELERATE, TRAINER, LIGHTNING, WHOLE_LOOP, *_METRICS = EXAMPLES
+SIGNATURES = re.search(r"## All signatures\n\n```text\n(.*?)```", PAGE, re.DOTALL)[1]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def test_the_page_has_the_signatures_of_the_code():
+    shown = {}
+    for name, arguments in re.findall(r"^(\w+)\((.*?)\)$", SIGNATURES, re.DOTALL | re.MULTILINE):
+        shown[name] = ast.unparse(ast.parse(f"def {name}({arguments}): ...").body[0].args)
+    of_code = {}
+    for name in shown:
+        signature = inspect.signature(getattr(muster, name))
+        plain = [
+            one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()
+        ]
+        text = str(inspect.Signature(plain)).strip("()")
+        of_code[name] = ast.unparse(ast.parse(f"def {name}({text}): ...").body[0].args)
+    assert shown == of_code
+    assert {"init", "steps", "checkpoints", "record", "launch", "map", "job"} == shown.keys()
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from configs import plugins
 from muster.errors import refuse
@@ -51,6 +51,8 @@ def applying(rules: Mapping[str, object]) -> Iterator[str]:
 class Config:
     """The base of dataclasses of settings: a wrong value is refused on creation."""
 
+    asks_plugins_here: ClassVar[bool] = True  # this Python has the workers' modes and tasks
+
     def __post_init__(self) -> None:
         refuse([*self._beyond_limits(), *self._problems()])
 
@@ -72,10 +74,16 @@ class Config:
             if "share" in limits and not 0 <= value < 1:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
             if "files" in limits:
-                names = plugins.names(limits["files"])
-                known = names if item.default in names else [str(item.default), *names]
-                if value not in known:
-                    yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
+                yield from self._no_plugin(item, value)
+
+    def _no_plugin(self, item: "Field[Any]", value: str) -> Iterator[str]:
+        """A line if `value` is no plug-in; the workers' own may be asked elsewhere."""
+        package = item.metadata["files"]
+        is_asked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
+        if value != item.default and is_asked_here and not plugins.is_known(package, value):
+            names = plugins.names(package)
+            known = names if item.default in names else [str(item.default), *names]
+            yield f"{flag(item.name)}: unknown {value!r}; known: {', '.join(known)}"
 
 
 def too_low(name: str, value: float, least: float) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from configs import plugins
 from configs.settings.fields import applying, gradients, sending, sharing
 
 COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send fewer bytes than the gradients
@@ -50,7 +49,7 @@ class SyncingConfig:
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for each wrong setting among these, together with --precision and --compile."""
         sync, is_half, compress = self.sync, precision == "fp16", f"--compress {self.compress}"
-        compresses = self.compress in plugins.names("train.sync.compression")
+        compresses = self.compress != "none"
         in_buckets = self.bucket_mb != 0 and self.overlap
         yield from applying({
             f"--compress-share must be at most 1 (got {self.compress_share})":

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
+from configs import plugins
 from configs.settings.checkpoint import CheckpointConfig
-from configs.settings.fields import Config, applying, computing, neutral, setting, sharing
+from configs.settings.fields import Config, applying, computing, flag, neutral, setting, sharing
 from configs.settings.program import RunConfig
 from configs.settings.sync import SyncingConfig
 
@@ -193,6 +194,26 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     def inputs(self) -> dict[str, Path]:
         named = {name: getattr(self, name) for name in INPUTS}
         return {name: Path(value).absolute() for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainElsewhere(TrainConfig):
+    """The settings of a training whose workers have another Python, with packages of its own.
+
+    Whether it has the task, the sync mode and the compressor is asked there.
+    """
+
+    asks_plugins_here: ClassVar[bool] = False
+
+    def plugins(self) -> dict[str, tuple[str, str]]:
+        """The plug-ins that no file of ours is: folder and name, by flag."""
+        chosen = {flag(item.name): (item, getattr(self, item.name)) for item in fields(self)}
+        return {
+            name: (item.metadata["files"], value)
+            for name, (item, value) in chosen.items()
+            if item.metadata.get("files") in plugins.OF_WORKERS and value != item.default
+            if value not in plugins.own_names(item.metadata["files"])
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from configs import plugins
 from launch.checks.findings import Findings, Node, Row, groups, listed, shortened
 from launch.spec import WorkersPython
 from muster import extras
@@ -37,6 +38,9 @@ def python(findings: Findings) -> Row:
     if len(found) > 1:
         do = "install these, or name another with --python" if named is not None else make
         return Row("python", "FAIL", found, f"nodes must have the same: {do}")
+    if hidden := tuple(_hidden(findings)):
+        fix = "Muster's own are used; another package's need other names"
+        return Row("python", "warn", hidden, fix)
     return Row("python", "ok", found)
 
 
@@ -56,6 +60,17 @@ def _lacking(node: Node, workers: WorkersPython) -> Iterator[str]:
     for name in workers.packages:
         if versions.get(name) is None:
             yield f"{node.name}: {what} no {name}"
+
+
+def _hidden(findings: Findings) -> Iterator[str]:
+    """The plug-ins of other packages that Muster's own hide."""
+    folders = {group: folder for folder, group in plugins.GROUPS.items()}
+    for node in findings.nodes:
+        versions = node.probe["versions" if findings.workers.python is None else "workers"] or {}
+        for entry in versions.get("plugins", ()):
+            group, _, name = entry.partition(":")
+            if group in folders and name in plugins.own_names(folders[group]):
+                yield f"{node.name}: a package adds {name} to {group}, which Muster has itself"
 
 
 def code(findings: Findings) -> Row:

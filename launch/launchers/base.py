@@ -55,6 +55,7 @@ class Launcher(ABC):
 
     takes_snapshot = False  # whether a user's program runs from a copy made at its submission
     unused = frozenset[str]()  # settings without effect here
+    sees_python = True  # the workers' Python is a file that this machine sees
     waits_for_nodes = True  # for missing ones before a restart, since they may be rebooting
 
     def __init__(self, settings: Settings) -> None:
@@ -141,6 +142,11 @@ def launcher_of(line: CommandLine) -> Launcher:
     )
     name = chosen(line.launch)
     made: Launcher = plugins.load("launch.launchers", name)(line)
+    if made.name != name:  # later commands find it by the name in the run's records
+        raise UsageError(
+            f"--launcher {name}: its class is in {type(made).__module__}; an entry point of "
+            f"{plugins.GROUPS['launch.launchers']} has the name of its module: {made.name}"
+        )
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
     refuse(line.without_use(made.unused, why))
     return made

@@ -30,6 +30,7 @@ class Ssh(Launcher):
     """The machines of a hosts file, a manifest, or a list of names."""
 
     takes_snapshot = True
+    sees_python = False
     unused = names(SlurmConfig) - {"wait", "exclude"}
 
     def problems(self) -> Iterator[str]:
@@ -180,7 +181,8 @@ def _facts(
         spec = everyone[index]
         count = len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc
         place = one["python"], one["folder"]
-        found.append(NodeFacts(spec, name, *place, count, address, one["shared"]))
+        plugins = tuple((one["workers"] or one["versions"] or {}).get("plugins", ()))
+        found.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
     return tuple(found)
 
 

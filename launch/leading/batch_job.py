@@ -22,6 +22,7 @@ from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
+from launch.programs.own_program import OwnProgram
 from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s
@@ -83,6 +84,8 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
         return _found(earlier, current)
     counts = launch.nproc("gpu" if current.gpus else 1, current.num_nodes)
     _note_few_cores(counts, current)
+    if isinstance(program, OwnProgram):
+        program.check_plugins(sys.executable)
     program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
     size = f"{size_of(counts)}-job{current.name}"
     program.run = with_id(program.run, program.name, size, make=True)

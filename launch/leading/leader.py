@@ -11,6 +11,7 @@ from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
+from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
@@ -46,6 +47,9 @@ def new_run(
     """
     program: Any = line.program(Path.cwd())  # whose settings are of its own class
     program.check(facts.nodes[0].python, facts.world_size)
+    if isinstance(program, OwnProgram) and (make or launcher.sees_python):
+        for node in {(one.python, one.plugins): one for one in facts.nodes}.values():
+            program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
     program.run = with_id(program.run, program.name, facts.size, make=make)

@@ -40,7 +40,12 @@ def _is_reach(value: Any) -> bool:
 
 _VERSIONS = (
     None,
-    {"python": is_line, "torch": (is_line, None), "transformers": (is_line, None)},
+    {
+        "python": is_line,
+        "torch": (is_line, None),
+        "transformers": (is_line, None),
+        "plugins": [is_line],
+    },
 )
 FORMS: dict[Callable[..., Any], Any] = {
     node_facts.describe: {

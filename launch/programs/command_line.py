@@ -1,6 +1,7 @@
 """The command line of a run: its settings, and the program after `--`."""
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
@@ -11,7 +12,7 @@ from configs import cli
 from configs.raw import Given
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
-from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
+from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.spec import WorkersPython
@@ -157,12 +158,26 @@ class CommandLine(Settings):
                 yield f"{one.spelt} is for training, not for --program {program}; leave it out"
 
 
+def training(flags: Sequence[str]) -> type[TrainConfig]:
+    """The class of the trainer's settings: workers may have another Python than this one.
+
+    Which packages add tasks and sync modes is then asked there: see `OwnProgram.check_plugins`.
+    """
+    chosen = {one.name: one.text for one in cli.given(CLASSES, flags, on_cluster=True)}
+    launcher = chosen.get("launcher", LaunchConfig.launcher)
+    if launcher == "auto":
+        is_here = "hosts" not in chosen and shutil.which("sbatch") is None
+    else:
+        is_here = launcher == "local"
+    return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
+
+
 @cache  # many programs have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
 ) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
-    made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
+    made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig))
     settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
     return settings, tuple(cli.given(CLASSES, flags))
 

@@ -1,7 +1,8 @@
 """The programs of train/, with settings that are valid wherever their workers start."""
 
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from configs import cli, plugins
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import ProgramConfig
-from configs.settings.train import BenchConfig, TrainConfig
+from configs.settings.train import BenchConfig, TrainConfig, TrainElsewhere
+from launch.nodes import node_facts
 from launch.programs import trainer_python
 from launch.spec import LaunchSpec, Program
+from muster import entry_points
 from muster.checkout import IS_INSTALLED
 from muster.errors import UsageError, refuse
 
@@ -62,6 +65,31 @@ class OwnProgram:
                 "on with another batch; give --batch-size"
             )
 
+    def check_plugins(
+        self, python: str, known: Collection[str] | None = None, node: str = ""
+    ) -> None:
+        """Refuse a task, sync mode or compressor that the workers' Python does not have.
+
+        `known`: what the packages of that Python add, if it was asked already; else it is asked, if
+        it is a file that this machine sees.
+
+        Raises:
+            UsageError: a line for each that it does not have, with those that it has.
+        """
+        chosen = self.run.plugins() if isinstance(self.run, TrainElsewhere) else {}
+        python = self._python or python
+        added = (known if known is not None else _added_to(python)) if chosen else None
+        if added is None:
+            return
+        problems, where = [], f"{python} on {node}" if node else python
+        for name, (package, value) in chosen.items():
+            begin = f"{plugins.GROUPS[package]}:"
+            others = [one.removeprefix(begin) for one in added if one.startswith(begin)]
+            if value not in others:
+                all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
+                problems.append(f"{name}: unknown {value!r} to {where}; known: {all_names}")
+        refuse(problems)
+
     def spec(
         self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
     ) -> LaunchSpec:
@@ -96,6 +124,13 @@ class OwnProgram:
         if self._launch.program == "worker" and self.run.task not in WITHOUT_TRANSFORMERS:
             needed |= {"transformers"}
         yield from trainer_python.problems(python, needed)
+
+
+def _added_to(python: str) -> Collection[str] | None:
+    """The plug-ins that the packages of a Python add, or None if that is not known here."""
+    if Path(python) == Path(sys.executable):
+        return entry_points.every_name()
+    return (node_facts.versions(python) or {}).get("plugins")
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

@@ -6,6 +6,7 @@ scheduler, it asks the process that leads the run.
 
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,12 +75,16 @@ class LeaderWatcher:
 class Watchers(dict[str, LeaderWatcher]):
     """The watcher of each launcher; one who asks often keeps them.
 
-    Of one that only another checkout has, the process that leads its runs is known.
+    Of one that only another checkout or package has, the process that leads its runs is known.
     """
 
     def __missing__(self, launcher: str) -> LeaderWatcher:
-        is_here = launcher in plugins.names("launch.launchers")
-        kind = plugins.load("launch.launchers", launcher).watcher if is_here else LeaderWatcher
+        kind: Callable[[], LeaderWatcher] = LeaderWatcher
+        if plugins.is_known("launch.launchers", launcher):
+            try:
+                kind = plugins.load("launch.launchers", launcher).watcher
+            except Exception as error:  # noqa: BLE001  # another package's, which may be broken
+                print(f"note: {launcher}: {error}", file=sys.stderr)
         self[launcher] = kind()
         return self[launcher]
 

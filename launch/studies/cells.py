@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.program import name_problems
+from configs.settings.train import TrainElsewhere
 from launch.launchers.base import launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
@@ -203,8 +204,11 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     refuse(problems)
     refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
     for one in (cell.parsed for cell in cells):
-        if isinstance(program := one.program(Path.cwd()), UserProgram):
-            program.check(launcher_of(one).assume().nodes[0].python)
+        program, launcher = one.program(Path.cwd()), launcher_of(one)
+        if isinstance(program, UserProgram):
+            program.check(launcher.assume().nodes[0].python)
+        elif launcher.sees_python and isinstance(program.run, TrainElsewhere):
+            program.check_plugins(launcher.assume().nodes[0].python)
     return tuple(cells)
 
 

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from muster import entry_points
 from muster.errors import UsageError
 
 from .ranks import Ranks
 
+GROUPS = {"modes": entry_points.MODES, "compression": entry_points.COMPRESSORS}
 MIB = 2**20
 DEFAULT_MB = 25.0  # torch's default for DDP
 CLIP_EPSILON = 1e-6  # torch clips to limit / (norm + this)
@@ -177,15 +179,23 @@ def load_plugin(folder: Literal["modes", "compression"], name: str) -> Any:
     """The `build` of a plug-in of this package, under whatever name the package was imported.
 
     Raises:
-        UsageError: there is no such file; the message lists the files.
+        UsageError: there is no such plug-in; the message lists all.
     """
-    known = plugin_names(folder)
-    if name not in known:
-        raise UsageError(f"sync/{folder}: unknown {name!r}; known: {', '.join(known)}")
-    return import_module(f".{folder}.{name}", __package__).build
+    if name in own_plugins(folder):  # it comes before an entry point of the same name
+        return import_module(f".{folder}.{name}", __package__).build
+    build = entry_points.load(GROUPS[folder], name)
+    if build is None:
+        known = ", ".join(plugin_names(folder))
+        raise UsageError(f"sync/{folder}: unknown {name!r}; known: {known}")
+    return build
 
 
 def plugin_names(folder: Literal["modes", "compression"]) -> list[str]:
-    """The names of this package's plug-ins."""
+    """The names of this package's plug-ins, and of those that other packages add."""
+    return sorted({*own_plugins(folder), *entry_points.names(GROUPS[folder])})
+
+
+def own_plugins(folder: str) -> list[str]:
+    """The names of those that are files of this package."""
     files = Path(__file__).with_name(folder).glob("[!_]*.py")
-    return sorted(file.stem for file in files if file.stem != "base")
+    return [file.stem for file in files if file.stem != "base"]

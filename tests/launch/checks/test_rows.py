@@ -60,6 +60,7 @@ SPOILT = [
     ("python", "FAIL", {"versions": None}, "node1: no environment at /home"),
     ("python", "FAIL", {"versions": {**VERSIONS, "torch": None}}, "has no torch"),
     ("python", "FAIL", {"versions": {**VERSIONS, "torch": "2.1"}}, "node1: python 3.11.7, tor"),
+    ("python", "warn", {"versions": {**VERSIONS, "plugins": ["muster.tasks:rte"]}}, "adds rte to"),
     ("code", "FAIL", FOREIGN, "node1: /home/me/muster holds data, train, which Muster did not"),
     ("GPUs", "warn", {"gpus": ["A100, 550"] * 2}, "node1: 2 x A100, driver 550"),
     ("free disk", "warn", {"disks": FULL}, "node1: run folder: 3.0 GB"),

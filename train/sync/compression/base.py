@@ -9,7 +9,7 @@ from torch.futures import Future
 
 from muster.errors import UsageError
 
-from ..base import DEFAULT_MB, plugin_names
+from ..base import DEFAULT_MB, own_plugins
 from ..ddp.hooks import Bucket, BucketHook, Lane, summed
 
 Named = Mapping[str, Tensor]  # gradients by the names of their parameters
@@ -99,7 +99,7 @@ class Compressor(BucketHook):
         Raises:
             UsageError: it is so old that errors were stored by bucket number.
         """
-        way, known = self.options.compress, plugin_names("compression")
+        way, known = self.options.compress, own_plugins("compression")
         keys = [name.split("/") for name in state]
         if any(one[0] in known and one[1] not in REMEMBERED for one in keys):
             raise UsageError(

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from muster import entry_points
 from muster.arguments import number, one_of, whole_number
 from muster.errors import UsageError, refuse
 
@@ -118,7 +119,7 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
     if mode is None or isinstance(mode, (list, tuple, int)):  # DDP's second parameter
         yield f"mode is {mode!r}: give DDP's device_ids by its name, device_ids={mode!r}"
     else:
-        yield from one_of("mode", mode, *MODES)
+        yield from _no_mode(mode)
     has_hook = mode != "ddp" or options.compress != "none"
     if ddp_options.get("mixed_precision") is not None and has_hook:
         yield (
@@ -134,9 +135,20 @@ def _problems(mode: Any, options: SyncOptions, ddp_options: Mapping[str, Any]) -
         yield "bucket_mb and bucket_cap_mb both say how large buckets are; give one of them"
 
 
+def _no_mode(mode: str) -> Iterator[str]:
+    """A line if DDP cannot work in this mode; another package's needs a hook for that."""
+    if mode in MODES:
+        return
+    others = entry_points.names(entry_points.MODES)
+    yield from one_of("mode", mode, *MODES, *others)
+    if mode in others and not hasattr(base.load_plugin("modes", mode), "hook_class"):
+        yield f"mode {mode!r} has no hook for DDP (hook_class); it is for Muster's trainer: --sync"
+
+
 def option_problems(options: SyncOptions) -> Iterator[str]:
     """A line for every option that a mode or a compressor cannot use."""
-    yield from one_of("compress", options.compress, "none", *base.plugin_names("compression"))
+    if options.compress not in ("none", *base.own_plugins("compression")):
+        yield from one_of("compress", options.compress, "none", *base.plugin_names("compression"))
     if options.bucket_mb is not None:
         yield from number("bucket_mb", options.bucket_mb, least=0, most=MOST_MB)
     yield from whole_number("compress_rank", options.compress_rank, 1)

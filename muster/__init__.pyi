@@ -1,0 +1,658 @@
+"""What a program imports: to train on many ranks, to work with its launcher, to start other runs.
+
+    sync, sync_ddp          gradients become the mean over ranks, in any training loop
+    init, steps             rank and device; which rank computes which samples
+    evaluate                any metric of Hugging Face's evaluate
+    checkpoints, record     save and resume; records that reports and comparisons read
+    on_stop, stopping       a program that is asked to stop ends cleanly
+    launch, map, job, Job   functions on many machines, from Python
+    MusterError             any error of Muster
+    UsageError, RunFailed   what was asked for is wrong; a run has failed
+
+Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functions).
+
+The import needs the standard library alone and loads only what is used: no torch.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = [
+    "Job",
+    "MusterError",
+    "RunFailed",
+    "UsageError",
+    "__version__",
+    "checkpoints",
+    "evaluate",
+    "init",
+    "job",
+    "launch",
+    "map",
+    "on_stop",
+    "record",
+    "steps",
+    "stopping",
+    "sync",
+    "sync_ddp",
+]
+__version__: str
+
+class MusterError(Exception):
+    """An error a user can act on: printed as one line, never as a traceback."""
+
+    exit_code: int
+
+class UsageError(MusterError):
+    """A wrong flag, file or input, found before any training starts."""
+
+    exit_code: int
+
+class RunFailed(MusterError):
+    """A run did not end well; its cause is the function's exception, if it can be unpickled."""
+
+    message: str
+    rank: int | None
+    host: str | None
+    traceback: str
+
+    def __init__(
+        self,
+        message: str,
+        code: int,
+        rank: int | None = None,
+        host: str | None = None,
+        traceback: str = "",
+    ) -> None: ...
+    def __str__(self) -> str: ...
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing: a word, and more details in lines."""
+
+    word: str
+    is_over: bool
+    detail: str = ...
+    notes: tuple[str, ...] = ...
+
+    def __str__(self) -> str: ...
+
+class Job:
+    """A run, by its folder.
+
+    In a `with` block, an error cancels it.
+    """
+
+    run_dir: Path
+
+    def __init__(self, run_dir: str | os.PathLike[str]) -> None: ...
+    @property
+    def run_id(self) -> str:
+        """Its name, also for `muster jobs`."""
+
+    def __enter__(self) -> Job: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None: ...
+    def status(self) -> Status:
+        """What the run is doing now."""
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until the run is over; return its exit code.
+
+        Raises:
+            TimeoutError: it still runs after `timeout_s` seconds.
+        """
+
+    def results(self, timeout_s: float | None = None) -> list[Any]:
+        """What each rank's call has returned, by rank; waits until the run is over.
+
+        Raises:
+            RunFailed: a rank failed, or the run was ended; its cause is the rank's own exception.
+            TimeoutError: it still runs after `timeout_s` seconds.
+            UsageError: the run does not call a function.
+        """
+
+    def rank(self, number: int, timeout_s: float | None = None) -> Any:
+        """What this rank's call has returned; like `results`, but reads no other rank's."""
+
+    def logs(self, *, rank: int | None = None, follow: bool = False) -> Iterator[str]:
+        """The lines that its workers print; with `follow` until the run is over.
+
+        Raises:
+            UsageError: it has no such rank.
+            MusterError: its logs could not be read; stderr says why.
+        """
+
+    def stacks(self, *, full: bool = False) -> str:
+        """Where each rank is, and what it waits for, as `muster jobs stacks` shows it."""
+
+    def cancel(self) -> None:
+        """End the run and everything it started; return when that is done."""
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One worker's place; the names are torchrun's, and `node_rank` is its GROUP_RANK."""
+
+    rank: int = ...
+    world_size: int = ...
+    local_rank: int = ...
+    local_world_size: int = ...
+    node_rank: int = ...
+    num_nodes: int = ...
+    master_addr: str = ...
+    master_port: int = ...
+    host: str = ...
+    run_id: str | None = ...
+    attempt: int = ...
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which prints and saves."""
+
+@dataclass(frozen=True, kw_only=True)
+class RankOfRun(World):
+    """This process as a rank of its run."""
+
+    device: torch.device
+    run_dir: Path
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples that one rank computes in one forward pass."""
+
+    indices: tuple[int, ...]
+    weight: float
+    tokens: int = ...
+    share: float = ...
+    is_last: bool = ...
+    cut_by: str = ...
+
+    @property
+    def samples(self) -> int: ...
+    @contextmanager
+    def on(self, model: nn.Module) -> Iterator[None]:
+        """A context for its forward and backward pass: only a step's last one synchronises.
+
+        It also sets whether the BatchNorm layers of `muster.sync(..., synced_batchnorm=True)` count
+        it.
+
+        Raises:
+            UsageError: there are such layers, and each rank cuts its micro-batches by itself.
+        """
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step of one rank: its micro-batches, at least one."""
+
+    samples: int
+    micro_batches: tuple[MicroBatch, ...]
+    step: int = ...
+    epoch: int = ...
+
+    @property
+    def local_samples(self) -> int: ...
+    @property
+    def local_tokens(self) -> int: ...
+
+class Steps:
+    """Iterates over the remaining steps, from one epoch to the next; see `steps`.
+
+    Its `state_dict` lets a training continue after the step that was handed out last. So the
+    training loop itself must iterate over it. Code that reads ahead of the loop uses `batches`, and
+    is refused here.
+    """
+
+    epochs: int
+    step: int
+
+    def __len__(self) -> int:
+        """The steps of all epochs together."""
+
+    def __iter__(self) -> Iterator[StepPlan]: ...
+    def batches(self) -> Batches:
+        """The samples of each remaining micro-batch, for `batch_sampler=` of a DataLoader.
+
+        It may be read ahead, as by a DataLoader with workers: reading changes no position. Each
+        iteration over it begins after the last step of the loop. The DataLoader needs a generator
+        of its own. Else it draws from torch's where it begins, and dropout differs after a resume.
+
+            own = torch.Generator().manual_seed(rank)
+            batches = steps.batches()
+            loader = iter(DataLoader(dataset, batch_sampler=batches, num_workers=4, generator=own))
+            for step in steps:
+                for micro, batch in zip(step.micro_batches, loader):
+
+        Raises:
+            UsageError: split is "auto", which decides during the training.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and the samples it refers to."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from there, on any number of ranks and with any split.
+
+        Raises:
+            UsageError: the steps were through other samples, or a DataLoader has read ahead.
+        """
+
+class Batches:
+    """See `Steps.batches`."""
+
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+class Stateful(Protocol):
+    """A model, an optimizer, a schedule, a GradScaler, `muster.steps`, or an object of yours."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+class Checkpoints(AbstractContextManager["Checkpoints"]):
+    """See `checkpoints`.
+
+    As a context manager it waits for the last one, which must then be on the disk.
+
+    Raises:
+        MusterError: at the end of the context, with the host, the folder and the reason.
+    """
+
+    folder: Path
+    step: int
+
+    def resume(self) -> int:
+        """Resume from the newest whole checkpoint; return its step, or 0 if there is none yet.
+
+        Raises:
+            UsageError: it is a checkpoint of other objects.
+        """
+
+    def after_step(self, step: int) -> None:
+        """Save if it is time to. If some rank was asked to stop, save and exit with code 75.
+
+        This is one small collective. After `muster.record` of the same step it is none, since the
+        requests were sent with the loss. Files are written while the training continues.
+
+        Raises:
+            SystemExit: a rank was asked to stop; everything is on the disk.
+        """
+
+    def save(self, step: int) -> None:
+        """Save now, and return when the checkpoint is on the disk."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+class Alone(nn.Module):
+    """The methods of DDP that a script calls, for a single process without a group."""
+
+    module: Any
+    require_backward_grad_sync: bool
+
+    def forward(self, *given: Any, **named: Any) -> Any: ...
+    def no_sync(self) -> AbstractContextManager[None]: ...
+    def join(self, **_: Any) -> AbstractContextManager[None]: ...
+
+def on_stop(save: Callable[[], object]) -> None:
+    """Call `save()` when this process is asked to stop; the process then exits with code 75.
+
+    It is called between two lines of Python, wherever the main thread is.
+
+        >>> muster.on_stop(lambda: print("saving"))
+
+    Raises:
+        UsageError: `save` is not a function.
+        MusterError: this is not the main thread.
+    """
+
+def stopping() -> bool:
+    """Whether this process was asked to stop; if so, save, and end with exit code 75.
+
+    The ranks of a run are asked at about the same time, not at the same step. Before one of them
+    leaves a loop of collectives, they should agree, for example by a reduction of this value.
+
+        >>> muster.stopping()
+        False
+
+    Raises:
+        MusterError: the first call is not in the main thread.
+    """
+
+def job(run: str) -> Job:
+    """Find the run with this id, or with an id that begins so, whoever started it.
+
+        >>> run_id = muster.launch(max, 2, 3, launcher="local").run_id
+        >>> muster.job(run_id).wait()  # its exit code
+        0
+
+    Raises:
+        UsageError: no run matches, or several do.
+    """
+
+def launch(
+    function: Callable[..., Any],
+    *args: Any,
+    nodes: int | str | None = None,
+    nproc_per_node: int | str | None = None,
+    launcher: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **flags: Any,
+) -> Job:
+    """Call `function(*args, **kwargs)` in every worker of a new run.
+
+    Each call finds the variables of torchrun in its environment (RANK, WORLD_SIZE, MASTER_ADDR
+    ...). Functions of notebooks and scripts are sent as they are; those of modules are imported,
+    from the snapshot of the project where there is one.
+
+        >>> job = muster.launch(max, 2, 3, launcher="local")
+        >>> job.results()  # of each rank
+        [3]
+
+    Args:
+        function: called with `args` and `kwargs`; both and its result must be picklable.
+        args: its arguments.
+        nodes: number of machines (default: 1); simulated ones with launcher="local".
+        nproc_per_node: workers on each of them.
+        launcher: auto (the default), local, ssh (with hosts=...) or slurm.
+        kwargs: its arguments by name.
+        flags: any flags of `muster run`, such as login="me@cluster", on="cluster" of muster.toml,
+            hosts="node[0-3]", partition="gpu", time=30 (minutes), snapshot=False, or
+            env={"NAME": "value"}, whose values no other user can see.
+
+    Raises:
+        UsageError: a flag is wrong, or the run could not start; one line for every problem.
+        TypeError: the function or its arguments cannot be pickled.
+    """
+
+def map(
+    function: Callable[..., Any],
+    items: Iterable[Any],
+    *,
+    at_once: int = 1,
+    nodes: int | str | None = None,
+    nproc_per_node: int | str | None = None,
+    launcher: str | None = None,
+    **flags: Any,
+) -> list[Job]:
+    """Call `function(item)` for each item, in a run of its own; at most `at_once` at a time.
+
+    It returns at once, with a job for each item, in order. On Slurm they are one job array;
+    over ssh, jobs that run at the same time have different hosts. The rest is as for `launch`.
+
+        >>> jobs = muster.map(abs, [-1, -2], launcher="local")
+        >>> [job.rank(0) for job in jobs]
+        [1, 2]
+
+    Raises:
+        UsageError: a flag is wrong, or the runs could not start; one line for every problem.
+        TypeError: the function or an item cannot be pickled.
+    """
+
+def checkpoints(
+    folder: str | Path | None = None,
+    *,
+    every: str | None = None,
+    keep_last: int = 2,
+    name: str | None = None,
+    **objects: Stateful,
+) -> Checkpoints:
+    """Save and resume `objects`; every rank calls this, and its methods, at the same places.
+
+    One rank of each file system writes. What differs by rank is saved for each rank: random
+    generators, what compression has left out, parts of an object's state. To find these, each rank
+    reads its states once per checkpoint. On another number of ranks they are those of rank 0.
+
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with muster.checkpoints("saved", every="100 steps", model=model) as checkpoints:
+        ...     for step in range(checkpoints.resume() + 1, 101):
+        ...         checkpoints.after_step(step)
+        >>> os.listdir("saved")
+        ['step_00000100']
+
+    Args:
+        folder: by default `MUSTER_CHECKPOINTS`, which stays the same when a run is restarted.
+        every: "100 steps", "10 min"; None: only when asked to stop, and by `save`.
+        keep_last: how many of the latest are kept.
+        name: of a folder in `folder`, for each of several trainings of one program.
+        objects: each with a name, such as model=model, optimizer=optimizer, steps=steps. A model is
+            what `muster.sync` returned, or the model in it.
+
+    Raises:
+        UsageError: no folder is known, an argument is invalid, or an earlier call has taken the
+            default folder.
+    """
+
+def evaluate(
+    metric: Any,
+    *,
+    predictions: Any = None,
+    references: Any = None,
+    positions: Any = None,
+    config_name: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Compute a metric of `evaluate` over the samples of all ranks; every rank gets the result.
+
+    Every rank of torch's default group calls it with its own samples: any number of them, also
+    none. Without a group the process is a single rank. (`my_metric.py` is that of docs/library.md.)
+
+        >>> muster.evaluate("./my_metric.py", predictions=[0, 1, 1, 0], references=[0, 1, 0, 0])
+        {'f1': 0.6666666666666666, 'n': 4}
+
+    Args:
+        metric: a file (`./my_metric.py`), a name (`f1`), a loaded module, or several of them in a
+            list, or in a dict; its names are prefixed to results that would be equal in name.
+            Only rank 0's counts.
+        predictions: one entry per sample of this rank, (n, ...): a tensor, an array or a list.
+        references: the true values, in the same form.
+        positions: whole numbers (n,), each sample's place in the whole set. The metric gets the
+            samples in that order, and one for each place, so that a sample which a sampler gave
+            out twice counts once. Without them the order is that of the ranks.
+        config_name: of the module, such as `mrpc` of `glue`.
+        more: other columns that the module takes, and arguments of its `compute`.
+
+    Raises:
+        UsageError: there is no such metric, or the samples do not fit it; on other ranks too.
+        MusterError: the metric failed; the message contains its error, on every rank.
+    """
+
+@contextmanager
+def init(
+    *,
+    device: str = "auto",
+    backend: str = "auto",
+    timeout_s: float = 1800.0,
+    join_timeout_s: float = 300.0,
+) -> Iterator[RankOfRun]:
+    """Join the process group of all ranks, and return this process's rank in the run.
+
+    Works under torchrun, Muster's launchers, srun, mpirun and by hand (see
+    `muster.rank_variables`), and for a single process. All ranks leave the block together. If a
+    rank fails, the others are informed at once.
+
+        >>> with muster.init(device="cpu") as run:
+        ...     print(run.rank, run.world_size, run.device)
+        0 1 cpu
+
+    Args:
+        device: "cuda", "cpu", or "auto": a GPU for each rank if all have one, else the CPU.
+        backend: "nccl", "gloo", or "auto": nccl between GPUs.
+        timeout_s: seconds that a rank may be late for a collective.
+        join_timeout_s: seconds within which all ranks must have started.
+
+    Raises:
+        UsageError: an invalid argument, variables that contradict each other, or a process group
+            that exists already.
+        MusterError: an address, port, rank or GPU is missing after `join_timeout_s`.
+    """
+
+def record(
+    step: StepPlan | int | None = None,
+    *,
+    loss: Tensor | float | None = None,
+    metrics: Mapping[str, float] | None = None,
+    model: nn.Module | None = None,
+    samples: int = 0,
+    lr: Tensor | float = 0.0,
+    grad_norm: Tensor | float = 0.0,
+) -> float | None:
+    """Record a step, or an evaluation, in the run folder; every rank calls this alike.
+
+    A step has a `loss`. One small collective computes the mean over the ranks' losses, which is
+    recorded and returned. An evaluation has `metrics`, the same on every rank: where ranks record
+    different numbers, a report shows their mean and says so. NaN and infinity are recorded as null.
+
+        >>> with muster.init(device="cpu"):
+        ...     muster.record(1, loss=0.5)  # the mean over ranks
+        0.5
+
+    Args:
+        step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
+            default one more than the last.
+        loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+        metrics: by name, such as {"accuracy": 0.71}.
+        model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
+            are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
+        samples: number in the step, over all ranks, if `step` does not have it.
+        lr: the learning rate of the step.
+        grad_norm: norm of the gradient, before clipping.
+
+    Raises:
+        UsageError: neither a loss nor metrics, an invalid argument, or no run folder (no launcher,
+            no `muster.init`).
+    """
+
+def steps(
+    dataset: Sized | int,
+    *,
+    batch_size: int,
+    seed: int = 0,
+    epochs: int = 1,
+    split: Sequence[float] | Literal["even", "auto"] = "even",
+    lengths: Sequence[int] | Tensor = (),
+    units: Sequence[float] | Tensor = (),
+    accumulation: int = 1,
+    model: nn.Module | None = None,
+) -> Steps:
+    """The steps of a training: in each, this rank's micro-batches and their weights.
+
+    Step k of an epoch takes samples [k M, (k + 1) M) of one seeded permutation, whatever the
+    number of ranks and the split, with M = `batch_size`. With the mean loss of each micro-batch
+    multiplied by its `weight`, the plain mean of gradients over ranks, which `muster.sync`
+    computes, is the gradient of the mean loss over all M samples.
+
+        >>> for step in muster.steps(10, batch_size=4):
+        ...     print(step.step, [len(micro.indices) for micro in step.micro_batches])
+        1 [4]
+        2 [4]
+        3 [2]
+
+    Args:
+        dataset: a dataset with a length, or that length.
+        batch_size: samples of a step, over all ranks.
+        seed: of the permutations, one for each epoch.
+        epochs: how often all samples are gone through.
+        split: the ranks' parts as ratios, such as [8, 4, 4, 1], "even", or "auto": by the speeds
+            that are measured while it trains, which needs `model`.
+        lengths: tokens of each sample, whole numbers of shape (n,): samples of similar lengths are
+            then computed together.
+        units: what each sample counts in the mean loss, numbers of shape (n,), where that is no
+            mean over samples: its labels of a mean over tokens, or the weight of its class.
+        accumulation: least number of micro-batches that each rank's part is cut into.
+        model: what `muster.sync` returned.
+
+    Raises:
+        UsageError: an invalid argument.
+    """
+
+def sync(
+    model: nn.Module,
+    mode: str = "all_reduce",
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    synced_batchnorm: bool = False,
+    timeout_s: float = 1800.0,
+    **ddp_options: Any,
+) -> DistributedDataParallel | Alone:
+    """Return `DistributedDataParallel(model, **ddp_options)`, which averages gradients by `mode`.
+
+    After `backward()` each `.grad` has the shape of its parameter, and is the mean over ranks, with
+    the same bits on every rank. The process group must exist already. A single process without a
+    group gets a wrapper with `module` and `no_sync()`, which synchronises nothing.
+
+        >>> model = muster.sync(torch.nn.Linear(2, 1))
+        >>> model(torch.ones(3, 2)).sum().backward()
+        >>> model.module.weight.grad
+        tensor([[3., 3.]])
+
+    Args:
+        model: on its device.
+        mode: "all_reduce", "gather_scatter", "ddp" (torch's buckets, no hook) or "single".
+        compress: "none", "bf16", "fp16", "int8", "powersgd" or "topk": fewer bytes, and gradients
+            that are approximately the mean.
+        compress_rank: rank of PowerSGD's matrices.
+        compress_share: share of the gradients' values that topk sends, above 0, at most 1.
+        bucket_mb: MiB of gradients per collective; None: on gloo the mode's own, else torch's 25.
+            0: one per parameter.
+        sparse_rows: with gloo, send only the rows of large embeddings that some rank has used.
+        synced_batchnorm: BatchNorm layers see the samples of all ranks, also of unequal parts.
+        timeout_s: seconds that a rank may be late for a collective of the mode's own groups.
+        **ddp_options: of DDP, such as `find_unused_parameters`, `static_graph`, `process_group`.
+
+    Raises:
+        UsageError: an option that does not fit, or no process group where there are several ranks.
+    """
+
+def sync_ddp(
+    framework: Any,
+    model: nn.Module | None = None,
+    *,
+    compress: str = "none",
+    compress_rank: int = 4,
+    compress_share: float = 0.01,
+    bucket_mb: float | None = None,
+    sparse_rows: bool = True,
+    timeout_s: float = 1800.0,
+) -> Any:
+    """Synchronise the gradients of a framework that makes torch's DDP itself; returns `framework`.
+
+    Called alike by all ranks, before the framework has wrapped the model:
+
+        muster.sync_ddp(accelerator)                   # before accelerator.prepare
+        muster.sync_ddp(trainer)                       # before trainer.train()
+        L.Trainer(strategy=muster.sync_ddp(DDPStrategy()))
+
+        >>> accelerator = muster.sync_ddp(accelerate.Accelerator(cpu=True))
+        >>> model = accelerator.prepare(torch.nn.Linear(2, 1))
+
+    Args:
+        framework: an `Accelerator`, a transformers `Trainer`, or a Lightning `DDPStrategy`.
+        model: ignored; accepted so that older scripts still run.
+        compress: as in `muster.sync`.
+        compress_rank: likewise.
+        compress_share: likewise.
+        bucket_mb: MiB of gradients per collective; None: 4 with gloo, 25 with NCCL.
+        sparse_rows: of large embeddings send only the rows that some rank has used; with gloo.
+        timeout_s: seconds that a rank may be late for a collective of a compressor's own group.
+
+    Raises:
+        UsageError: another kind of object, an invalid option, a hook that is registered
+            already, or a model that is already wrapped.
+    """

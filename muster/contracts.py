@@ -1,0 +1,42 @@
+"""What the sync modes and compressors of other packages are made of.
+
+    from muster.contracts import Compressor
+
+A worker may be Muster's trainer, which has `train`, or a user's program, which may have a `train`
+of its own: there Muster's modules have other names. These are the right ones in both.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "AfterBackward": "train.sync.after_backward",
+    "BucketHook": "train.sync.ddp.hooks",
+    "Cast": "train.sync.compression.base",
+    "Compressor": "train.sync.compression.base",
+    "DdpSync": "train.sync.ddp.torch_ddp",
+    "GradSync": "train.sync.base",
+    "Ranks": "train.sync.ranks",
+    "SyncOptions": "train.sync.base",
+    "flatten": "train.sync.ranks",
+    "spread": "train.sync.ranks",
+    "summed": "train.sync.ddp.hooks",
+}
+__all__ = [*_PLACES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'muster.contracts' has no attribute {name!r}")
+    return getattr(import_module(full_name(_PLACES[name])), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__doc__"])
+
+
+def full_name(place: str) -> str:
+    """The module to import: one that our trainer has loaded is not loaded a second time."""
+    is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)
+    return f"muster._{place}" if place.startswith("train.") and not is_own else place

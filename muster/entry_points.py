@@ -1,0 +1,58 @@
+"""What other packages add by entry points: launchers, starters, sync modes, compressors, tasks.
+
+    [project.entry-points."muster.compressors"]
+    sign = "my_package.sign:build"
+
+Names are read from the packages' metadata; only the one that is chosen is imported. It needs the
+standard library alone, of Python 3.10 or newer.
+"""
+
+from typing import Any
+
+from muster.errors import UsageError, text_of
+
+LAUNCHERS, STARTERS = "muster.launchers", "muster.starters"
+MODES, COMPRESSORS, TASKS = "muster.modes", "muster.compressors", "muster.tasks"
+GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
+
+
+def names(group: str) -> list[str]:
+    """The names in this group that the packages of this Python add."""
+    return sorted({one.name for one in _installed(group)})
+
+
+def every_name() -> list[str]:
+    """Group and name of each: `muster.tasks:spirals`."""
+    return [f"{group}:{name}" for group in GROUPS for name in names(group)]
+
+
+def load(group: str, name: str) -> Any:
+    """What the entry point names, or None if there is no such entry point.
+
+    Raises:
+        UsageError: two packages add different things of this name, or it cannot be imported.
+    """
+    found = {one.value: one for one in _installed(group) if one.name == name}
+    if not found:
+        return None
+    if len(found) > 1:
+        places = ", ".join(f"{one.value} ({_package(one)})" for one in found.values())
+        raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
+    (entry,) = found.values()
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"{group}: {name!r} is {entry.value} of the package {_package(entry)}, which cannot be "
+            f"loaded: {text_of(error)}"
+        ) from error
+
+
+def _installed(group: str) -> Any:
+    from importlib.metadata import entry_points  # here, since it takes as long as a short command
+
+    return entry_points(group=group)
+
+
+def _package(entry: Any) -> str:
+    return entry.dist.name if entry.dist is not None else "?"

@@ -1,0 +1,84 @@
+"""What other packages add to the trainer is asked in the Python that the workers have."""
+
+import venv
+from pathlib import Path
+
+import pytest
+
+from configs import cli
+from configs.plugins import own_names
+from launch.launchers.base import launcher_of
+from launch.nodes import node_facts
+from launch.programs.command_line import CommandLine
+from launch.programs.own_program import OwnProgram
+from muster.errors import UsageError
+
+ADDED = "[muster.tasks]\nchess = plays:build\n[muster.compressors]\nsign = sends:build\n"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """The Python of an environment with a package that adds a task and a compressor."""
+    folder = tmp_path_factory.mktemp("workers") / "env"
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    about = packages / "plays-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plays\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ADDED)
+    return folder / "bin" / "python"
+
+
+def program(*words: str, launcher: str = "slurm") -> OwnProgram:
+    made = CommandLine.of(["--launcher", launcher, *words]).program(Path("/"))
+    assert isinstance(made, OwnProgram)
+    return made
+
+
+def test_the_workers_python_has_what_this_one_lacks(python):
+    made = program("--task", "chess", "--sync", "all_reduce", "--compress", "sign")
+    made.check_plugins(str(python))
+    assert cli.to_argv(made.run)[:1] == ["--task=chess"]
+
+
+def test_what_the_workers_python_lacks_is_refused_with_what_it_has(python):
+    made = program("--task", "ches", "--compress", "sing")
+    with pytest.raises(UsageError) as refused:
+        made.check_plugins(str(python), node="node3")
+    tasks, compress = sorted(str(refused.value).splitlines(), key=len, reverse=True)
+    where = f"to {python} on node3; known:"
+    assert tasks.startswith(f"--task: unknown 'ches' {where} bert, bsc_benchmark, chess, ")
+    assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign, topk"
+
+
+def test_what_a_node_has_said_counts_and_a_python_of_its_own_is_not_looked_for_here():
+    made = program("--task", "chess", "--hosts", "a,b", launcher="ssh")
+    made.check_plugins("/nodes/own/python", ["muster.tasks:chess"])
+    made.check_plugins("/nodes/own/python")
+    with pytest.raises(UsageError, match="unknown 'chess' to /nodes/own/python on b; known: bert"):
+        made.check_plugins("/nodes/own/python", [], "b")
+
+
+def test_on_this_machine_an_unknown_name_is_refused_at_once():
+    with pytest.raises(UsageError, match=r"^--task: unknown 'chess'; known: bert"):
+        program("--task", "chess", launcher="local")
+
+
+def test_a_node_says_what_its_packages_add(python):
+    found = node_facts.versions(str(python))
+    assert found["plugins"] == ["muster.compressors:sign", "muster.tasks:chess"]
+
+
+def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatch):
+    """Later commands find a run's launcher by that name."""
+    about = tmp_path / "other-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    text = "[muster.launchers]\nmine = launch.launchers.local:build\nlocal = no_such_module:build\n"
+    (about / "entry_points.txt").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    named = r"^--launcher mine: its class is in launch\.launchers\.local"
+    with pytest.raises(UsageError, match=named):
+        launcher_of(CommandLine.of(["--launcher", "mine"]))
+    assert "local" in own_names("launch.launchers")
+    assert launcher_of(CommandLine.of(["--launcher", "local"])).name == "local"

@@ -1,0 +1,42 @@
+"""Entry points of other packages: names without an import, and errors that name the package."""
+
+import pytest
+
+from configs import plugins
+from muster import entry_points
+from muster.errors import UsageError
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    def install(name: str, text: str) -> None:
+        about = tmp_path / name / f"{name}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[muster.tasks]\n{text}")
+        monkeypatch.syspath_prepend(tmp_path / name)
+
+    return install
+
+
+def test_a_name_is_listed_beside_the_files_and_loaded_when_it_is_chosen(package):
+    package("first", "tables = json:dumps\nlost = no_such_module:build\n")
+    assert entry_points.names("muster.tasks") == ["lost", "tables"]
+    assert {"tables", "rte"} <= {*plugins.names("train.tasks")}
+    assert plugins.load("train.tasks", "tables")(1) == "1"
+    with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
+        plugins.load("train.tasks", "lost")
+
+
+def test_a_file_comes_before_an_entry_point_of_its_name(package):
+    package("first", "synthetic = no_such_module:build\n")
+    assert plugins.names("train.tasks").count("synthetic") == 1
+    assert plugins.load("train.tasks", "synthetic").__module__ == "train.tasks.synthetic"
+
+
+def test_two_packages_with_one_name_are_named(package):
+    package("first", "chess = json:dumps\n")
+    package("second", "chess = json:loads\n")
+    named = r"several packages add 'chess': json:loads \(second\), json:dumps \(first\)"
+    with pytest.raises(UsageError, match=named):
+        plugins.load("train.tasks", "chess")
