@@ -1,6 +1,5 @@
 """Settings as text, before they are typed: those of a file, and those that were removed."""
 
-import difflib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import yaml
 
 from configs.settings.fields import flag
 from muster.errors import UsageError
+from muster.similar_names import closest
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -16,6 +16,7 @@ SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
+DELETING = frozenset(("overwrite",))  # settings that remove files
 # Removed settings: the value that had no effect, and what to use instead.
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
@@ -39,11 +40,14 @@ class Given(NamedTuple):
 
 
 def alike(name: str, known: Collection[str]) -> str:
-    """A question that suggests the known name most like `name`; empty if none is similar."""
-    name = name.lower()
-    near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
-    near += difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    """A question that suggests the known name most like `name`; empty if none is similar.
+
+    None is suggested that deletes files.
+    """
+    dashes = "--" if name.startswith("-") else ""
+    names = {one.removeprefix(dashes) for one in known if one.startswith(dashes)}
+    similar = closest(name.lstrip("-"), names - DELETING)
+    return f"did you mean {dashes}{similar}?" if similar else ""
 
 
 class ShallowLoader(yaml.SafeLoader):

@@ -65,7 +65,8 @@ def main() -> int:
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:
         json_output.begin()
-    line = CommandLine(launch, ssh, slurm, words, typed, run, train=train, bench=bench)
+    checked = replace(launch, master_port=None)  # that port may be in use by a run
+    line = CommandLine(checked, ssh, slurm, words, typed, run, train=train, bench=bench)
     refuse(line.foreign())
     if launch.dry_run or launch.detach:
         raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
@@ -76,7 +77,7 @@ def main() -> int:
     if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
         print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes were already checked.
-    settings = replace(launch, launcher=name, master_port=None, preflight=False)
+    settings = replace(checked, launcher=name, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
     rows = as_asked.check_nodes(launcher.assume(), _disks(train))

@@ -16,6 +16,7 @@ errors.begin()
 import os
 from dataclasses import asdict
 
+from configs import cli
 from configs.settings.program import ProgramConfig
 from launch.launchers.base import Launcher, launcher_of
 from launch.leading.leader import lead, new_run
@@ -30,17 +31,20 @@ from muster.printable import on_one_line
 
 
 def main() -> int:
-    line = CommandLine.of(own_arguments())
+    line, problems = CommandLine.read(own_arguments())
     os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
     if launch.json:
         json_output.begin()
-    launcher = launcher_of(line)
-    refuse([*_problems(line), *launcher.problems()])
+    launcher = _launcher(line, problems)
+    refuse(problems)
+    assert launcher is not None
     if line.ssh.setup:
         launcher.set_up()
         print("ready on all nodes")
         return 0
+    if line.unasked:
+        print(line.unasked, file=sys.stderr, flush=True)
     if launch.dry_run:
         facts = launcher.assume()
         _, spec = new_run(line, launcher, facts, make=False)
@@ -58,6 +62,20 @@ def main() -> int:
     is_documented = launch.json and not launch.detach
     with documented(spec.run_dir) if is_documented else nullcontext():
         return lead(launcher, spec, facts)
+
+
+def _launcher(line: CommandLine, problems: list[str]) -> Launcher | None:
+    """The launcher; what it and the program cannot do is added to `problems`."""
+    launcher = None
+    if not {"--launcher", "--hosts"} & cli.named_in(problems):  # it would be another one
+        try:
+            launcher = launcher_of(line)
+            cli.add_new(problems, launcher.problems())
+        except UsageError as error:
+            cli.add_new(problems, str(error).splitlines())
+    is_here = launcher is not None and launcher.name == "local"
+    cli.add_new(problems, [*_problems(line), *line.missing(Path.cwd(), is_here=is_here)])
+    return launcher
 
 
 def _ask(launcher: Launcher) -> Facts:

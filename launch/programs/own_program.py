@@ -1,12 +1,13 @@
 """The programs of train/, with settings that are valid wherever their workers start."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from configs import cli, plugins
+from configs.settings.fields import flag
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.spec import LaunchSpec, Program
@@ -20,6 +21,12 @@ WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 # Settings that name a folder, and those that name a file, a folder or something else.
 FOLDERS = ("data_dir", "cache_dir", "logs_dir", "checkpoint_dir")
 NAMES = ("resume", "model", "tokenizer")
+# What is read before the first step, with what to give for one that does not exist.
+READ = {
+    "data_dir": "give the folder with the task's files",
+    "resume": "give a checkpoint, the folder of a run, or auto",
+    **dict.fromkeys(("model", "tokenizer"), "give a folder or a file, or a name on the Hub"),
+}
 
 
 class OwnProgram:
@@ -69,6 +76,25 @@ class OwnProgram:
     def settings(self, *launch: Any) -> str:
         """The text of the file that repeats the run."""
         return cli.to_yaml(self.run, *launch, self._bench)
+
+
+def missing_inputs(train: TrainConfig, cwd: Path, *, is_here: bool) -> Iterator[str]:
+    """A line for each file or folder that a run is to read, and that does not exist.
+
+    `is_here`: the run is on this machine. A cluster may have other disks; then only what is in the
+    checkout, or below `cwd`, is known to be the same.
+    """
+    folders = (cwd.absolute(), plugins.REPOSITORY)  # workers start in the second one
+    for name, do in READ.items():
+        value = str(getattr(train, name) or "")
+        is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
+        if not value or is_name or (name == "resume" and value == "auto"):
+            continue
+        own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
+        places = [Path(folder, own) for folder in folders]
+        is_known = is_here or any(places[0].is_relative_to(folder) for folder in folders)
+        if is_known and not any(place.exists() for place in places):
+            yield f"{flag(name)} {value} does not exist; {do}"
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

@@ -208,9 +208,9 @@ def test_a_file_that_is_no_text_is_refused(write):
 
 def test_all_problems_of_flags_and_file_are_named_at_once(write):
     path = write("epochs: x\nfoo: 1\nlr: y\n")
-    lines = problems("--config", path, "--seed=z", "--bar", "stray")
+    lines = problems("stray", "--config", path, "--seed=z", "--bar", "value", "--dropout=2")
     begin = [f"{path}:2", f"{path}:1: epochs", f"{path}:3: lr"]
-    begin += ["unknown flag --bar", "unknown argument 'stray'", "--seed"]
+    begin += ["unknown argument 'stray'", "unknown flag --bar", "--seed", "--dropout must be"]
     for line, wanted in zip(lines, begin, strict=True):
         assert line.startswith(wanted)
 
