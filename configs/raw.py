@@ -16,7 +16,7 @@ SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
-DELETING = frozenset(("overwrite",))  # settings that remove files
+DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # Removed settings: the value that had no effect, and what to use instead.
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
@@ -105,6 +105,13 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
         raise ValueError(f"not a text in UTF-8, in line {line}") from None
 
 
+def not_yaml(path: Path, error: yaml.YAMLError) -> str:
+    """`FILE:LINE: not YAML: ...` for an error of PyYAML."""
+    mark = getattr(error, "problem_mark", None)
+    line = f"{mark.line + 1}:" if mark else ""
+    return f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
+
+
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 
@@ -122,9 +129,7 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
     except ValueError as error:
         raise UsageError(f"--config {path}: {error}") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"{mark.line + 1}:" if mark else ""
-        raise UsageError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from None
+        raise UsageError(not_yaml(path, error)) from None
     if root is None:
         return [], []
     if not isinstance(root, yaml.MappingNode):

@@ -18,7 +18,7 @@ from dataclasses import asdict
 
 from configs import cli
 from configs.settings.program import ProgramConfig
-from launch.launchers.base import Launcher, launcher_of
+from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
@@ -36,9 +36,10 @@ def main() -> int:
     launch = line.launch
     if launch.json:
         json_output.begin()
-    launcher = _launcher(line, problems)
+    launcher = judged(line, problems)
+    cli.add_new(problems, _problems(line))
     refuse(problems)
-    assert launcher is not None
+    assert launcher is not None  # or there are problems
     if line.ssh.setup:
         launcher.set_up()
         print("ready on all nodes")
@@ -62,20 +63,6 @@ def main() -> int:
     is_documented = launch.json and not launch.detach
     with documented(spec.run_dir) if is_documented else nullcontext():
         return lead(launcher, spec, facts)
-
-
-def _launcher(line: CommandLine, problems: list[str]) -> Launcher | None:
-    """The launcher; what it and the program cannot do is added to `problems`."""
-    launcher = None
-    if not {"--launcher", "--hosts"} & cli.named_in(problems):  # it would be another one
-        try:
-            launcher = launcher_of(line)
-            cli.add_new(problems, launcher.problems())
-        except UsageError as error:
-            cli.add_new(problems, str(error).splitlines())
-    is_here = launcher is not None and launcher.name == "local"
-    cli.add_new(problems, [*_problems(line), *line.missing(Path.cwd(), is_here=is_here)])
-    return launcher
 
 
 def _ask(launcher: Launcher) -> Facts:

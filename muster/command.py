@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from muster.run_files import state_folder
+from muster.similar_names import closest
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 FLAG = "--env"
@@ -67,10 +68,15 @@ def main() -> None:
     """Run the command that the first word names, in place of this process."""
     word, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
     if word not in COMMANDS:
-        is_help = word in ("--help", "-h", "help")
-        problem = "" if is_help else f"error: unknown command {word!r}\n"
-        (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
-        sys.exit(0 if is_help else 2)
+        if word in ("--help", "-h", "help"):
+            sys.stdout.write(USAGE)
+            sys.exit(0)
+        similar = closest(word, COMMANDS)
+        problem = f"error: unknown command {word!r}"
+        sys.stderr.write(
+            f"{problem}; did you mean {similar}?\n" if similar else f"{problem}\n{USAGE}"
+        )
+        sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
     become(*COMMANDS[word], *rest)

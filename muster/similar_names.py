@@ -1,6 +1,5 @@
 """The name that was probably meant by one that is not known."""
 
-import difflib
 from collections.abc import Iterable
 
 SHORTEST = 3  # letters of a name that begins another one, as `nod` begins `nodes`
@@ -18,5 +17,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     begun = [one for one in names if len(name) >= SHORTEST and one.startswith(name)]
     if begun:
         return min(begun, key=lambda one: (one[len(name) :][:1].isalnum(), len(one)))
+    import difflib  # here: most commands have no use for it
+
     similar = difflib.get_close_matches(name, names, n=1, cutoff=LEAST)
     return similar[0] if similar else ""

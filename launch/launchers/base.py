@@ -140,6 +140,23 @@ def launcher_of(line: CommandLine) -> Launcher:
     return made
 
 
+def judged(line: CommandLine, problems: list[str]) -> Launcher | None:
+    """The launcher of a run, unless `problems` say that it is another one than is meant.
+
+    What it and the program cannot do is added to them, as far as it is known before any machine is
+    asked.
+    """
+    launcher = None
+    if not {"--launcher", "--hosts"} & cli.named_in(problems):
+        try:
+            launcher = launcher_of(line)
+            cli.add_new(problems, launcher.problems())
+        except UsageError as error:
+            cli.add_new(problems, str(error).splitlines())
+    cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else "ssh"))
+    return launcher
+
+
 def chosen(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 

@@ -95,15 +95,12 @@ class CommandLine(Settings):
         cli.add_new(problems, wrong)
         return made, problems
 
-    def missing(self, cwd: Path, *, is_here: bool) -> list[str]:
-        """A line for each file that the program needs, and that is known not to exist.
-
-        `is_here`: it runs on this machine.
-        """
+    def missing(self, cwd: Path, launcher: str) -> list[str]:
+        """A line for each file that the program needs, and that is known not to exist."""
         if self.train is None or self.words:
             return missing_script(self.words, cwd)
         trains = self.launch.program == LaunchConfig.program
-        return [*missing_inputs(self.train, cwd, is_here=is_here)] if trains else []
+        return [*missing_inputs(self.train, cwd, launcher)] if trains else []
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""

@@ -78,12 +78,14 @@ class OwnProgram:
         return cli.to_yaml(self.run, *launch, self._bench)
 
 
-def missing_inputs(train: TrainConfig, cwd: Path, *, is_here: bool) -> Iterator[str]:
-    """A line for each file or folder that a run is to read, and that does not exist.
+def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:
+    """A line for each file or folder that a run is to read, and that is known not to exist.
 
-    `is_here`: the run is on this machine. A cluster may have other disks; then only what is in the
-    checkout, or below `cwd`, is known to be the same.
+    Other machines may have other disks. Of those of a Slurm cluster the checkout, and `cwd`, are
+    known to be the same.
     """
+    if launcher == "ssh":
+        return
     folders = (cwd.absolute(), plugins.REPOSITORY)  # workers start in the second one
     for name, do in READ.items():
         value = str(getattr(train, name) or "")
@@ -92,7 +94,9 @@ def missing_inputs(train: TrainConfig, cwd: Path, *, is_here: bool) -> Iterator[
             continue
         own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
         places = [Path(folder, own) for folder in folders]
-        is_known = is_here or any(places[0].is_relative_to(folder) for folder in folders)
+        is_known = launcher == "local" or any(
+            places[0].is_relative_to(folder) for folder in folders
+        )
         if is_known and not any(place.exists() for place in places):
             yield f"{flag(name)} {value} does not exist; {do}"
 

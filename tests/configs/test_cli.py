@@ -220,6 +220,25 @@ def test_values_of_several_classes_are_checked_at_once():
     assert len(lines) == 2
 
 
+def test_a_value_of_the_wrong_kind_hides_no_other_problem():
+    lines = problems("--epochs=x", "--dropout=2", "--device=tpu", "--seed=-1", "--split=a,b")
+    starts = [line.partition(":")[0].split()[0] for line in lines]
+    assert starts == ["--epochs", "--device", "--dropout", "--seed", "--split"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lr=x", "--end-lr=3"],  # above the default of --lr
+        ["--max-restart=3", "--on-hang=restart"],  # needs --max-restarts
+    ],
+)
+def test_what_only_follows_from_another_problem_is_not_named(words):
+    classes = (LaunchConfig, TrainConfig)
+    (line,) = problems(*words, classes=classes)
+    assert line.startswith((f"{words[0].partition('=')[0]}: ", "unknown flag --max-restart; "))
+
+
 # --help
 
 
