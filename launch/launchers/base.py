@@ -140,11 +140,11 @@ def launcher_of(line: CommandLine) -> Launcher:
     return made
 
 
-def judged(line: CommandLine, problems: list[str]) -> Launcher | None:
-    """The launcher of a run, unless `problems` say that it is another one than is meant.
+def judged(line: CommandLine, problems: list[str], *, with_program: bool = True) -> Launcher | None:
+    """The launcher of a run, unless `problems` say that another one is meant.
 
-    What it and the program cannot do is added to them, as far as it is known before any machine is
-    asked.
+    What it cannot do is added to them, as far as it is known before any machine is asked;
+    `with_program`: also which files the program lacks.
     """
     launcher = None
     if not {"--launcher", "--hosts"} & cli.named_in(problems):
@@ -153,7 +153,8 @@ def judged(line: CommandLine, problems: list[str]) -> Launcher | None:
             cli.add_new(problems, launcher.problems())
         except UsageError as error:
             cli.add_new(problems, str(error).splitlines())
-    cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else "ssh"))
+    if with_program:
+        cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else "ssh"))
     return launcher
 
 
