@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from configs import clusters
+from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
@@ -55,10 +56,32 @@ def parse(
         UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
+    made_of_all, problems = read(
+        classes, argv, prog=prog, description=description, first=first, made=made
+    )
+    refuse(problems)
+    return made_of_all
+
+
+def read(
+    classes: Sequence[type],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    first: Collection[str] = (),
+    made: Sequence[type] | None = None,
+) -> tuple[tuple[Any, ...], list[str]]:
+    """As `parse`, with a line for each problem; a wrong value is replaced by its default.
+
+    Raises:
+        UsageError: a file cannot be read; every problem of it at once.
+        SystemExit: 0, after --help.
+    """
     known = {item.name: item for cls in classes for item in fields(cls)}
-    typed, wrong_words = _typed_in(classes, argv)
-    last = {one.name: one.text for one in typed}
     made = classes if made is None else made
+    typed, wrong_words = _typed_in(classes, argv, made)
+    last = {one.name: one.text for one in typed}
     path = Path(last["config"]) if "config" in last else None
     if path is None and any(issubclass(cls, TrainConfig) for cls in made):
         path = _recipe_of(last.get("task", TrainConfig.task))
@@ -76,8 +99,26 @@ def parse(
         shown = first if first and "help_all" not in last else known
         parser_of(classes, values, prog, description, shown).print_help()
         sys.exit(0)
-    refuse(problems)
-    return _build(made, values)
+    return tuple(_made(cls, values, problems) for cls in made), problems
+
+
+def add_new(problems: list[str], more: Iterable[str]) -> None:
+    """Add to `problems` those of `more` that are about other settings.
+
+    A setting that is wrong itself, or was misspelt, may make others look wrong.
+    """
+    named = named_in(problems)
+    problems += [line for line in more if not named & named_in([line])]
+
+
+def named_in(problems: Iterable[str]) -> set[str]:
+    """The flags that problems are about; that of a file begins with `FILE:LINE: name`."""
+    found: set[str] = set()
+    for line in problems:
+        found |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
+        if of_file := re.match(r"\S+:\d+: (\w+):", line):
+            found.add(f"--{dashed(of_file[1])}")
+    return found
 
 
 def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
@@ -113,11 +154,18 @@ def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is not
 
 
-def _typed_in(classes: Sequence[type], argv: Sequence[str]) -> tuple[list[Given], list[str]]:
+def _is_value(word: str, flags: Mapping[str, str]) -> bool:
+    """Whether a word may be the value of an unknown flag, and is no program without its `--`."""
+    return not _is_flag(word, flags) and not word.endswith(".py")
+
+
+def _typed_in(
+    classes: Sequence[type], argv: Sequence[str], made: Sequence[type] = ()
+) -> tuple[list[Given], list[str]]:
     """What `argv` sets, and a line for each of its words that are wrong.
 
     Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
-    errors are.
+    errors are; what is suggested for them is a flag of `made`.
     """
     flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
     switches = {"help", "help_all"}
@@ -129,6 +177,11 @@ def _typed_in(classes: Sequence[type], argv: Sequence[str]) -> tuple[list[Given]
         flags |= dict.fromkeys(map(dashed, spellings), item.name)
     program = "; a program of your own follows after --: -- train.py"
     hint = program if ProgramConfig in classes else ""
+    see = "see --help"
+    if ProgramConfig in made and TrainConfig not in made:
+        see += ", or give it to the program, after its name"
+    names = {item.name for cls in (*made, ProgramConfig) for item in fields(cls)}
+    suggested = [one for one in flags if flags[one] in names | {"help", "help_all", "config"}]
     raw, problems = [], []
     rest = list(argv)
     while rest:
@@ -141,7 +194,11 @@ def _typed_in(classes: Sequence[type], argv: Sequence[str]) -> tuple[list[Given]
             problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
             rest = rest if equals else rest[1:]
         elif name is None:
-            problems.append(f"unknown flag {word}; {alike(flag, flags) or 'see --help'}")
+            if not equals and rest and _is_value(rest[0], flags):
+                text = rest.pop(0)
+            is_run = LaunchConfig in classes
+            meant = advice(flag.lstrip("-"), text, trains=TrainConfig in made) if is_run else ""
+            problems.append(f"unknown flag {word}; {meant or alike(flag, suggested) or see}")
         elif name in switches and not equals:
             raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
@@ -257,12 +314,17 @@ def word(name: str, value: Any) -> str:
     return f"--{dashed(name)}={'null' if value is None else value}"
 
 
-def _build(classes: Sequence[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    problems, built = [], []
-    for cls in classes:
-        try:
-            built.append(cls(**{item.name: values[item.name] for item in fields(cls)}))
-        except UsageError as error:
-            problems += str(error).splitlines()
-    refuse(problems)
-    return tuple(built)
+def _made(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:
+    """An instance; of one that is refused, each setting with a problem has its default."""
+    own = {item.name: values[item.name] for item in fields(cls)}
+    try:
+        return cls(**own)
+    except UsageError as error:
+        lines = str(error).splitlines()
+    add_new(problems, lines)
+    named = named_in(lines)
+    wrong = {name for name in own if f"--{dashed(name)}" in named}
+    try:
+        return cls(**{name: value for name, value in own.items() if name not in wrong})
+    except UsageError:
+        return cls()

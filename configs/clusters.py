@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import Given, text_of
+from configs.raw import Given, alike, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -85,6 +85,15 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         raw = tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None
+    except tomllib.TOMLDecodeError as error:
+        number, why = _place(text, str(error))
+        line = text.split("\n")[number - 1]
+        try:
+            tomllib.loads(line)  # it is right by itself, such as a key that is given twice
+            hint = ""
+        except tomllib.TOMLDecodeError:
+            hint = _with_quotes(line)
+        raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
@@ -102,7 +111,8 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         for key, value in table.items():
             name, where = key.replace("-", "_"), f"{path}:{_line(text, cluster, key)} "
             if name not in known:
-                problems.append(f"{where}unknown key {key!r}; known: {', '.join(sorted(known))}")
+                hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
+                problems.append(f"{where}unknown key {key!r}; {hint}")
             elif not isinstance(value, str | int | float):
                 problems.append(f"{where}{name}: expected one value, got a list or a table")
             else:
@@ -112,6 +122,19 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
                 settings.append(Given(name, written, where))
     refuse(problems)
     return found
+
+
+def _place(text: str, error: str) -> tuple[int, str]:
+    """The line of an error of tomllib, and what it says beside that."""
+    why, _, place = error.rpartition(" (at ")
+    found = re.match(r"line (\d+)", place)
+    return int(found[1]) if found else text.rstrip("\n").count("\n") + 1, why or error
+
+
+def _with_quotes(line: str) -> str:
+    """For a line with a text that has no quotes: with them."""
+    word = re.fullmatch(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(#.*)?", line)
+    return f'; a text needs quotes: {word[1]} = "{word[2]}"' if word else ""
 
 
 def _line(text: str, cluster: str, key: str) -> str:

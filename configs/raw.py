@@ -1,6 +1,5 @@
 """Settings as text, before they are typed: those of a file, and those that were removed."""
 
-import difflib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ import yaml
 
 from configs.settings.fields import flag
 from muster.errors import UsageError
+from muster.similar_names import closest
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -16,6 +16,7 @@ SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
+DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # Removed settings: the value that had no effect, and what to use instead.
 GONE = {
     "levels": ("auto", "all workers are one ring; leave it out"),
@@ -39,11 +40,14 @@ class Given(NamedTuple):
 
 
 def alike(name: str, known: Collection[str]) -> str:
-    """A question that suggests the known name most like `name`; empty if none is similar."""
-    name = name.lower()
-    near = sorted(one for one in known if len(name) > 3 and one.startswith(name))
-    near += difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    """A question that suggests the known name most like `name`; empty if none is similar.
+
+    None is suggested that deletes files.
+    """
+    dashes = "--" if name.startswith("-") else ""
+    names = {one.removeprefix(dashes) for one in known if one.startswith(dashes)}
+    similar = closest(name.lstrip("-"), names - DELETING)
+    return f"did you mean {dashes}{similar}?" if similar else ""
 
 
 class ShallowLoader(yaml.SafeLoader):
@@ -101,6 +105,13 @@ def text_of(path: Path, most_bytes: int = MOST_BYTES) -> str:
         raise ValueError(f"not a text in UTF-8, in line {line}") from None
 
 
+def not_yaml(path: Path, error: yaml.YAMLError) -> str:
+    """`FILE:LINE: not YAML: ...` for an error of PyYAML."""
+    mark = getattr(error, "problem_mark", None)
+    line = f"{mark.line + 1}:" if mark else ""
+    return f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
+
+
 def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 
@@ -118,9 +129,7 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
     except ValueError as error:
         raise UsageError(f"--config {path}: {error}") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"{mark.line + 1}:" if mark else ""
-        raise UsageError(f"{path}:{line} not YAML: {getattr(error, 'problem', error)}") from None
+        raise UsageError(not_yaml(path, error)) from None
     if root is None:
         return [], []
     if not isinstance(root, yaml.MappingNode):

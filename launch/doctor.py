@@ -28,7 +28,7 @@ from configs.settings.program import with_id
 from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
-from launch.launchers.base import Launcher, launcher_of
+from launch.launchers.base import Launcher, judged
 from launch.leading.leader import conclude
 from launch.programs import trainer_python
 from launch.programs.command_line import CLASSES, CommandLine, names, split, training
@@ -36,7 +36,7 @@ from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
 from muster.command import own_arguments, reveal
-from muster.errors import UsageError, refuse
+from muster.errors import refuse
 from muster.printable import printable
 from muster.run_files import NETWORK
 
@@ -55,7 +55,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 def main() -> int:
     flags, words = split(reveal(own_arguments(), os.environ))
-    launch, ssh, slurm, run, own, train, bench, doctor = cli.parse(
+    made, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,
         prog="python launch/doctor.py",
@@ -64,21 +64,24 @@ def main() -> int:
         first=names(DoctorConfig) | HEEDED,
         made=[training(flags) if one is TrainConfig else one for one in (*CLASSES, DoctorConfig)],
     )
+    launch, ssh, slurm, run, own, train, bench, doctor = made
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:
         json_output.begin()
-    line = CommandLine(launch, ssh, slurm, words, typed, run, own, train=train, bench=bench)
-    refuse(line.foreign())
+    checked = replace(launch, master_port=None)  # that port may be in use by a run
+    line = CommandLine(checked, ssh, slurm, words, typed, run, own, train=train, bench=bench)
     if launch.dry_run or launch.detach:
-        raise UsageError("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    as_asked = launcher_of(line)
-    refuse(as_asked.problems())
+        problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
+    cli.add_new(problems, line.foreign())
+    as_asked = judged(line, problems, with_program=False)
+    refuse(problems)
+    assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
     unheeded = [one.spelt for one in line.typed(names(*CLASSES) - HEEDED)]
     if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
         print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes were already checked.
-    settings = replace(launch, launcher=name, master_port=None, preflight=False)
+    settings = replace(checked, launcher=name, preflight=False)
     slurm = replace(slurm, time=slurm.time or SLURM_TIME, wait=True)
     launcher: Launcher = build(Settings(settings, ssh, slurm))
     rows = as_asked.check_nodes(launcher.assume(), _disks(train))

@@ -16,8 +16,9 @@ errors.begin()
 import os
 from dataclasses import asdict
 
+from configs import cli
 from configs.settings.program import ProgramConfig
-from launch.launchers.base import Launcher, launcher_of
+from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
@@ -30,17 +31,21 @@ from muster.printable import on_one_line
 
 
 def main() -> int:
-    line = CommandLine.of(own_arguments())
+    line, problems = CommandLine.read(own_arguments())
     os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
     if launch.json:
         json_output.begin()
-    launcher = launcher_of(line)
-    refuse([*_problems(line), *launcher.problems()])
+    launcher = judged(line, problems)
+    cli.add_new(problems, _problems(line))
+    refuse(problems)
+    assert launcher is not None  # or there are problems
     if line.ssh.setup:
         launcher.set_up()
         print("ready on all nodes")
         return 0
+    if line.unasked:
+        print(line.unasked, file=sys.stderr, flush=True)
     if launch.dry_run:
         facts = launcher.assume()
         _, spec = new_run(line, launcher, facts, make=False)

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from muster.checkout import CHECKOUT
 from muster.run_files import state_folder
+from muster.similar_names import closest
 
 FLAG = "--env"
 VALUES = "MUSTER_ENV"  # the variable that holds them, as a JSON object
@@ -75,10 +76,15 @@ def main() -> None:
         print(version_text(CHECKOUT))
         sys.exit(0)
     if word not in COMMANDS:
-        is_help = word in ("--help", "-h", "help")
-        problem = "" if is_help else f"error: unknown command {word!r}\n"
-        (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
-        sys.exit(0 if is_help else 2)
+        if word in ("--help", "-h", "help"):
+            sys.stdout.write(USAGE)
+            sys.exit(0)
+        similar = closest(word, COMMANDS)
+        problem = f"error: unknown command {word!r}"
+        sys.stderr.write(
+            f"{problem}; did you mean {similar}?\n" if similar else f"{problem}\n{USAGE}"
+        )
+        sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
     become(*COMMANDS[word], *rest)

@@ -152,6 +152,24 @@ def launcher_of(line: CommandLine) -> Launcher:
     return made
 
 
+def judged(line: CommandLine, problems: list[str], *, with_program: bool = True) -> Launcher | None:
+    """The launcher of a run, unless `problems` say that another one is meant.
+
+    What it cannot do is added to them, as far as it is known before any machine is asked;
+    `with_program`: also which files the program lacks.
+    """
+    launcher = None
+    if not {"--launcher", "--hosts"} & cli.named_in(problems):
+        try:
+            launcher = launcher_of(line)
+            cli.add_new(problems, launcher.problems())
+        except UsageError as error:
+            cli.add_new(problems, str(error).splitlines())
+    if with_program:
+        cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else "ssh"))
+    return launcher
+
+
 def chosen(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 

@@ -1,7 +1,7 @@
 """Start the workers on this machine; several nodes are simulated, with one agent each."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,17 +30,23 @@ class Local(Launcher):
     unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
     unused |= {"network", "snapshot", "include", "hosts"}
 
+    def problems(self) -> Iterator[str]:
+        if "gpu" in self._config.nproc() and not gpu_count():
+            yield "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
+        port = self._config.master_port
+        if port is not None and not is_free(port):
+            yield (
+                f"--master-port {port} is in use on this machine; leave it out, or choose another"
+            )
+
     def probe(self) -> Facts:
+        if problems := list(self.problems()):  # at a restart, too
+            raise MusterError("\n".join(problems))
+        return self.assume()
+
+    def assume(self) -> Facts:
         config = self._config
         counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
-        if not all(counts):
-            raise MusterError(
-                "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
-            )
-        if config.master_port is not None and not is_free(config.master_port):
-            raise MusterError(
-                f"--master-port {config.master_port} is in use on this machine; choose another"
-            )
         here = sys.executable, str(REPOSITORY)
         nodes = tuple(
             NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
@@ -48,8 +54,6 @@ class Local(Launcher):
         )
         # Chosen now, so that the lines of a dry run can be pasted.
         return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
-
-    assume = probe
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         def choose(probes: Mapping[int, Probe]) -> Choice:

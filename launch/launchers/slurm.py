@@ -80,6 +80,7 @@ class Slurm(Launcher):
             return self._nodes.probe()
         if self._current is not None:
             return self.assume()
+        controller.refuse_missing("sbatch")
         clusters = self._env.get("SLURM_CLUSTERS", "")
         if "," in clusters:
             raise UsageError(
@@ -105,6 +106,7 @@ class Slurm(Launcher):
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
+            controller.refuse_missing("sbatch")
             # Slurm would let the job wait for nodes that never come, and then call them busy.
             try:
                 batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)

@@ -79,6 +79,8 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     launch = line.launch
     program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
     refuse(_problems(line, current))
+    if line.unasked:
+        print(line.unasked, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
         return _found(earlier, current)

@@ -13,8 +13,8 @@ from configs.raw import Given
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
-from launch.programs.own_program import OwnProgram
-from launch.programs.user_program import UserProgram
+from launch.programs.own_program import OwnProgram, missing_inputs
+from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
 from muster.command import reveal
@@ -75,13 +75,35 @@ class CommandLine(Settings):
             UsageError: wrong flags, or flags without effect on the program; every problem at once.
             SystemExit: 0, after --help.
         """
+        made, problems = cls.read(argv, prog=prog)
+        refuse(problems)
+        return made
+
+    @classmethod
+    def read(
+        cls, argv: Sequence[str], *, prog: str = "muster run"
+    ) -> tuple["CommandLine", list[str]]:
+        """Read `argv`, with a line for each problem; a wrong value is replaced by its default.
+
+        Raises:
+            UsageError: a file of settings cannot be read, or no program follows after `--`.
+            SystemExit: 0, after --help.
+        """
         flags, words = split(reveal(argv, os.environ))
-        settings, given = _read(tuple(flags), prog, bool(words))
+        settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         kinds = {"own": more} if words else {"train": run, "bench": more}
         made = cls(launch, ssh, slurm, words, given, run, **kinds)
-        refuse(made.foreign())
-        return made
+        problems = [*made.foreign()]
+        cli.add_new(problems, wrong)
+        return made, problems
+
+    def missing(self, cwd: Path, launcher: str) -> list[str]:
+        """A line for each file that the program needs, and that is known not to exist."""
+        if self.train is None or self.words:
+            return missing_script(self.words, cwd)
+        trains = self.launch.program == LaunchConfig.program
+        return [*missing_inputs(self.train, cwd, launcher)] if trains else []
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""
@@ -120,6 +142,14 @@ class CommandLine(Settings):
         # its folder is chosen by the sweep
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
+
+    @property
+    def unasked(self) -> str:
+        """A line if our trainer runs, and no setting asks for it: a program may be missing."""
+        asks = any(one.name in OF_TRAINER | {"program"} for one in self.given)
+        if self.train is None or asks or self.train.quiet:
+            return ""
+        return f"no program after --: this trains Muster's own task {self.train.task}"
 
     def typed(self, some: frozenset[str]) -> list[Given]:
         """Those of these settings that were typed, with whatever value."""
@@ -175,11 +205,13 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
 @cache  # many programs have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
-) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
+) -> tuple[tuple[Any, ...], tuple[Given, ...], tuple[str, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig))
-    settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
-    return settings, tuple(cli.given(CLASSES, flags))
+    settings, problems = cli.read(
+        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made
+    )
+    return settings, tuple(cli.given(CLASSES, flags)), tuple(problems)
 
 
 def _is_default(one: Given) -> bool:

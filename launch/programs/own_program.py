@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli, plugins
+from configs.settings.fields import flag
 from configs.settings.launch import LaunchConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import BenchConfig, TrainConfig, TrainElsewhere
@@ -26,6 +27,12 @@ WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 # Settings that name a folder, and those that name a file, a folder or something else.
 FOLDERS = ("data_dir", "cache_dir", "logs_dir", "checkpoint_dir")
 NAMES = ("resume", "model", "tokenizer")
+# What is read before the first step, with what to give for one that does not exist.
+READ = {
+    "data_dir": "give the folder with the task's files",
+    "resume": "give a checkpoint, the folder of a run, or auto",
+    **dict.fromkeys(("model", "tokenizer"), "give a folder or a file, or a name on the Hub"),
+}
 
 
 class OwnProgram:
@@ -131,6 +138,29 @@ def _added_to(python: str) -> Collection[str] | None:
     if Path(python) == Path(sys.executable):
         return entry_points.every_name()
     return (node_facts.versions(python) or {}).get("plugins")
+
+
+def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:
+    """A line for each file or folder that a run is to read, and that is known not to exist.
+
+    Other machines may have other disks. Of those of a Slurm cluster the checkout, and `cwd`, are
+    known to be the same.
+    """
+    if launcher == "ssh":
+        return
+    folders = (cwd.absolute(), plugins.REPOSITORY)  # workers start in the second one
+    for name, do in READ.items():
+        value = str(getattr(train, name) or "")
+        is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
+        if not value or is_name or (name == "resume" and value == "auto"):
+            continue
+        own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
+        places = [Path(folder, own) for folder in folders]
+        is_known = launcher == "local" or any(
+            places[0].is_relative_to(folder) for folder in folders
+        )
+        if is_known and not any(place.exists() for place in places):
+            yield f"{flag(name)} {value} does not exist; {do}"
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

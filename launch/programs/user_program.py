@@ -24,6 +24,7 @@ from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
 from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
+from muster.similar_names import closest
 from muster.worker import interpreter, placeholders
 from muster.worker.function_call import ABOUT
 from muster.writing import open_plain
@@ -242,11 +243,27 @@ def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
             yield _why_not(words[0], cwd)
 
 
+def missing_script(words: Sequence[str], cwd: Path) -> list[str]:
+    """A line if the program is a script that cannot be read: known before any node is asked."""
+    is_script = bool(words) and words[0].endswith(".py") and not (cwd / words[0]).is_dir()
+    return _script_problems(cwd / words[0], words[0], None) if is_script else []
+
+
+def _near(path: Path) -> str:
+    """A question about the script in the folder of `path` whose name is most like its own."""
+    try:
+        scripts = [one.name for one in path.parent.iterdir() if one.suffix == ".py"]
+    except OSError:
+        return ""
+    similar = closest(path.name, {*scripts} - {path.name})
+    return f"; did you mean {similar}?" if similar else ""
+
+
 def _why_not(word: str, cwd: Path) -> str:
     """Why `word` is no program that can be started."""
     name = shlex.quote(word)
     if not (cwd / word).is_file():
-        return f"{word}: no such program; looked in {cwd} and on PATH"
+        return f"{word}: no such program; looked in {cwd} and on PATH{_near(cwd / word)}"
     if os.access(cwd / word, os.X_OK):
         return f"{word}: programs are looked for on PATH; the one in this folder is ./{word}"
     return f"{word} may not be run: chmod +x {name}, or name what reads it: -- bash {name}"
@@ -268,7 +285,7 @@ def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
         with open_plain(path) as file:
             text = file.read()
     except OSError as error:
-        return [f"{name}: {error.strerror}; looked in {path.parent}"]
+        return [f"{name}: {error.strerror}; looked in {path.parent}{_near(path)}"]
     if python is None:
         return []
     asked = [python, "-Ic", COMPILE, name]

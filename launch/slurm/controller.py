@@ -6,6 +6,7 @@ which many small clusters do not run.
 
 import itertools
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from datetime import datetime
 
 from configs.settings import sbatch_options
 from launch.nodes.survey import last_line
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from muster.tool_environment import environment_for
 
 TIMEOUT_S = 30.0
@@ -81,12 +82,26 @@ def ask(
             check=False,
         )
     except FileNotFoundError:
-        raise MusterError(
-            f"--launcher slurm, but there is no {argv[0]} here; run this on a login node of the "
-            "cluster, or use launch/ssh.sh"
-        ) from None
+        raise MusterError(_missing(argv[0])) from None
     except subprocess.TimeoutExpired:
         raise Silent(f"Slurm does not answer: {argv[0]} waited {timeout_s:.0f} s") from None
+
+
+def refuse_missing(tool: str) -> None:
+    """Refuse to ask Slurm where there is none.
+
+    Raises:
+        UsageError: there is no such program on PATH.
+    """
+    if shutil.which(tool) is None:
+        raise UsageError(_missing(tool))
+
+
+def _missing(tool: str) -> str:
+    return (
+        f"--launcher slurm, but there is no {tool} here; run this on a login node of the cluster, "
+        "or from here with --login me@cluster; --hosts is for machines without Slurm"
+    )
 
 
 def name(env: Mapping[str, str]) -> str:

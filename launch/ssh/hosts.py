@@ -44,7 +44,9 @@ def read_hosts(
         text = text_of(path, MOST_BYTES)
     except (OSError, ValueError) as error:  # a NUL in its name, say
         why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{quoted(str(path))}: {why}; give a file that can be read") from None
+        raise UsageError(
+            f"--hosts {quoted(str(path))}: {why}; give a file that can be read, or names of hosts"
+        ) from None
     if text.lstrip().startswith("<"):
         return cloudlab.read_manifest(text, default_slots, str(path), user=user, me=me)
     lines = {f"{path}:{n}": line.partition("#")[0] for n, line in enumerate(text.split("\n"), 1)}

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from configs import cli
+from configs.raw import alike
 from configs.settings.program import name_problems
 from configs.settings.train import TrainElsewhere
-from launch.launchers.base import launcher_of
+from launch.launchers.base import judged, launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
 from launch.programs.user_program import UserProgram
@@ -127,8 +129,9 @@ def from_grid(
     Raises:
         UsageError: a flag is given twice, or a run would be invalid; every problem at once.
     """
+    base, problems = CommandLine.read([*flags, *(["--", *program] if program else [])])
     if not over:
-        raise UsageError("a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4")
+        refuse([*problems, "a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
     own = program[1:] if program else flags
     refuse(
@@ -138,14 +141,16 @@ def from_grid(
         for word in own
         if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
     )
-    base = CommandLine.of([*flags, *(["--", *program] if program else [])])
     known = names(*CLASSES)
-    refuse(
-        f"--over {name}: the trainer that comes with Muster has no such setting; known: "
-        f"{', '.join(sorted(known))}; a program of your own follows after --"
+    problems += [
+        f"--over {name}: the trainer that comes with Muster has no such setting; "
+        + (alike(name.replace("-", "_"), known) or f"known: {', '.join(sorted(known))}")
+        + "; a program of your own follows after --"
         for name in block
         if not program and not any(grid.alike(name, one) for one in known)
-    )
+    ]
+    if any(line.startswith("--over") for line in problems):
+        refuse(problems)
     prefix = base.train.task if base.train else user_program.name_of(program)
     points = list(grid.points(block))
     cells = []
@@ -195,14 +200,14 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     problems = [
         f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
     ]
+    wrong: dict[str, list[Cell]] = {}  # by problem
     for cell in cells:
-        try:
-            refuse(name_problems("", cell.id))
-            cell.parsed = CommandLine.of(cell.words)
-        except UsageError as error:
-            problems += [f"{cell.id}: {line}" for line in str(error).splitlines()]
+        for line in _problems(cell):
+            wrong.setdefault(line, []).append(cell)
+    for line, those in wrong.items():
+        of_all = len(those) == len(cells) > 1
+        problems += [line] if of_all else [f"{one.id}: {line}" for one in those]
     refuse(problems)
-    refuse(dict.fromkeys(line for cell in cells for line in _problems(cell.parsed)))
     for one in (cell.parsed for cell in cells):
         program, launcher = one.program(Path.cwd()), launcher_of(one)
         if isinstance(program, UserProgram):
@@ -212,8 +217,19 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def _problems(one: CommandLine) -> Iterator[str]:
-    yield from launcher_of(one).problems()
+def _problems(cell: Cell) -> list[str]:
+    """A line for each problem of a cell, which gets the settings of its words."""
+    try:
+        refuse(name_problems("", cell.id))
+        cell.parsed, problems = CommandLine.read(cell.words)
+    except UsageError as error:
+        return str(error).splitlines()
+    judged(cell.parsed, problems)
+    cli.add_new(problems, _of_sweep(cell.parsed))
+    return problems
+
+
+def _of_sweep(one: CommandLine) -> Iterator[str]:
     if one.run.run_id is not None:
         yield "--run-id: each run is named by its values; --name names the sweep"
     if one.run.checkpoint_dir is not None:

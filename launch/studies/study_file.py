@@ -9,7 +9,7 @@ import yaml
 
 from configs import cli
 from configs.plugins import REPOSITORY
-from configs.raw import ShallowLoader, text_of
+from configs.raw import ShallowLoader, alike, not_yaml, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
@@ -36,12 +36,20 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     """
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UsageError(f"study {path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise UsageError(not_yaml(path, error)) from None
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")
     refuse(
-        (f"unknown key {key!r}; known: {', '.join(KEYS)}" for key in raw if key not in KEYS),
+        (
+            f"unknown key {key!r}; {alike(str(key), KEYS) or 'known: ' + ', '.join(KEYS)}"
+            for key in raw
+            if key not in KEYS
+        ),
         where=f"{path}: ",
     )
     refuse(
@@ -80,7 +88,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     try:
         cells = checked(found)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
+        refuse(str(error).splitlines(), where=f"{path}: ")
+        raise
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(

@@ -208,9 +208,9 @@ def test_a_file_that_is_no_text_is_refused(write):
 
 def test_all_problems_of_flags_and_file_are_named_at_once(write):
     path = write("epochs: x\nfoo: 1\nlr: y\n")
-    lines = problems("--config", path, "--seed=z", "--bar", "stray")
+    lines = problems("stray", "--config", path, "--seed=z", "--bar", "value", "--dropout=2")
     begin = [f"{path}:2", f"{path}:1: epochs", f"{path}:3: lr"]
-    begin += ["unknown flag --bar", "unknown argument 'stray'", "--seed"]
+    begin += ["unknown argument 'stray'", "unknown flag --bar", "--seed", "--dropout must be"]
     for line, wanted in zip(lines, begin, strict=True):
         assert line.startswith(wanted)
 
@@ -218,6 +218,25 @@ def test_all_problems_of_flags_and_file_are_named_at_once(write):
 def test_values_of_several_classes_are_checked_at_once():
     lines = problems("--nodes=0", "--lr=-1", classes=(LaunchConfig, TrainConfig))
     assert len(lines) == 2
+
+
+def test_a_value_of_the_wrong_kind_hides_no_other_problem():
+    lines = problems("--epochs=x", "--dropout=2", "--device=tpu", "--seed=-1", "--split=a,b")
+    starts = [line.partition(":")[0].split()[0] for line in lines]
+    assert starts == ["--epochs", "--device", "--dropout", "--seed", "--split"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lr=x", "--end-lr=3"],  # above the default of --lr
+        ["--max-restart=3", "--on-hang=restart"],  # needs --max-restarts
+    ],
+)
+def test_what_only_follows_from_another_problem_is_not_named(words):
+    classes = (LaunchConfig, TrainConfig)
+    (line,) = problems(*words, classes=classes)
+    assert line.startswith((f"{words[0].partition('=')[0]}: ", "unknown flag --max-restart; "))
 
 
 # --help

@@ -54,9 +54,11 @@ def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path
     assert out.startswith("only for the run itself, not checked here: --env, -- train.py --lr 1\n")
 
 
-def test_what_the_run_would_refuse_is_refused():
+def test_what_the_run_would_refuse_is_refused(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for words, message in [
         (["--quick", "--epochs", "2", "--", "train.py"], "--epochs is a setting of the trainer"),
+        (["--nproc-per-node", "gpu"], "this machine shows no GPU"),
         (["--quick", "--partition", "gpu"], "--partition has no effect with --launcher local"),
         (["--dry-run"], "leave out --dry-run"),
     ]:

@@ -30,7 +30,15 @@ REFUSED = [
     (["--over", "a-b=1", "--", "train.py", "--a_b=2"], "has --a_b=2 already"),
     (["--over", "lr=1", "--", "tain.py"], "tain.py: No such file or directory"),
     (["--over", "lr=1", "--sync", "single", "--", "train.py"], "--sync is a setting of the"),
-    (["--over", "lrr=1,2"], "--over lrr: the trainer that comes with Muster has no such"),
+    (
+        ["--over", "lrr=1,2"],
+        "with Muster has no such setting; did you mean lr?",
+    ),
+    (
+        ["--over", "lr=1,x", "--nodes=0", "--task=synthetic"],
+        "at least 1 (got 0)\nerror: synthetic-lr-x: --lr",
+    ),
+    (["--overr", "lr=1,2"], "unknown flag --overr; see --help\nerror: a sweep needs --over"),
     (["--over", "sync=dpd"], "sync-dpd: --sync: unknown 'dpd'"),
     (["--over", "lr=1", "--nodez", "2", "--", "train.py"], "unknown flag --nodez"),
     (["--over", "lr=1", "--run-id", "a", "--", "train.py"], "--name names the sweep"),

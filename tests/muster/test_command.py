@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from muster.command import hide, reveal, variable
+from muster.command import hide, main, reveal, variable
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 
@@ -49,3 +49,19 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
     command = [sys.executable, "-c", "from muster.command import main; main()", "jobs", "fetch"]
     done = call(*command, *words, cwd=REPOSITORY, env={"XDG_STATE_HOME": str(tmp_path)})
     assert (done.returncode, text in done.stdout + done.stderr) == (code, True), done
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("runn", "error: unknown command 'runn'; did you mean run?\n"),
+        ("jbos", "error: unknown command 'jbos'; did you mean jobs?\n"),
+        ("xyz", "error: unknown command 'xyz'\nusage: muster COMMAND"),
+    ],
+)
+def test_an_unknown_command_names_the_one_that_was_meant(word, text, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["muster", word])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (2, "") and printed.err.startswith(text)

@@ -5,7 +5,9 @@ import sys
 import pytest
 
 from configs.settings.launch import LaunchConfig
-from launch.launchers.base import chosen
+from launch.launchers.base import chosen, launcher_of
+from launch.programs.command_line import CommandLine
+from muster.errors import UsageError
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import executable
@@ -42,3 +44,14 @@ def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):
     done = call(sys.executable, "-c", code, cwd=REPOSITORY, env=env)
     last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
     assert last == "['launch.launchers.base', 'launch.launchers.local']", done.stderr
+
+
+def test_without_slurm_nothing_is_asked_and_the_way_from_a_laptop_is_named(tmp_path, monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_JOBID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    launcher = launcher_of(CommandLine.of(["--launcher", "slurm", "--no-preflight", "--", "true"]))
+    facts = launcher.assume()  # a dry run needs none
+    for ask in (launcher.probe, lambda: launcher.check_nodes(facts, {})):
+        with pytest.raises(UsageError, match=r"there is no sbatch here; .* --login me@cluster"):
+            ask()

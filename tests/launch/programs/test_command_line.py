@@ -1,10 +1,12 @@
 """No setting that was given is ignored: what has no use in a run is refused, whatever its value."""
 
+import socket
+
 import pytest
 
 from configs import cli
 from configs.settings.program import RunConfig
-from launch.launchers.base import launcher_of
+from launch.launchers.base import judged, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
@@ -135,6 +137,66 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
     other.write_text(path.read_text().replace("partition: null", "partition: gpu"))
     (found,) = refusal("--config", str(other))
     assert "partition has no effect with --launcher local" in found
+
+
+def all_lines(*argv: str) -> list[str]:
+    """Every problem of a call, before any machine is asked."""
+    line, problems = CommandLine.read(argv)
+    judged(line, problems)
+    return problems
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    words = ["--nodes=0", "--port-range=x", "--max-restarts=y", "--run-id=a/b", "--partition=gpu"]
+    lines = all_lines(*OWN, *words, "--env=RANK=1", "--lr=x", "--nods=2", "--", "tain.py")
+    starts = "--lr is a|unknown flag --nods|--max-restarts: exp|--port-range 'x'|--run-id 'a/b'|"
+    starts += "--env RANK: the|--partition has no effect|tain.py: No such file"
+    for line, start in zip(lines, starts.split("|"), strict=True):
+        assert line.startswith(start)
+    assert lines[-1].endswith("; did you mean train.py?")
+
+
+@pytest.mark.parametrize("words", [["--launcher", "slrum"], ["--hostfile", "h"]])
+def test_a_wrong_launcher_makes_no_other_setting_wrong(words):
+    (line,) = all_lines(*words, "--user", "me", "--", "true")
+    assert line.startswith(("--launcher: unknown 'slrum'", "unknown flag --hostfile"))
+
+
+def test_what_the_trainer_is_to_read_is_refused_where_it_is_known_not_to_exist(tmp_path):
+    words = ["--resume", "nofile", "--data-dir", "/nope", "--model", "./mine", "--tokenizer", "ber"]
+    lines = all_lines(*OWN, *words)
+    flags = [line.partition(" does not exist; give ")[0] for line in lines]
+    assert flags == ["--data-dir /nope", "--resume nofile", "--model ./mine"]
+    assert all_lines("--launcher", "ssh", "--hosts", "a", *words) == []  # a node may have them
+    at_slurm = all_lines("--launcher", "slurm", *words)  # which begins in this folder
+    assert [line.split()[0] for line in at_slurm] == ["--resume", "--model"]
+    here = ["--resume", "auto", "--data-dir", str(tmp_path), "--model", str(tmp_path)]
+    assert all_lines(*OWN, *here) == []
+    assert all_lines(*OWN, "--resume", "configs/../train") == []  # workers start in the checkout
+
+
+def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with socket.socket() as server:
+        server.bind(("", 0))
+        server.listen()
+        port = str(server.getsockname()[1])
+        words = ["--nproc-per-node", "gpu", "--master-port", port, "--", "true"]
+        lines = all_lines(*OWN, *words)
+    assert lines[0].startswith("--nproc-per-node gpu, but this machine shows no GPU")
+    assert lines[1].endswith("is in use on this machine; leave it out, or choose another")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--task", "quickstart"], ["--sync", "ddp"], ["--quiet"], ["--program", "worker"], PROGRAM],
+)
+def test_only_who_asks_for_nothing_is_told_that_the_trainer_runs(words):
+    assert CommandLine.of([*OWN, *words]).unasked == ""
+    line = CommandLine.of([*OWN, "--nodes", "2"])
+    assert line.unasked == "no program after --: this trains Muster's own task quickstart"
 
 
 REFUSED = [

@@ -141,7 +141,7 @@ WRONG = [
     ("", "hosts: no hosts; write lines as in user@node[0-3]:22 slots=4"),
     ("# nothing\n \n", "hosts: no hosts; "),
     ("a\nb\xff", "hosts:2: host 'bÿ': begin with a letter or digit, and use letters, digits"),
-    (b"a\nb\xff", "'hosts': not a text in UTF-8, in line 2; give a file that can be read"),
+    (b"a\nb\xff", "--hosts 'hosts': not a text in UTF-8, in line 2; give a file that can be read"),
     ("user@", "hosts:1: host '': begin with "),
     ("a@b@c", "hosts:1: user 'a@b': begin "),
     ("a b", "hosts:1: 'b' is no option, as address and slots are; write lines as in "),

@@ -69,14 +69,15 @@ def test_what_is_of_the_testbed_is_no_flag_and_a_rate_can_be_given_for_all(read)
 
 
 REFUSED = [
-    ("{grd: []}", "unknown key 'grd'; known: title, about, question, implementation, discu"),
+    ("{grd: []}", "unknown key 'grd'; did you mean grid?"),
+    ("{x: []}", "unknown key 'x'; known: title, about, question, implementation, discussion"),
     ("[]", "not a study"),
     ("{repeats: 0}", "repeats must be a number of at least 1"),
     ("{grid: {sync: ddp}}", "grid must be a list of settings"),
     ("{grid: [{sync: dpd}, {lr: 7, task: rte}]}", "sync-dpd_0: --sync: unknown 'dpd'"),
     ("{grid: [{batch: 7}]}", "batch-7_0: unknown flag --batch"),
     ("{grid: [{lr: 0.1}, {lr: 0.1}]}", "lr-0.1_0: two runs of this name"),
-    ("{grid: ", "mine.yaml"),
+    ("{grid: ", "mine.yaml:1: not YAML: "),
     ("{grid: [{nodes: 2, busy: 1}]}", "busy is for nodes of a testbed; give a rate"),
     ("{grid: [{nodes: 2, busy: 3, rate: 1gbit}]}", "busy is a number of the 2 nodes (got 3)"),
     ("{grid: [{busy: many, rate: 1gbit}]}", "busy is a number of the 1 nodes (got 'many')"),

@@ -1,0 +1,80 @@
+"""Flags of other launchers are answered with ours, and nothing that does not exist is suggested."""
+
+import re
+
+import pytest
+
+from configs import cli, foreign_flags
+from configs.settings import sbatch_options
+from launch.programs.command_line import CLASSES, CommandLine
+from muster.command import LOGIN
+from muster.errors import UsageError
+
+
+def refusal(*argv: str) -> list[str]:
+    with pytest.raises(UsageError) as refused:
+        CommandLine.of(argv)
+    return str(refused.value).splitlines()
+
+
+def accepted() -> set[str]:
+    """Every spelling of a flag of a run."""
+    known = {"--help", "--help-all", "--config", *(f"--{cli.dashed(name)}" for name in LOGIN)}
+    for cls in CLASSES:
+        for item in cli.fields(cls):
+            known |= {f"--{cli.dashed(item.name)}", *item.metadata.get("aliases", ())}
+    return known
+
+
+def test_every_flag_of_ours_that_is_named_exists():
+    texts = [*foreign_flags.TEXTS.values(), *foreign_flags.OF_TRAINER.values()]
+    named = {flag for text in [*texts, *sbatch_options.REFUSED.values()]
+             for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", text)}  # fmt: skip
+    assert len(named) > 10 and named <= accepted()
+
+
+def test_no_flag_that_is_accepted_is_called_foreign():
+    names = {*foreign_flags.TEXTS, *foreign_flags.OF_TRAINER}
+    foreign = {f"-{name}" if len(name) == 1 else f"--{name}" for name in names}
+    assert not foreign & accepted()
+
+
+MEANT = [
+    (["--nnodes", "2:4"], "--nnodes; use --nodes 2:4"),
+    (["--nnodes=2"], "--nnodes; use --nodes 2"),
+    (["--rdzv_backend", "c10d"], "--rdzv_backend; leave it out: Muster lets the nodes find"),
+    (["--num_machines", "2"], "--num_machines; use --nodes 2"),
+    (["--mixed_precision", "bf16"], "--mixed_precision; use --env ACCELERATE_MIXED_PRECISION=bf16"),
+    (["-n", "4"], "-n; use --nodes and --nproc-per-node"),
+    (["--hostfile", "h"], "--hostfile; use --hosts h"),
+    (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
+    (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
+    (["--comment", "a b"], "--comment; give this option of sbatch as --slurm comment='a b'"),
+    (["--gpus-per-task", "1"], "--gpus-per-task; use --gpus-per-node"),
+    (["--output", "x"], "--output; what the workers print is in the run folder"),
+    (["--job-name", "x"], "--job-name; use --run-id x"),
+    (["--conda", "env"], "--conda; activate it before, name its Python with --python"),
+    (["--image", "x.sif"], "--image; use --wrap"),
+    (["--node", "4"], "--node; did you mean --nodes?"),
+    (["--overwrit"], "--overwrit; see --help, or give it to the program"),
+    (["--batch", "4"], "--batch; see --help, or give it to the program"),
+    (["--epoch", "4"], "--epoch; see --help, or give it to the program"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MEANT)
+def test_an_unknown_flag_is_one_line_with_what_is_meant(words, message):
+    (line,) = refusal(*words, "--", "train.py")
+    assert line.startswith(f"unknown flag {message}")
+
+
+def test_without_a_program_flags_of_the_trainer_are_suggested():
+    assert refusal("--batch", "4") == ["unknown flag --batch; did you mean --batch-size?"]
+    assert refusal("--mixed_precision", "bf16")[0].endswith("use --precision bf16")
+    assert refusal("--pytohn", "x") == ["unknown flag --pytohn; did you mean --python?"]
+
+
+def test_a_program_without_its_dashes_is_no_value_of_an_unknown_flag():
+    first, second = refusal("--verbose", "train.py")
+    assert first.startswith("unknown flag --verbose; ")
+    assert second.endswith("a program of your own follows after --: -- train.py")
