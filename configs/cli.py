@@ -45,11 +45,12 @@ def parse(
     description: str,
     first: Collection[str] = (),
     made: Sequence[type] | None = None,
+    example: str = "",
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`, from `argv` and the YAML file of --config.
 
-    `first`: the settings that --help shows; --help-all shows all. `made`: the classes to make
-    instances of, by default all.
+    `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
+    `made`: the classes to make instances of, by default all.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem at once.
@@ -74,7 +75,7 @@ def parse(
         problems += _one_size(values, own)
     if asks_help:
         shown = first if first and "help_all" not in last else known
-        parser_of(classes, values, prog, description, shown).print_help()
+        parser_of(classes, values, prog, description, shown, example).print_help()
         sys.exit(0)
     refuse(problems)
     return _build(made, values)

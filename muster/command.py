@@ -5,6 +5,7 @@ command with `--env NAME=VALUE` starts itself again with `--env NAME` and the va
 environment. The commands that it starts find the value there.
 """
 
+import difflib
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ COMMANDS = {
     "sweep": ["launch/sweep.py"],
     "report": ["muster/run_module.py", "train.report"],
 }
+TYPED = "muster"  # the option -X of Python that says which of these words was typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
@@ -66,19 +68,36 @@ def is_elsewhere(words: list[str]) -> bool:
 def main() -> None:
     """Run the command that the first word names, in place of this process."""
     word, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    if word == "help" and rest:  # muster help jobs cancel
+        word, rest = rest[0], [*rest[1:], "--help"]
+    if word in ("--help", "-h", "help"):
+        sys.stdout.write(USAGE)
+        sys.exit(0)
     if word not in COMMANDS:
-        is_help = word in ("--help", "-h", "help")
-        problem = "" if is_help else f"error: unknown command {word!r}\n"
-        (sys.stdout if is_help else sys.stderr).write(problem + USAGE)
-        sys.exit(0 if is_help else 2)
+        near = difflib.get_close_matches(word, COMMANDS, n=1)
+        hint = f"did you mean muster {near[0]}?" if near else "muster --help lists them"
+        sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
+        sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
-    become(*COMMANDS[word], *rest)
+    become(*COMMANDS[word], *rest, typed=word)
 
 
-def become(script: str, *words: str) -> NoReturn:
-    """Run a script of the checkout in place of this process."""
-    os.execv(sys.executable, [sys.executable, str(CHECKOUT / script), *words])
+def become(script: str, *words: str, typed: str = "") -> NoReturn:
+    """Run a script of the checkout in place of this process; `typed`: what stood after `muster`."""
+    argv = [sys.executable, *say_typed(typed), str(CHECKOUT / script), *words]
+    os.execv(sys.executable, argv)
+
+
+def say_typed(word: str) -> list[str]:
+    """Python's options that tell a script this; no process that the script starts has them."""
+    return ["-X", f"{TYPED}={word}"] if word else []
+
+
+def as_typed(otherwise: str = "") -> str:
+    """The present command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
+    word = sys._xoptions.get(TYPED)
+    return f"muster {word}" if word else otherwise or f"python {sys.argv[0]}"
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ def setting(default: Any, help: str, *, affects: Affects | None = None, **more: 
     """A field with the text that --help shows; `aliases` are further flags for it.
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
-    Its value may have a limit: `least`, `positive`, `port`, or `share`, which is at least 0 and
-    below 1; or be the name of a file of the folder `files`, or what it is by default. None is
-    always right.
+    --help leaves out one that is `internal`. Its value may have a limit: `least`, `positive`,
+    `port`, or `share`, which is at least 0 and below 1; or be the name of a file of the folder
+    `files`, or what it is by default. None is always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
@@ -71,11 +71,17 @@ class Config:
                 yield f"{name} must be a finite number above 0 (got {value})"
             if "share" in limits and not 0 <= value < 1:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
-            if "files" in limits:
-                names = plugins.names(limits["files"])
-                known = names if item.default in names else [str(item.default), *names]
-                if value not in known:
-                    yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
+            known = known_values(item)
+            if known and value not in known:
+                yield f"{name}: unknown {value!r}; known: {', '.join(known)}"
+
+
+def known_values(item: Field[Any]) -> list[str]:
+    """The values of a setting that names a file of a folder; nothing is imported for them."""
+    if "files" not in item.metadata:
+        return []
+    names = plugins.names(item.metadata["files"])
+    return names if item.default in names else [str(item.default), *names]
 
 
 def too_low(name: str, value: float, least: float) -> Iterator[str]:

@@ -20,10 +20,10 @@ from muster.errors import UsageError, refuse
 OF_LAUNCH = (LaunchConfig, SshConfig, SlurmConfig)
 CLASSES = (*OF_LAUNCH, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
 ABOUT = (
-    "Start a program in every worker of a run, on this machine or on a cluster: "
-    "muster run [--flag VALUE ...] -- train.py --lr 1e-3. Without a program it is the trainer that "
-    "comes with Muster, whose settings are shown by --help-all."
+    "Start a program in every worker of a run, on this machine or on a cluster. Without a program "
+    "it is the trainer that comes with Muster, whose settings are shown by --help-all."
 )
+EXAMPLE = "muster run --launcher local --nodes 4 -- train.py --lr 1e-3"
 
 
 def names(*classes: type) -> frozenset[str]:
@@ -139,7 +139,9 @@ def _read(
 ) -> tuple[tuple[Any, ...], tuple[Given, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (TrainConfig, BenchConfig))
-    settings = cli.parse(CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made)
+    settings = cli.parse(
+        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made, example=EXAMPLE
+    )
     return settings, tuple(cli.given(CLASSES, flags))
 
 

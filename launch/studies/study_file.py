@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from configs import cli
+from configs.plugins import REPOSITORY
 from configs.raw import ShallowLoader, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
@@ -27,6 +28,9 @@ OF_TESTBED = (RATE, BUSY)
 NAME = "name"
 
 
+OWN = REPOSITORY / "configs" / "studies"
+
+
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
     """The study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
@@ -35,7 +39,9 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     """
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
+    except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: not a study; it needs a grid")
@@ -83,6 +89,15 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(path.stem, cells, title, about, texts, tuple(collectives), is_study=True)
+
+
+def _own_study(path: Path) -> str:
+    """Where a study of Muster's own with this name is, or which of them exist."""
+    own = OWN / f"{path.stem}.yaml"
+    if own.is_file():
+        return f"; did you mean {own}?"
+    known = sorted(file.stem for file in OWN.glob("*.yaml"))
+    return f"; Muster's own are in {OWN}: {', '.join(known)}"
 
 
 def _cells(

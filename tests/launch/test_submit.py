@@ -26,7 +26,10 @@ def test_four_pretend_nodes_train_together(tmp_path):
     out = run_well("--nodes", "4", *QUICK, "--logs-dir", str(tmp_path))
     (run_dir,) = tmp_path.iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-synthetic-ddp-4x1", run_dir.name)
-    assert out.startswith(f"run {run_dir.name}: 4 nodes x 1 worker, synthetic, ddp -> {run_dir}\n")
+    assert out.startswith(
+        f"run {run_dir.name}: 4 simulated nodes x 1 worker on this machine, "
+        f"synthetic, ddp -> {run_dir}\n"
+    )
     assert "step 5  loss" in out and "epoch 1" in out and "seconds per iteration" in out
     assert json.loads((run_dir / "summary.json").read_text())["world_size"] == 4
     plan = json.loads((run_dir / "launch.json").read_text())["nodes"]

@@ -23,6 +23,7 @@ from launch.nodes.survey import ONLY_BY_HAND, START_UP
 from launch.programs import project_snapshot
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
+from muster.command import say_typed
 from muster.errors import MusterError
 
 # The packages that launch/ imports; the versions are those of constraints.txt.
@@ -58,9 +59,9 @@ class Installation:
     checkout: str
     python: str
 
-    def command(self, script: str, *words: str) -> list[str]:
-        """The command line of one of the checkout's scripts."""
-        return [self.python, f"{self.checkout}/{script}", *words]
+    def command(self, script: str, *words: str, typed: str = "") -> list[str]:
+        """The command line of one of the checkout's scripts; `typed`: see `muster.command`."""
+        return [self.python, *say_typed(typed), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
         """The folder of a new session."""
