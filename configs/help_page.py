@@ -15,6 +15,7 @@ from configs.settings.program import ProgramConfig
 from muster.command import AT_LOGIN
 from muster.errors import UsageError
 
+ALIKE = 0.75  # of 1: less alike is another word, and not a typing error
 LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are in the text
 UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name
 ELSEWHERE = "From another machine, such as your laptop"
@@ -45,8 +46,12 @@ class Parser(ArgumentParser):
         if isinstance(action, _SubParsersAction):
             known = [one.dest for one in action._choices_actions]
         name = action.option_strings[0] if action.option_strings else self.prog
-        near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        near = difflib.get_close_matches(str(value), known, n=1, cutoff=ALIKE)
+        spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
+        is_word = isinstance(value, str)
+        hint = (
+            f"did you mean {spelt}{near[0]}?" if near and is_word else f"known: {', '.join(known)}"
+        )
         raise UsageError(f"{name}: unknown {value!r}; {hint}")
 
 

@@ -192,8 +192,9 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     fits = fits or [run for run in runs if run.name.startswith(wanted)]
     if len(fits) != 1:
         names = ", ".join(run.name for run in (fits or runs)[:5])
-        which = "fits several runs:" if fits else "is the name of no run; the latest:"
-        raise UsageError(f"{wanted!r} {which} {names}")
+        if fits:
+            raise UsageError(f"{wanted!r} fits several runs: {names}")
+        raise UsageError(f"no run is called {wanted!r}; the latest: {names}")
     return fits[0]
 
 

@@ -74,7 +74,7 @@ def main() -> None:
         sys.stdout.write(USAGE)
         sys.exit(0)
     if word not in COMMANDS:
-        near = difflib.get_close_matches(word, COMMANDS, n=1)
+        near = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.75)
         hint = f"did you mean muster {near[0]}?" if near else "muster --help lists them"
         sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
         sys.exit(2)
