@@ -48,10 +48,9 @@ class Parser(ArgumentParser):
         name = action.option_strings[0] if action.option_strings else self.prog
         near = difflib.get_close_matches(str(value), known, n=1, cutoff=ALIKE)
         spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
-        is_word = isinstance(value, str)
-        hint = (
-            f"did you mean {spelt}{near[0]}?" if near and is_word else f"known: {', '.join(known)}"
-        )
+        hint = f"known: {', '.join(known)}"
+        if near and isinstance(value, str):
+            hint = f"did you mean {spelt}{near[0]}?"
         raise UsageError(f"{name}: unknown {value!r}; {hint}")
 
 

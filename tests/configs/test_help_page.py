@@ -20,7 +20,7 @@ COMMAND = str(REPOSITORY / "muster" / "command.py")
 
 def lines_of(text: str) -> dict[str, str]:
     """Each flag's own text, on one line, by its first spelling."""
-    parts = re.split(r"\n  (?=-)", text)
+    parts = [part.partition("\n\n")[0] for part in re.split(r"\n  (?=-)", text)]
     return {part.split()[0].rstrip(","): " ".join(part.split()) for part in parts[1:]}
 
 

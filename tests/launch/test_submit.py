@@ -40,16 +40,45 @@ def test_four_pretend_nodes_train_together(tmp_path):
 
 
 def test_several_workers_per_node_by_the_planned_lines(tmp_path):
-    """What --dry-run prints can be pasted, and is what runs."""
+    """What --dry-run prints can be pasted, with another node's rank on each, and is what runs."""
     flags = ["--nodes", "2", "--nproc-per-node", "2", *QUICK, "--sync", "gather_scatter"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "pasted"]
-    lines = run_well(*flags, "--dry-run").splitlines()
+    line, comment = run_well(*flags, "--dry-run").splitlines()
     assert list(tmp_path.iterdir()) == []
-    assert len(lines) == 2 and all(shlex.split(line)[0] == "cd" for line in lines)
+    assert comment == "# the same on the other node, with --node-rank 1"
+    assert shlex.split(line)[0] == "cd" and " --node-rank 0 " in line
+    lines = [line, line.replace(" --node-rank 0 ", " --node-rank 1 ")]
     shells = [subprocess.Popen(["bash", "-c", line], cwd="/") for line in lines]
     assert [shell.wait(timeout=300) for shell in shells] == [0, 0]
     summary = json.loads((tmp_path / "pasted" / "summary.json").read_text())
     assert summary["world_size"] == 4 and summary["sync"] == "gather_scatter"
+
+
+def test_a_dry_run_says_first_what_would_happen(tmp_path):
+    (tmp_path / "train.py").touch()
+    words = ["--nodes", "8", "--logs-dir", str(tmp_path / "logs"), "--run-id", "planned"]
+    done = call(
+        sys.executable,
+        SUBMIT,
+        "--launcher",
+        "local",
+        *words,
+        "--dry-run",
+        "--",
+        "train.py",
+        cwd=tmp_path,
+    )
+    first, *more = done.stderr.splitlines()
+    assert first == "dry run: 8 simulated nodes x 1 worker on this machine, train.py"
+    assert dict(line.split(": ", 1) for line in more) | {"  python": "?"} == {
+        "  start": "     --launcher local, --workers torchrun",
+        "  python": "?",
+        "  network": "   127.0.0.1",
+        "  run folder": f"{tmp_path}/logs/planned",
+    }
+    command, comment = done.stdout.splitlines()
+    assert " --node-rank 0 " in command
+    assert comment == "# the same on the other 7 nodes, with --node-rank 1 to 7"
 
 
 def test_hostile_text_arrives_as_text(tmp_path):
@@ -154,9 +183,9 @@ def test_help_shows_what_holds_for_every_program():
         return done.stdout
 
     text = shown("--help")
-    assert text.startswith("usage: muster run ") and len(text.splitlines()) <= 110
+    assert text.startswith("usage: python ") and len(text.splitlines()) <= 125
     assert "--nodes" in text and "--env-file" in text and "--run-id" in text
-    assert "--help-all" in text and "--batch-size" not in text and "submit.py" not in text
+    assert "--help-all" in text and "--batch-size" not in text
     assert "--batch-size" in shown("--help-all") and "--nodes" in shown("--help-all")
 
 
