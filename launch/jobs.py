@@ -199,10 +199,10 @@ def _find(root: Path | None, wanted: str | None) -> Path:
 
 
 def _only_active(root: Path | None) -> Path:
-    """The one run of this project that is active: what a command ends that names none.
+    """The run that a command ends which names none: the only active one of this project.
 
     Raises:
-        UsageError: there is none, or there are several; the message lists them.
+        UsageError: several are active, or only others are; the message lists them.
     """
     runs = [*{run.resolve(): run for run in _runs(root)}.values()]
     states = zip(runs, run_state.of_all(runs, Watchers()), strict=True)
@@ -213,7 +213,7 @@ def _only_active(root: Path | None) -> Path:
     if len(own) == 1:
         return own[0]
     if not active:
-        raise UsageError("no run is active")
+        return _find(root, None)  # which is over already
     which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere are"
     names = ", ".join(run.name for run in own or active)
     raise UsageError(f"{which}: {names}; name the one to end: muster jobs cancel RUN")

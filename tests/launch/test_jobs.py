@@ -191,7 +191,7 @@ def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(tmp_p
             ended.join()
             assert second.returncode == -signal.SIGTERM and first.poll() is None
             write(other, over)
-            assert cancelled() == "2 error: no run is active"
+            assert cancelled() == "0 c is over already: done"
         finally:
             first.kill()
             second.kill()

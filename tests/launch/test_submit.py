@@ -57,17 +57,8 @@ def test_several_workers_per_node_by_the_planned_lines(tmp_path):
 def test_a_dry_run_says_first_what_would_happen(tmp_path):
     (tmp_path / "train.py").touch()
     words = ["--nodes", "8", "--logs-dir", str(tmp_path / "logs"), "--run-id", "planned"]
-    done = call(
-        sys.executable,
-        SUBMIT,
-        "--launcher",
-        "local",
-        *words,
-        "--dry-run",
-        "--",
-        "train.py",
-        cwd=tmp_path,
-    )
+    words += ["--launcher", "local", "--dry-run", "--", "train.py"]
+    done = call(sys.executable, SUBMIT, *words, cwd=tmp_path)
     first, *more = done.stderr.splitlines()
     assert first == "dry run: 8 simulated nodes x 1 worker on this machine, train.py"
     assert dict(line.split(": ", 1) for line in more) | {"  python": "?"} == {

@@ -211,10 +211,8 @@ def test_at_a_terminal_a_line_is_due_after_ten_seconds(monkeypatch, capsys, env,
 
 
 def test_between_its_usual_lines_a_step_is_printed_when_one_is_due(tmp_path, monkeypatch):
-    lines = []
     monkeypatch.setattr(Console, "is_line_due", property(lambda console: True))
-    monkeypatch.setattr(Console, "line", lambda console, text: lines.append(text))
-    run(CONFIG, tmp_path)
+    _, lines = retained.run(CONFIG, tmp_path)
     assert [line.split()[1] for line in lines if line.startswith("step ")] == [*"12345678"]
 
 
