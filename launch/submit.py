@@ -42,6 +42,9 @@ def main() -> int:
         launcher.set_up()
         print("ready on all nodes")
         return 0
+    if line.train is not None and line.says_no_program and not line.run.quiet:
+        task = line.train.task
+        print(f"note: no program after --: it trains Muster's own task {task}", file=sys.stderr)
     if launch.dry_run:
         facts = launcher.assume()
         title, spec = new_run(line, launcher, facts, make=False)

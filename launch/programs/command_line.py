@@ -96,6 +96,12 @@ class CommandLine(Settings):
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
 
+    @property
+    def says_no_program(self) -> bool:
+        """Whether nothing says what runs: no program, and no setting of our trainer."""
+        own = OF_TRAINER | {"program"}
+        return not self.words and not any(one.name in own for one in self.given)
+
     def typed(self, some: frozenset[str]) -> list[Given]:
         """Those of these settings that were typed, with whatever value."""
         return [one for one in self.given if one.name in some and not one.where]

@@ -207,3 +207,15 @@ finally: os._exit(42 if {"torch", "transformers"} & sys.modules.keys() else 0)
 @pytest.mark.parametrize("script", [SUBMIT, "train/worker.py", "train/run_glue.py"])
 def test_help_needs_no_torch(script):
     assert call(sys.executable, "-c", PROBE, script, "--help", cwd=REPOSITORY).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "is_said"),
+    [([], True), (["--sync", "ddp"], False), (["--", "ls"], False), (["--quiet"], False)],
+)
+def test_a_forgotten_program_is_said(tmp_path, words, is_said):
+    """Nothing was typed that says what runs; so the trainer's own task does."""
+    flags = ["--launcher", "local", "--dry-run", "--logs-dir", str(tmp_path)]
+    done = call(sys.executable, SUBMIT, *flags, *words, cwd=tmp_path)
+    note = "note: no program after --: it trains Muster's own task quickstart\n"
+    assert done.returncode == 0 and (note in done.stderr) == is_said, done.stderr
