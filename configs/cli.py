@@ -46,18 +46,19 @@ def parse(
     description: str,
     first: Collection[str] = (),
     made: Sequence[type] | None = None,
+    example: str = "",
 ) -> tuple[Any, ...]:
     """One instance of each of `classes`, from `argv` and the YAML file of --config.
 
-    `first`: the settings that --help shows; --help-all shows all. `made`: the classes to make
-    instances of, by default all.
+    `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
+    `made`: the classes to make instances of, by default all.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
     made_of_all, problems = read(
-        classes, argv, prog=prog, description=description, first=first, made=made
+        classes, argv, prog=prog, description=description, first=first, made=made, example=example
     )
     refuse(problems)
     return made_of_all
@@ -71,6 +72,7 @@ def read(
     description: str,
     first: Collection[str] = (),
     made: Sequence[type] | None = None,
+    example: str = "",
 ) -> tuple[tuple[Any, ...], list[str]]:
     """As `parse`, with a line for each problem; a wrong value is replaced by its default.
 
@@ -97,7 +99,7 @@ def read(
         problems += _one_size(values, own)
     if asks_help:
         shown = first if first and "help_all" not in last else known
-        parser_of(classes, values, prog, description, shown).print_help()
+        parser_of(classes, values, prog, description, shown, example).print_help()
         sys.exit(0)
     return tuple(_made(cls, values, problems) for cls in made), problems
 

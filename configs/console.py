@@ -21,4 +21,5 @@ def show(*parts: RenderableType, pipe_width: int | None = None) -> None:
         for part in parts:
             is_text = isinstance(part, str)
             console.print(printable(part) if is_text else part, soft_wrap=is_text)
-    print(drawn.get(), end="")
+    lines = drawn.get().split("\n")
+    print("\n".join(line.rstrip(" ") for line in lines), end="")  # rich fills columns with blanks

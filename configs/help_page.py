@@ -1,15 +1,33 @@
 """Print --help."""
 
+import inspect
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from argparse import Action, ArgumentParser, HelpFormatter, _SubParsersAction
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import Field, fields
 from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from configs.settings.fields import flag
+from configs.settings.fields import flag, known_values
 from configs.settings.launch import Nodes
+from configs.settings.program import ProgramConfig
+from muster.command import AT_LOGIN
 from muster.errors import UsageError
+from muster.similar_names import closest
+
+LONGEST_KIND = 40  # characters of `{ddp,single}` beside a flag; more names are in the text
+UNITS = {"_s": "SECONDS", "_mb": "MIB"}  # by the last part of a setting's name
+ELSEWHERE = "From another machine, such as your laptop"
+OF_LOGIN = {
+    "login": ("[USER@]HOST", "run this command there, on the login node of a cluster"),
+    "login_config": ("FILE", "ssh's configuration file for it (default: ~/.ssh/config)"),
+    "login_dir": ("FOLDER", "where Muster is installed on it (default: ~/.muster)"),
+    "login_python": ("FILE", "Python there that has what Muster needs (default: made there, once)"),
+}
+ALSO_AT_LOGIN = (
+    "From another machine, such as your laptop, --login me@cluster runs this command on the "
+    "cluster's login node; muster run --help has the other options of a login."
+)
 
 
 class Parser(ArgumentParser):
@@ -19,13 +37,28 @@ class Parser(ArgumentParser):
         self.print_usage(sys.stderr)
         raise UsageError(message)
 
+    def _check_value(self, action: Action, value: Any) -> None:
+        """As argparse does; removed verbs, which have no help, are not listed."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(one) for one in action.choices]
+        if isinstance(action, _SubParsersAction):
+            known = [one.dest for one in action._choices_actions]
+        name = action.option_strings[0] if action.option_strings else self.prog
+        similar = closest(str(value), known)
+        spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
+        hint = f"known: {', '.join(known)}"
+        if similar:
+            hint = f"did you mean {spelt}{similar}?"
+        raise UsageError(f"{name}: unknown {value!r}; {hint}")
+
 
 class _Help(HelpFormatter):
     """Show the type of a setting with several flags once."""
 
     def _format_action_invocation(self, action: Action) -> str:
         metavar = f" {action.metavar}" if action.nargs != 0 and action.metavar else ""
-        return ", ".join(action.option_strings) + metavar
+        return (", ".join(action.option_strings) + metavar).strip()
 
 
 def parser_of(
@@ -34,33 +67,88 @@ def parser_of(
     prog: str,
     description: str,
     shown: Collection[str],
+    example: str = "",
 ) -> ArgumentParser:
     """The parser that prints --help; `values` are the defaults to show."""
-    usage = f"{prog} [--config FILE] [--flag VALUE ...]"
+    takes_program = ProgramConfig in classes
+    program = " [-- PROGRAM [ARGUMENT ...]]" if takes_program else ""
     parser = ArgumentParser(
-        prog, usage, description, formatter_class=partial(_Help, max_help_position=28)
+        prog,
+        f"{prog} [--flag VALUE ...]{program}",
+        description,
+        epilog=example and f"Example: {example}",
+        formatter_class=partial(_Help, max_help_position=28),
     )
+    parts = list(_parts(classes, shown))
+    names = {item.name for _, items in parts for item in items}
+    if names < {item.name for cls in classes for item in fields(cls) if not _is_internal(item)}:
+        parser.add_argument("--help-all", action="store_true", help="show all flags, and exit")
     parser.add_argument("--config", metavar="FILE", help="YAML file of settings")
-    added, groups = set[str](), dict[str, Any]()
-    for cls in classes:
-        own = [item for item in fields(cls) if item.name not in added]
-        added |= {item.name for item in own}
-        is_whole = all(item.name in shown for item in own)
-        about = (cls.__doc__ or "").split("\n")[0].removesuffix(".")
-        title = about if is_whole else "Of every run"
-        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
-        for item in own:
-            aliases = item.metadata.get("aliases", ())
-            options = [flag(item.name), *(one for one in aliases if one[1] != "-")]
-            text = item.metadata["help"] if item.name in shown else SUPPRESS
-            if item.type is bool:
-                options.append(flag(f"no_{item.name}"))
-                group.add_argument(*options, action="store_true", help=text)
-            else:
-                if text != SUPPRESS and values[item.name] not in (None, ""):
-                    text += f" (default: {values[item.name]})"
-                group.add_argument(*options, metavar=kind_of(item.type), help=text)
+    if takes_program:
+        text = "your program, such as -- train.py --lr 1e-3 (default: Muster's own trainer)"
+        parser.add_argument("program", nargs="?", metavar="-- PROGRAM", help=text)
+        parser._positionals.title = "program"
+    for title, items in parts:
+        group = parser.add_argument_group(title)
+        for item in items:
+            _add(group, item, values[item.name])
+    if _may_log_in(prog):
+        group = parser.add_argument_group(ELSEWHERE)
+        for name, (metavar, text) in OF_LOGIN.items():
+            group.add_argument(flag(name), metavar=metavar, help=text)
     return parser
+
+
+def at_login(prog: str) -> str:
+    """A sentence for the help of a command that `muster` runs on a login node, too."""
+    return ALSO_AT_LOGIN if _may_log_in(prog) else ""
+
+
+def _may_log_in(prog: str) -> bool:
+    muster, _, word = prog.partition(" ")
+    return muster == "muster" and word in AT_LOGIN
+
+
+def _is_internal(item: Field[Any]) -> bool:
+    return bool(item.metadata.get("internal"))
+
+
+def _parts(
+    classes: Sequence[type], shown: Collection[str]
+) -> Iterator[tuple[str, list[Field[Any]]]]:
+    """The settings to show, under the first line of the class that has them."""
+    added = set[str]()
+    for cls in classes:
+        known = {item.name: item for item in fields(cls)}
+        for owner in reversed(cls.__mro__):
+            own = [name for name in inspect.get_annotations(owner) if name in known.keys() - added]
+            added.update(own)
+            items = [known[name] for name in own if name in shown and not _is_internal(known[name])]
+            if items:
+                yield (owner.__doc__ or "").split("\n")[0].removesuffix("."), items
+
+
+def _add(group: Any, item: Field[Any], value: Any) -> None:
+    """A line for one setting, with its value as the default."""
+    options = [flag(item.name), *item.metadata.get("aliases", ())]
+    text = item.metadata["help"]
+    if item.type is bool:
+        options.append(flag(f"no_{item.name}"))
+        text += f" (default: {'on' if value else 'off'})"
+        group.add_argument(*options, action="store_true", help=text)
+        return
+    kind = kind_of(item.type)
+    names = known_values(item)
+    if names:
+        kind = "{" + ",".join(names) + "}"
+    if len(kind) > LONGEST_KIND:
+        text += f": {', '.join(names)}"
+        kind = "NAME"
+    if kind == "NUMBER":
+        kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
+    if value not in (None, ""):
+        text += f" (default: {format(value, 'g') if isinstance(value, float) else value})"
+    group.add_argument(*options, metavar=kind, help=text)
 
 
 def kind_of(hint: Any) -> str:

@@ -35,7 +35,7 @@ from launch.programs.command_line import CLASSES, CommandLine, names, split, tra
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
-from muster.command import own_arguments, reveal
+from muster.command import as_typed, own_arguments, reveal
 from muster.errors import refuse
 from muster.printable import printable
 from muster.run_files import NETWORK
@@ -49,6 +49,16 @@ HEEDED = (
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "preflight", "python"}  # the doctor is the preflight
 )
+# Of these, --help leaves out those that are seldom needed for a check.
+SHOWN = (HEEDED | names(DoctorConfig)) - {
+    *"preflight overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
+}
+ABOUT = (
+    "Check the nodes of a run before it starts: whether they answer, and reach each other on a "
+    "network that all share; their Python, torch, code and GPUs; free disk; clocks. Then measure "
+    "that network. Give the flags of the run, and its program: what only the run uses is accepted, "
+    "and named. The exit code is 0 if no check fails."
+)
 PIPE_WIDTH = 120  # wide enough for most lines
 SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
@@ -58,10 +68,10 @@ def main() -> int:
     made, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,
-        prog="python launch/doctor.py",
-        description="Check the nodes of a run. Takes the flags of that run, and its program. "
-        "Flags that only the run uses are accepted, and named.",
-        first=names(DoctorConfig) | HEEDED,
+        prog=as_typed(),
+        description=ABOUT,
+        first=SHOWN,
+        example="muster doctor --hosts hosts.txt",
         made=[training(flags) if one is TrainConfig else one for one in (*CLASSES, DoctorConfig)],
     )
     launch, ssh, slurm, run, own, train, bench, doctor = made
@@ -92,9 +102,21 @@ def main() -> int:
         code = 1
     elif not doctor.quick:
         code, measured = _measure(launcher, name, launch, train, line.python)
+    if not code:
+        print(_conclusion(rows, measured))
     checks = [asdict(row) for row in rows]
     json_output.emit("checks", exit_code=code, checks=checks, network=measured)
     return code
+
+
+def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:
+    """The last line, where no check fails."""
+    warnings = len(lines(rows, "warn"))
+    count = f"{len(rows)} checks of the nodes"
+    network = ", and their network" if measured else ""
+    if not warnings:
+        return f"all ok: {count}{network}"
+    return f"no failure, but {warnings} of {count} {'warns' if warnings == 1 else 'warn'}"
 
 
 def _disks(train: TrainConfig) -> dict[str, Path]:

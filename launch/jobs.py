@@ -20,7 +20,7 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from configs.help_page import Parser
+from configs.help_page import Parser, at_login
 from launch.agent.inspection import questions
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
@@ -28,6 +28,7 @@ from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from muster import json_output, records, run_files
 from muster.checkout import own_logs
+from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import project_of
@@ -45,7 +46,11 @@ OF_NODES = {
 
 
 def main() -> int:
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
+    if args.verb is None:
+        parser.print_help(sys.stderr)
+        raise UsageError("name one of these verbs, as in muster jobs list")
     if args.json:
         json_output.begin()
     root = args.logs_dir
@@ -80,22 +85,31 @@ def main() -> int:
         case "fetch":  # `muster` itself takes it to the login node
             raise UsageError("fetch is for runs behind a login node: muster jobs fetch RUN")
         case _:
-            run = _find(root, args.run)
+            run = _only_active(root) if args.run is None else _find(root, args.run)
             run_state.cancel(run, lambda line: print(printable(line)))
             json_output.emit("run", **run_document.whole(run, run_state.of(run)))
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python launch/jobs.py", description="Show, follow and end runs.")
+    prog = as_typed()
+    parser = Parser(prog=prog, description="Show, follow and end runs.", epilog=at_login(prog))
     parser.add_argument(
-        "--logs-dir", type=Path, help="folder of the run folders (default: all known runs of yours)"
+        "--logs-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the run folders (default: all known runs of yours)",
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs = parser.add_subparsers(
+        dest="verb", title="verbs", description=f"each has a help: {prog} VERB --help",
+        metavar="VERB",
+    )  # fmt: skip
     printed = Parser(add_help=False)
     printed.add_argument("--json", action="store_true", help="print one JSON object per line")
     listing = verbs.add_parser("list", parents=[printed], help="the latest runs, and their state")
-    listing.add_argument("-n", dest="number", type=int, default=20, help="how many (default: 20)")
+    listing.add_argument(
+        "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
+    )
     gone = verbs.add_parser("top", parents=[printed])
     gone.add_argument("-n")
     gone.add_argument("--once", action="store_true")
@@ -104,18 +118,39 @@ def _parser() -> argparse.ArgumentParser:
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
     )
     one = Parser(add_help=False, parents=[printed])
-    one.add_argument("run", nargs="?", help="run id, its beginning, or job id; default: the latest")
-    verbs.add_parser("status", parents=[one], help="what one run is doing")
-    wait = verbs.add_parser("wait", parents=[one], help="wait until it ends; exit with its code")
-    wait.add_argument("--for", dest="patience", metavar="2h", help="limit; then exit code 124")
-    logs = verbs.add_parser("logs", parents=[one], help="what its workers print")
+    one.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="run id, its beginning, or job id (default: the latest run)",
+    )
+    verbs.add_parser("status", parents=[one], help="what a run is doing")
+    wait = verbs.add_parser("wait", parents=[one], help="wait until a run ends; exit with its code")
+    wait.add_argument(
+        "--for",
+        dest="patience",
+        metavar="TIME",
+        help="at most so long: 90 (seconds), 30m or 2h; then exit with code 124",
+    )
+    logs = verbs.add_parser("logs", parents=[one], help="what the workers of a run print")
     logs.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
-    logs.add_argument("--rank", type=int, help="the output of this rank only")
-    stacks = verbs.add_parser("stacks", parents=[one], help="what each rank does and waits for")
+    logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
+    stacks = verbs.add_parser(
+        "stacks", parents=[one], help="what each rank of a run does, and waits for"
+    )
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
     verbs.add_parser("debug", parents=[one]).add_argument("--rank")
-    verbs.add_parser("cancel", parents=[one], help="end it, and everything it started")
+    cancel = verbs.add_parser(
+        "cancel", parents=[printed], help="end a run, and everything it started"
+    )
+    cancel.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="run id, its beginning, or job id (default: the active run of this folder's project, "
+        "if there is exactly one)",
+    )
     clean = verbs.add_parser(
         "clean", parents=[printed], help="show, or remove, what runs have left besides run folders"
     )
@@ -125,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
     for name in OF_NODES:
         clean.add_argument(f"--{name.replace('_', '-')}", help=OF_NODES[name])
-    verbs.add_parser("fetch", parents=[printed], help="copy its files here from its login node")
+    verbs.add_parser("fetch", parents=[printed], help="copy a run's files here from its login node")
     return parser
 
 
@@ -157,9 +192,31 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     fits = fits or [run for run in runs if run.name.startswith(wanted)]
     if len(fits) != 1:
         names = ", ".join(run.name for run in (fits or runs)[:5])
-        which = "fits several runs" if fits else "fits no run"
-        raise UsageError(f"{wanted!r} {which}: {names}")
+        if fits:
+            raise UsageError(f"{wanted!r} fits several runs: {names}")
+        raise UsageError(f"no run is called {wanted!r}; the latest: {names}")
     return fits[0]
+
+
+def _only_active(root: Path | None) -> Path:
+    """The run that a command ends which names none: the only active one of this project.
+
+    Raises:
+        UsageError: several are active, or only others are; the message lists them.
+    """
+    runs = [*{run.resolve(): run for run in _runs(root)}.values()]
+    states = zip(runs, run_state.of_all(runs, Watchers()), strict=True)
+    # one that another machine leads can be ended from there alone
+    active = [run for run, state in states if not state.over and state.word != "elsewhere"]
+    logs = (root or project_of(Path.cwd()) / "logs").resolve()
+    own = [run for run in active if run.resolve().is_relative_to(logs)]
+    if len(own) == 1:
+        return own[0]
+    if not active:
+        return _find(root, None)  # which is over already
+    which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere are"
+    names = ", ".join(run.name for run in own or active)
+    raise UsageError(f"{which}: {names}; name the one to end: muster jobs cancel RUN")
 
 
 def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
@@ -197,7 +254,7 @@ def _list(runs: Sequence[Path]) -> None:
     documents = [run_document.brief(*pair) for pair in pairs]
     json_output.emit("runs", runs=documents)
     table = Table(box=None, pad_edge=False)
-    for column in ("run", "through", "job", "state", "what it does"):
+    for column in ("run", "launcher", "id", "state", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
     for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
@@ -211,6 +268,8 @@ def _nodes(clear: Sequence[str] | None) -> None:
         node_history.forget(clear)
     found = node_history.failures()
     json_output.emit("nodes", failures=found)
+    if not found:
+        print("no node has caused a failure in seven days")
     for one in found:
         clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time_unix_s"]))
         what = f"{one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}"

@@ -55,6 +55,7 @@ WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below
 RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
 # In a plan's command lines, the port stands after these words.
 PORT_FLAGS = ("--master-port", "--main_process_port")
+RANK_FLAGS = ("--node-rank", "--machine_rank")  # likewise the node's rank
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,15 @@ class NodeCommand:
         if env.get("MASTER_PORT") == DECIDED:
             env["MASTER_PORT"] = str(master_port)
         return replace(self, argv=tuple(argv), env=env)
+
+    def of_rank(self, node_rank: int) -> "NodeCommand":
+        """The command of another node, if the node's rank is all that differs; else this one."""
+        argv = list(self.argv)
+        at = next((at for at, word in enumerate(argv) if word in RANK_FLAGS), None)
+        if at is None or argv[at + 1 : at + 2] != [str(self.node_rank)]:
+            return self
+        argv[at + 1] = str(node_rank)
+        return replace(self, argv=tuple(argv), node_rank=node_rank, host="")
 
     def line(self) -> str:
         """The command as a line to paste into a shell on that node."""

@@ -14,13 +14,13 @@ errors.begin()
 import argparse
 
 from configs.cli import dashed_flags
-from configs.help_page import Parser
+from configs.help_page import Parser, at_login
 from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
 from muster.checkout import own_logs
-from muster.command import own_arguments
+from muster.command import as_typed, own_arguments
 from muster.errors import UsageError, refuse
 
 OWN = " is set by the study for each of its runs; use --output FOLDER"
@@ -59,20 +59,26 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    prog = as_typed()
     parser = Parser(
-        prog="python launch/study.py",
-        description="Run the cells of a study that are not done yet.",
-        epilog="All other flags go to launch/submit.py, for each run: --launcher ssh --hosts FILE.",
+        prog=prog,
+        usage=f"{prog} [flags] FILE [flags of muster run]",
+        description="Run several trainings that differ in a few settings, and write a report that "
+        "compares them. Called again, it runs what is missing or has failed.",
+        epilog="All other flags go to each run, as to muster run: --launcher ssh --hosts FILE. "
+        f"{at_login(prog)}",
         allow_abbrev=False,
     )
-    parser.add_argument("file", type=Path, help="a file like those of configs/studies/")
-    parser.add_argument("--output", type=Path, help="its folder (default: logs/studies/NAME)")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="a study, such as configs/studies/quick.yaml"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="its folder (default: logs/studies/NAME)"
+    )
     parser.add_argument(
         "--rate", help="run all of it on a testbed with this link rate, such as 1gbit (as root)"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the commands, and run nothing"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="print the commands; run nothing")
     parser.add_argument(
         "--hand-in", nargs="?", const="zip", type=hand_in.archive, metavar="zip|tar.gz|FILE",
         help="also pack report, code and a folder for each part: zip (default), tar.gz, or a file "

@@ -18,20 +18,21 @@ from dataclasses import asdict
 
 from configs import cli
 from configs.settings.program import ProgramConfig
+from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
 from launch.runs.watching.run_document import Happenings, documented
-from launch.spec import Facts
+from launch.spec import DECIDED, Facts, LaunchSpec
 from muster import json_output
-from muster.command import VALUES, own_arguments
+from muster.command import VALUES, as_typed, own_arguments
 from muster.errors import MusterError, UsageError, refuse
 from muster.printable import on_one_line
 
 
 def main() -> int:
-    line, problems = CommandLine.read(own_arguments())
+    line, problems = CommandLine.read(own_arguments(), prog=as_typed())
     os.environ.pop(VALUES, None)  # the run has them; no other child process needs them
     launch = line.launch
     if launch.json:
@@ -48,14 +49,18 @@ def main() -> int:
         print(line.unasked, file=sys.stderr, flush=True)
     if launch.dry_run:
         facts = launcher.assume()
-        _, spec = new_run(line, launcher, facts, make=False)
+        title, spec = new_run(line, launcher, facts, make=False)
+        size = _size(facts, launcher.name)
+        print(on_one_line(f"dry run: {size}, {title}"), file=sys.stderr)
+        for name, text in _outlook(line, launcher, spec, facts).items():
+            print(on_one_line(f"  {name + ':':11} {text}"), file=sys.stderr, flush=True)
         json_output.emit("plan", nodes=[asdict(one) for one in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
     facts = _ask(launcher)
     title, spec = new_run(line, launcher, facts, make=True)
     if not line.run.quiet:
-        begun = f"run {spec.run_id}: {_size(facts)}, {title} -> {spec.run_dir}"
+        begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
     if launch.detach and not run_record.go_on_in_background(spec):
         Happenings(spec.run_dir).tell(last=True)
@@ -87,12 +92,29 @@ def _problems(line: CommandLine) -> Iterator[str]:
         yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
 
 
-def _size(facts: Facts) -> str:
+def _outlook(
+    line: CommandLine, launcher: Launcher, spec: LaunchSpec, facts: Facts
+) -> dict[str, str]:
+    """What a run would have, as far as that is known without asking a machine."""
+    is_known = facts.master_addr != DECIDED
+    network = facts.network or line.launch.network or (facts.master_addr if is_known else None)
+    hosts = {"nodes": listed([node.spec.name for node in facts.nodes])}
+    return {
+        "start": f"--launcher {launcher.name}, --workers {spec.workers}",
+        **(hosts if line.launch.hosts is not None else {}),
+        "python": spec.program.python or facts.nodes[0].python,
+        "network": network or "one that all nodes share",
+        "run folder": str(spec.run_dir),
+    }
+
+
+def _size(facts: Facts, launcher: str) -> str:
     nodes, counts = len(facts.nodes), [node.nproc for node in facts.nodes]
     each = str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
-    return f"{nodes} {'node' if nodes == 1 else 'nodes'} x {each} " + (
-        "worker" if each == "1" else "workers"
-    )
+    simulated = launcher == "local" and nodes > 1
+    of_node = f"{'simulated ' if simulated else ''}{'node' if nodes == 1 else 'nodes'}"
+    workers = "worker" if each == "1" else "workers"
+    return f"{nodes} {of_node} x {each} {workers}{' on this machine' if simulated else ''}"
 
 
 if __name__ == "__main__":

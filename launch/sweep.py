@@ -15,14 +15,14 @@ import argparse
 import os
 
 from configs.cli import dashed_flags
-from configs.help_page import Parser
+from configs.help_page import Parser, at_login
 from launch.programs.command_line import split
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
 from muster.checkout import own_logs
-from muster.command import VALUES, own_arguments
+from muster.command import VALUES, as_typed, own_arguments
 from muster.errors import UsageError
 from muster.run_files import project_of
 
@@ -80,14 +80,15 @@ def _go_on_in_background(folder: Path) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
+    prog = as_typed()
     parser = Parser(
-        prog="muster sweep",
-        usage="muster sweep --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
+        prog=prog,
+        usage=f"{prog} --over NAME=VALUE,VALUE [--over ...] [flags] [-- PROGRAM]",
         description="Run a program once with every combination of the values. Without a program "
         "after --, they are settings of the trainer that comes with Muster. Called again, it runs "
         "what is missing or has failed.",
-        epilog="All other flags go to every run, as to launch/submit.py: --nodes 2 --launcher ssh "
-        "--hosts hosts.txt.",
+        epilog="All other flags go to every run, as to muster run: --nodes 2 --launcher ssh "
+        f"--hosts hosts.txt. {at_login(prog)}",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -98,15 +99,26 @@ def _parser() -> argparse.ArgumentParser:
         help="values of one flag; if values contain commas, separate them with ';'",
     )
     parser.add_argument(
-        "--at-once", type=int, default=1, help="how many run at the same time (default: 1)"
+        "--at-once",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many run at the same time (default: 1)",
     )
-    parser.add_argument("--name", help="the sweep's (default: from the program and the values)")
     parser.add_argument(
-        "--logs-dir", type=Path, help="its folder is DIR/sweeps/NAME (default: logs of the project)"
+        "--name", help="name of the sweep (default: from the program and the values)"
+    )
+    parser.add_argument(
+        "--logs-dir",
+        type=Path,
+        metavar="DIR",
+        help="its folder is DIR/sweeps/NAME (default: logs/ of the project)",
     )
     parser.add_argument("--fresh", action="store_true", help="run all again, from the beginning")
-    parser.add_argument("--detach", action="store_true", help="return at once")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument(
+        "--detach", action="store_true", help="return at once; the runs go on in the background"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the commands; run nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     # From muster.map, beside --name: {"cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)

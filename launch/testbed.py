@@ -32,6 +32,7 @@ from launch.virtual_cluster import (
     ssh_daemons,
 )
 from launch.virtual_cluster.virtual_nodes import Options, rate, rate_text
+from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import printable
 
@@ -47,7 +48,11 @@ def main() -> int:
     for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
         if (flag := word.partition("=")[0]) in GONE:
             raise UsageError(f"there is no {flag} any more; {GONE[flag]}")
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
+    if args.action is None:
+        parser.print_help(sys.stderr)
+        raise UsageError("name one of these actions, as in muster testbed up")
     if args.action == "up":
         return _up(args)
     if args.action == "exec":
@@ -159,11 +164,14 @@ def _env() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python launch/testbed.py",
+        prog=as_typed(),
         description="Make a cluster of this machine: nodes with their own network, Slurm and sshd.",
         allow_abbrev=False,
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(
+        dest="action", title="actions", description="each has a help: ACTION --help",
+        metavar="ACTION",
+    )  # fmt: skip
     up = actions.add_parser("up", help="make a testbed", allow_abbrev=False)
     flag = up.add_argument
     flag("--nodes", type=int, default=4, choices=NODES, metavar="N", help="1 to 16 (default: 4)")

@@ -30,6 +30,7 @@ COMMANDS = {
     "report": ["muster/run_module.py", "train.report"],
     "path": ["muster/run_module.py", "muster.checkout"],
 }
+TYPED = "muster"  # the option -X of Python that says which of these words was typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
@@ -75,24 +76,36 @@ def main() -> None:
 
         print(version_text(CHECKOUT))
         sys.exit(0)
+    if word == "help" and rest:  # muster help jobs cancel
+        word, rest = rest[0], [*rest[1:], "--help"]
+    if word in ("--help", "-h", "help"):
+        sys.stdout.write(USAGE)
+        sys.exit(0)
     if word not in COMMANDS:
-        if word in ("--help", "-h", "help"):
-            sys.stdout.write(USAGE)
-            sys.exit(0)
         similar = closest(word, COMMANDS)
-        problem = f"error: unknown command {word!r}"
-        sys.stderr.write(
-            f"{problem}; did you mean {similar}?\n" if similar else f"{problem}\n{USAGE}"
-        )
+        hint = f"did you mean muster {similar}?" if similar else "muster --help lists them"
+        sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
         sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:
         become("muster/run_module.py", "launch.ssh.login_node", word, *rest)
-    become(*COMMANDS[word], *rest)
+    become(*COMMANDS[word], *rest, typed=word)
 
 
-def become(script: str, *words: str) -> NoReturn:
-    """Run a script of the checkout in place of this process."""
-    os.execv(sys.executable, [sys.executable, str(CHECKOUT / script), *words])
+def become(script: str, *words: str, typed: str = "") -> NoReturn:
+    """Run a script of the checkout in place of this process; `typed`: what stood after `muster`."""
+    argv = [sys.executable, *say_typed(typed), str(CHECKOUT / script), *words]
+    os.execv(sys.executable, argv)
+
+
+def say_typed(word: str) -> list[str]:
+    """Python's options that tell a script this; no process that the script starts has them."""
+    return ["-X", f"{TYPED}={word}"] if word else []
+
+
+def as_typed(otherwise: str = "") -> str:
+    """The present command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
+    word = sys._xoptions.get(TYPED)
+    return f"muster {word}" if word else otherwise or f"python {sys.argv[0]}"
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

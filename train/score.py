@@ -7,18 +7,26 @@ With --predict it writes labels for GLUE's test sets, which have none, as GLUE's
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from configs import cli
 from configs.settings.fields import Config, neutral
-from configs.settings.train import ByHand, TrainConfig
+from configs.settings.program import RunConfig
+from configs.settings.train import ByHand, DeviceConfig, TrainConfig
 from muster.errors import UsageError
 from muster.run_files import CONFIG, MODEL, SCORES, clears
 from muster.writing import write_json
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 from train.worker import as_worker, end_process
+
+ASKS = ("-h", "--help", "--help-all")
+# Most other settings are of no use without training.
+SHOWN = {item.name for cls in (RunConfig, DeviceConfig, ByHand) for item in fields(cls)}
+SHOWN |= set("task data_dir tokenizer lower_case max_seq_length pad eval_samples".split())
+SHOWN |= {"eval_batch_size", "metrics", "precision", "cache_dir", "predict"}
+SHOWN -= {"checkpoint_dir"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +38,17 @@ class PredictConfig(Config):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+    if not words or (words[0].startswith("-") and words[0] not in ASKS):
         raise UsageError("which model? python -m train.score MODEL --task TASK [flags]")
     model, asks = words[0], words[0].startswith("-")  # for help
     config, by_hand, more = cli.parse(
         [TrainConfig, ByHand, PredictConfig],
         words if asks else words[1:],
         prog="python -m train.score MODEL",
-        description="Evaluate a saved model, as it was evaluated in training.",
+        description="Evaluate a saved model, as it was evaluated in training. MODEL is a folder "
+        "such as logs/RUN/model, that of its run, or for transformers models a name on the Hub.",
+        first=SHOWN,
+        example="python -m train.score logs/RUN --task rte",
     )
     folder = _folder_of(Path(model))
     if config.overwrite and config.run_id is not None:

@@ -24,7 +24,11 @@ Work = Callable[[TrainConfig, World, ExitGuard], None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return command(argv, "python -m train.worker", "Train one task as one of the workers.", _train)
+    about = (
+        "Train one task as one of the workers. torchrun, mpirun or srun say which one; without "
+        "them, the last group of flags does. --local_rank is the same as --local-rank."
+    )
+    return command(argv, "python -m train.worker", about, _train)
 
 
 def command(argv: Sequence[str] | None, prog: str, description: str, work: Work) -> int:

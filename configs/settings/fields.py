@@ -24,9 +24,9 @@ def setting(default: Any, help: str, *, affects: Affects | None = None, **more: 
     """A field with the text that --help shows; `aliases` are further flags for it.
 
     Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
-    Its value may have a limit: `least`, `positive`, `port`, or `share`, which is at least 0 and
-    below 1; or be the name of a file of the folder `files`, or what it is by default. None is
-    always right.
+    --help leaves out one that is `internal`. Its value may have a limit: `least`, `positive`,
+    `port`, or `share`, which is at least 0 and below 1; or be the name of a file of the folder
+    `files`, or what it is by default. None is always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
@@ -81,9 +81,16 @@ class Config:
         package = item.metadata["files"]
         is_asked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
         if value != item.default and is_asked_here and not plugins.is_known(package, value):
-            names = plugins.names(package)
-            known = names if item.default in names else [str(item.default), *names]
-            yield f"{flag(item.name)}: unknown {value!r}; known: {', '.join(known)}"
+            known = ", ".join(known_values(item))
+            yield f"{flag(item.name)}: unknown {value!r}; known: {known}"
+
+
+def known_values(item: "Field[Any]") -> list[str]:
+    """The values of a setting that names a plug-in; nothing is imported for them."""
+    if "files" not in item.metadata:
+        return []
+    names = plugins.names(item.metadata["files"])
+    return names if item.default in names else [str(item.default), *names]
 
 
 def too_low(name: str, value: float, least: float) -> Iterator[str]:

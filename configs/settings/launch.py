@@ -13,6 +13,7 @@ from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, settin
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
+DEFAULT_TIME = "60"  # minutes of a job, if nothing says how many
 # In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
@@ -62,9 +63,7 @@ class LaunchConfig(Config):
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the benchmark of collectives"
     )
-    workers: str = setting(
-        "torchrun", "what starts workers, a file of launch/starters/", files="launch.starters"
-    )
+    workers: str = setting("torchrun", "what starts workers on a node", files="launch.starters")
     preload: str | None = setting(
         None,
         "what --workers preload imports once per node: torch,transformers (default: torch)",
@@ -99,7 +98,7 @@ class LaunchConfig(Config):
         "warn", "what to do at a hang, besides saying where each rank is: warn, stop, or restart"
     )
     detach: bool = setting(False, "return at once; see muster jobs")
-    dry_run: bool = setting(False, "print the commands, and run nothing")
+    dry_run: bool = setting(False, "show what would happen, and the commands; run nothing")
     on: str | None = setting(
         None, "cluster in muster.toml whose settings are used; flags take precedence"
     )
@@ -182,16 +181,20 @@ class SshConfig(Config):
 class SlurmConfig(Config):
     """Options of sbatch, under sbatch's own names."""
 
-    partition: str | None = setting(None, "partition", aliases=["-p"])
-    account: str | None = setting(None, "account", aliases=["-A"])
+    partition: str | None = setting(None, "where the job waits; sinfo lists them", aliases=["-p"])
+    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
-    reservation: str | None = setting(None, "reservation")
+    reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
     nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
     exclude: str | None = setting(
         None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
     )
-    time: str | None = setting(None, "limit, such as 30 (minutes) or 1-12:00:00", aliases=["-t"])
+    time: str | None = setting(
+        None,
+        "when Slurm ends the job: 30 (minutes), or 1-12:00:00 (default: 60 minutes)",
+        aliases=["-t"],
+    )
     gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
     gres: str | None = setting(None, "generic resources per node, such as gpu:4")
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)

@@ -14,11 +14,9 @@ PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 class SyncingConfig:
     """How gradients, or the weights themselves, become equal on all workers."""
 
-    sync: str = sharing(
-        "ddp", "how gradients are averaged, a file of train/sync/modes/", files="train.sync.modes"
-    )
+    sync: str = sharing("ddp", "how gradients are averaged", files="train.sync.modes")
     bucket_mb: float | None = sending(
-        None, "MiB per collective; 0: one per parameter (default: the mode's own)", least=0
+        None, "size of a collective; 0: one per parameter (default: the mode's own)", least=0
     )
     overlap: bool = sending(
         True, "send gradients while others are computed (all_reduce, gather_scatter, zero1)"
@@ -28,7 +26,7 @@ class SyncingConfig:
     )
     compress: str = gradients(
         "none",
-        "compress gradients: none, or a file of train/sync/compression/",
+        "how gradients are compressed",
         files="train.sync.compression",
     )
     compress_rank: int = gradients(4, "rank of PowerSGD's matrices", least=1)

@@ -32,21 +32,23 @@ OF_MEASUREMENT = frozenset(
 class LearningConfig:
     """How an optimizer step is computed from gradients."""
 
-    optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting("adamw", "the optimizer")
+    optimizer: Literal["adamw", "adam", "adadelta", "sgd"] = setting("adamw", "how weights change")
     lr: float = setting(5e-5, "peak learning rate", positive=True)
-    schedule: Literal["linear", "polynomial", "constant"] = setting("linear", "after the warm-up")
+    schedule: Literal["linear", "polynomial", "constant"] = setting(
+        "linear", "learning rate after the warm-up"
+    )
     warmup_steps: int = setting(0, "steps of linear warm-up", least=0)
     power: float = setting(1.0, "power of the polynomial schedule; 1 is linear", positive=True)
     end_lr: float = setting(0.0, "learning rate at the end of the polynomial schedule", least=0)
     weight_decay: float = setting(0.0, "weight decay of the parameters that --decay names", least=0)
     decay: Literal["matrices", "all"] = setting(
-        "matrices", "all: biases and norms, too, unlike BERT"
+        "matrices", "what has weight decay; all: also biases and norms, unlike BERT"
     )
     adam_beta1: float = setting(0.9, "Adam's and AdamW's decay of the mean", share=True)
     adam_beta2: float = setting(0.999, "Adam's and AdamW's decay of the mean square", share=True)
-    adam_eps: float = setting(1e-8, "Adam's and AdamW's epsilon", positive=True)
+    adam_eps: float = setting(1e-8, "Adam and AdamW add it to the divisor", positive=True)
     adadelta_rho: float = setting(0.9, "Adadelta's decay of the mean squares", share=True)
-    adadelta_eps: float = setting(1e-6, "Adadelta's epsilon", positive=True)
+    adadelta_eps: float = setting(1e-6, "Adadelta adds it to the mean squares", positive=True)
     momentum: float = setting(0.9, "SGD's momentum", least=0)
     max_grad_norm: float = setting(1.0, "clip the gradient to this norm; 0: never", least=0)
     precision: Literal["fp32", "bf16", "fp16", "fp64"] = setting("fp32", "arithmetic of the model")
@@ -54,15 +56,10 @@ class LearningConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
-    """What is trained, on what, how long, and how its gradients are synchronised.
+class TaskConfig:
+    """What is trained: the model, and its data."""
 
-    Raises:
-        UsageError: on creation; one line for every setting that is wrong.
-    """
-
-    # what is trained
-    task: str = setting("quickstart", "what to train, a file of train/tasks/", files="train.tasks")
+    task: str = setting("quickstart", "what to train", files="train.tasks")
     data_dir: Path | None = neutral(None, "folder with the task's own files (default: the Hub)")
     model: str | None = setting(None, "Hub name, folder, or config.json (default: the task's)")
     tokenizer: str | None = neutral(None, "Hub name, folder, or vocab.txt (default: the model's)")
@@ -71,7 +68,7 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
         False, "replace the head of --model by a new one for the task's labels"
     )
     lower_case: Literal["auto", "yes", "no"] = setting(
-        "auto", "lower-case text for a bare vocab.txt (auto: if it has no upper-case token)"
+        "auto", "lower-case text for a bare vocab.txt; auto: if it has no upper-case token"
     )
     max_seq_length: int = setting(128, "tokens per sample at most; more are cut off", least=1)
     pad: Literal["max_length", "longest"] = computing(
@@ -80,7 +77,9 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     length_balance: bool = computing(
         True, "divide batches so that all workers have equally many tokens, with padding: same loss"
     )
-    dropout: float | None = setting(None, "probability (default: the model's)", share=True)
+    dropout: float | None = setting(
+        None, "probability of dropout (default: the model's)", share=True
+    )
     batchnorm: Literal["synced", "local"] = setting(
         "synced", "BatchNorm's statistics: of the global batch, or of each worker's part"
     )
@@ -89,7 +88,11 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     train_samples: int | None = setting(None, "use the first n training samples only", least=1)
     eval_samples: int | None = setting(None, "use the first n of an evaluation set only", least=1)
 
-    # how long
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    """How long it trains, in what batches, and which worker has which part of them."""
+
     epochs: int = setting(3, "passes over the training set; 0 only evaluates", least=0)
     max_steps: int | None = sharing(None, "stop after n steps; changes nothing else", least=1)
     schedule_steps: int | None = setting(
@@ -104,29 +107,65 @@ class TrainConfig(CheckpointConfig, LearningConfig, SyncingConfig, RunConfig):
     split: str = sharing(
         "even", "each worker's part of a batch: even, auto (by its speed), or weights like 3,1,0,4"
     )
-
-    # what is printed
-    evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
-    metrics: str | None = neutral(None, "add metrics of evaluate: f1:average=macro,./my_metric.py")
-    log_every: int = neutral(0, "print every n-th step's loss; 0: only the first five", least=0)
     seed: int = setting(42, "seed of weights, sample order and dropout", least=0)
 
-    # where it runs
-    device: Literal["auto", "cpu", "cuda"] = computing("auto", "auto: cuda if there is a GPU")
-    backend: Literal["auto", "gloo", "nccl"] = sharing("auto", "auto: nccl on cuda, gloo on cpu")
-    threads: int | None = computing(None, "per worker (default: its share of the cores)", least=1)
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """What is evaluated, printed and recorded."""
+
+    evaluate: Literal["epoch", "end", "never"] = sharing("epoch", "when to evaluate")
+    metrics: str | None = neutral(
+        None, "more metrics, of the package evaluate: f1:average=macro,./my_metric.py"
+    )
+    log_every: int = neutral(
+        0,
+        "print every n-th step's loss; 0: the first five, and at a terminal one each ten seconds",
+        least=0,
+    )
+    cache_dir: Path | None = neutral(None, "folder of tokenised data (default: ~/.cache/muster)")
+    tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
+    profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
+    redirect: bool = neutral(False, "the run folder is this run's already", internal=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where each worker computes, and how workers connect."""
+
+    device: Literal["auto", "cpu", "cuda"] = computing(
+        "auto", "where the model is; auto: cuda if there is a GPU"
+    )
+    backend: Literal["auto", "gloo", "nccl"] = sharing(
+        "auto", "what sends gradients; auto: nccl on cuda, gloo on cpu"
+    )
+    threads: int | None = computing(
+        None, "threads per worker (default: its share of the cores)", least=1
+    )
     data_workers: int = computing(0, "processes per worker that prepare batches", least=0)
     timeout_s: float = neutral(
         120.0,
-        "seconds a worker may be late for a collective (loading and saving may take longer)",
+        "how late a worker may be for a collective; loading and saving may take longer",
         positive=True,
     )
 
-    # what is written, and where
-    cache_dir: Path | None = neutral(None, "tokenised data (default: ~/.cache/muster)")
-    tensorboard: bool = neutral(False, "also write TensorBoard events into the run folder")
-    profile: bool = computing(False, "trace steps 3 to 7 of each worker, for Perfetto")
-    redirect: bool = neutral(False, "the run folder is this run's already (for launchers)")
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(
+    RunConfig,
+    DeviceConfig,
+    OutputConfig,
+    CheckpointConfig,
+    SyncingConfig,
+    LearningConfig,
+    BatchConfig,
+    TaskConfig,  # first in files and in --help: fields come from the last base to the first
+):
+    """What is trained, on what, how long, and how its gradients are synchronised.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
@@ -218,9 +257,9 @@ class TrainElsewhere(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand(Config):
-    """Which worker this is, without a launcher: given on each node, as in the courses."""
+    """Which worker this is, where no launcher says so: given on each node, as in the courses."""
 
-    master_ip: str | None = setting(None, "address of rank 0, when starting workers by hand")
+    master_ip: str | None = setting(None, "address of rank 0")
     master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)
     world_size: int | None = setting(None, "how many workers", aliases=["--num-nodes"], least=1)
     rank: int | None = setting(

@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
-from launch.spec import Facts, LaunchSpec, NodeCommand, WorkersPython
+from launch.spec import RANK_FLAGS, Facts, LaunchSpec, NodeCommand, WorkersPython
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
 from muster.tool_environment import environment_for
@@ -100,7 +101,7 @@ class Launcher(ABC):
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         """The output of a dry run: lines that one could paste into a shell on each node."""
-        return "\n".join(command.line() for command in self.plan(spec, facts))
+        return "\n".join(folded(self.plan(spec, facts)))
 
     @abstractmethod
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
@@ -124,6 +125,18 @@ class Launcher(ABC):
             MusterError: a line for every node on which it failed.
         """
         raise UsageError("--setup is for --launcher ssh; here and on Slurm's nodes: make install")
+
+
+def folded(plan: Sequence[NodeCommand]) -> Iterator[str]:
+    """A line for each command; of several that differ in the node's rank alone, the first one."""
+    for _, group in groupby(plan, key=lambda command: command.of_rank(0)):
+        first, *others = group
+        yield first.line()
+        if others:
+            ranks = dict.fromkeys(str(one.node_rank) for one in (others[0], others[-1]))
+            where = "the other node" if len(others) == 1 else f"the other {len(others)} nodes"
+            flag = next(word for word in first.argv if word in RANK_FLAGS)
+            yield f"# the same on {where}, with {flag} {' to '.join(ranks)}"
 
 
 def launcher_of(line: CommandLine) -> Launcher:

@@ -23,10 +23,10 @@ from muster.errors import UsageError, refuse
 OF_LAUNCH = (LaunchConfig, SshConfig, SlurmConfig)
 CLASSES = (*OF_LAUNCH, RunConfig, ProgramConfig, TrainConfig, BenchConfig)
 ABOUT = (
-    "Start a program in every worker of a run, on this machine or on a cluster: "
-    "muster run [--flag VALUE ...] -- train.py --lr 1e-3. Without a program it is the trainer that "
-    "comes with Muster, whose settings are shown by --help-all."
+    "Start a program in every worker of a run, on this machine or on a cluster. Without a program "
+    "it is the trainer that comes with Muster, whose settings are shown by --help-all."
 )
+EXAMPLE = "muster run --launcher local --nodes 4 -- train.py --lr 1e-3"
 
 
 def names(*classes: type) -> frozenset[str]:
@@ -149,7 +149,7 @@ class CommandLine(Settings):
         asks = any(one.name in OF_TRAINER | {"program"} for one in self.given)
         if self.train is None or asks or self.train.quiet:
             return ""
-        return f"no program after --: this trains Muster's own task {self.train.task}"
+        return f"note: no program after --: this trains Muster's own task {self.train.task}"
 
     def typed(self, some: frozenset[str]) -> list[Given]:
         """Those of these settings that were typed, with whatever value."""
@@ -209,7 +209,7 @@ def _read(
     first = frozenset(DEFAULTS) - OF_TRAINER
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig))
     settings, problems = cli.read(
-        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made
+        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made, example=EXAMPLE
     )
     return settings, tuple(cli.given(CLASSES, flags)), tuple(problems)
 

@@ -1,6 +1,7 @@
 """Which settings a run would have, and from where: `muster config --on cluster`."""
 
 from configs import cli
+from configs.settings.launch import DEFAULT_TIME
 from configs.settings.program import ProgramConfig
 from launch.programs.command_line import OF_LAUNCH, split
 from muster import errors, json_output
@@ -12,13 +13,16 @@ HIDDEN = ("env", "json")  # a secret may be in it; the flag of this command
 
 def main() -> int:
     flags, _ = split(own_arguments())
-    made = cli.parse(CLASSES, flags, prog="muster config", description=str(__doc__))
+    about = "Show which settings a run would have, and where each comes from."
+    example = "muster config --on CLUSTER"
+    made = cli.parse(CLASSES, flags, prog="muster config", description=about, example=example)
     if made[0].json:
         json_output.begin()
     values = {name: value for one in made for name, value in vars(one).items()}
     given = {one.name: one for one in cli.given(CLASSES, flags, on_cluster=True)}
     values |= {name: given[name].text for name in LOGIN if name in given}
     sources = {name: one.where.rstrip(": ") or "the command line" for name, one in given.items()}
+    values["time"] = values["time"] or DEFAULT_TIME
     shown = {
         name: {"value": None if value is None else str(value), "from": sources.get(name, "default")}
         for name, value in values.items()
@@ -27,7 +31,8 @@ def main() -> int:
     json_output.emit("settings", settings=shown)
     for name, one in shown.items():
         if one["from"] != "default" or one["value"]:
-            print(f"{name}: {one['value']}  ({one['from']})")
+            text = ("off", "on")[values[name]] if isinstance(values[name], bool) else one["value"]
+            print(f"{name}: {text}  ({one['from']})")
     return 0
 
 

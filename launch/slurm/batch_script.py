@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from configs.plugins import REPOSITORY
-from configs.settings.launch import TIME, SlurmConfig, is_plain
+from configs.settings.launch import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
 from launch.nodes.survey import last_line
 from launch.slurm import controller
@@ -17,7 +17,6 @@ from muster.checkout import own_python
 from muster.errors import MusterError, UsageError, refuse
 from muster.writing import write_text
 
-DEFAULT_TIME = "60"
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 NOTICE_S = 90  # before the time limit

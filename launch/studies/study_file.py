@@ -28,6 +28,9 @@ OF_TESTBED = (RATE, BUSY)
 NAME = "name"
 
 
+OWN = REPOSITORY / "configs" / "studies"
+
+
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
     """The study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
@@ -37,7 +40,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
     except OSError as error:
-        raise UsageError(f"study {path}: {error.strerror}") from None
+        raise UsageError(f"study {path}: {error.strerror}{_own_study(path)}") from None
     except yaml.YAMLError as error:
         raise UsageError(not_yaml(path, error)) from None
     except ValueError as error:
@@ -102,6 +105,15 @@ def _shown(path: Path) -> str:
     """The file as a report names it: one of Muster's own is in its checkout."""
     place = path.resolve()
     return str(place.relative_to(REPOSITORY) if place.is_relative_to(REPOSITORY) else path.name)
+
+
+def _own_study(path: Path) -> str:
+    """Where a study of Muster's own with this name is, or which of them exist."""
+    own = OWN / f"{path.stem}.yaml"
+    if own.is_file():
+        return f"; did you mean {own}?"
+    known = sorted(file.stem for file in OWN.glob("*.yaml"))
+    return f"; Muster's own are in {OWN}: {', '.join(known)}"
 
 
 def _cells(

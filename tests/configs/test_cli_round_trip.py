@@ -92,4 +92,4 @@ def test_argv_names_only_what_differs_from_the_recipe():
     recipe = train_config()
     assert cli.to_argv(recipe) == ["--task=quickstart"]
     changed = dataclasses.replace(recipe, lr=0.5, quiet=True, max_steps=None)
-    assert cli.to_argv(changed) == ["--task=quickstart", "--quiet", "--lr=0.5"]
+    assert cli.to_argv(changed) == ["--task=quickstart", "--lr=0.5", "--quiet"]

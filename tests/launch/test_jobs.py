@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unicodedata
 from pathlib import Path
@@ -63,7 +64,8 @@ def test_each_state_is_one_word(tmp_path):
     assert word("h", leader(launcher="nice")) == "running"  # which another checkout has
     code, out, _ = jobs(tmp_path, "list")
     head, *lines = out.splitlines()
-    assert code == 0 and head.split() == ["run", "through", "job", "state", "what", "it", "does"]
+    assert code == 0 and head.split() == ["run", "launcher", "id", "state", "what", "it", "does"]
+    assert all(line == line.rstrip() for line in lines)
     assert [line.split()[0] for line in lines] == [*"hgfedcba"]
     assert lines[2].split()[1:4] == ["local", str(os.getpid()), "failed"]
     assert lines[2].rstrip().endswith("exit code 1: boom")
@@ -114,7 +116,12 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
         assert jobs(tmp_path, "status", *given)[1].startswith(f"{found}: done")
     for words, message in [
         (["status", "2026"], "'2026' fits several runs: 20260102-two, 20260101-one"),
-        (["status", "nope"], "'nope' fits no run"),
+        (["status", "nope"], "no run is called 'nope'; the latest: 20260102-two, 20260101-one"),
+        (["stat"], "launch/jobs.py: unknown 'stat'; did you mean python "),
+        (
+            ["dance"],
+            "unknown 'dance'; known: list, nodes, status, wait, logs, stacks, cancel, clean, fetch",
+        ),
         (["top", "--once"], "use: watch -n 2 muster jobs list"),
         (["debug", "20260101", "--rank", "2"], "there is no jobs debug any more; jobs stacks says"),
         (["stacks", "20260101", "--native"], "there is no --native any more; --full names each r"),
@@ -123,7 +130,71 @@ def test_a_run_is_found_by_its_name_its_beginning_or_its_job(tmp_path):
         code, _, err = jobs(tmp_path, *words)
         assert code == 2 and message in err, err
     assert jobs(tmp_path / "none", "list")[0] == 0
-    assert re.search(r"^ +fetch +copy its files here", jobs(tmp_path, "--help")[1], re.MULTILINE)
+    assert re.search(
+        r"^ +fetch +copy a run's files here", jobs(tmp_path, "--help")[1], re.MULTILINE
+    )
+
+
+def test_without_a_verb_it_shows_them(tmp_path):
+    code, _, err = jobs(tmp_path)
+    assert code == 2 and err.endswith("\nerror: name one of these verbs, as in muster jobs list\n")
+    verbs = re.findall(r"^    (\w+)  ", err, re.MULTILINE)
+    assert verbs == "list nodes status wait logs stacks cancel clean fetch".split()
+
+
+def test_no_failure_of_a_node_is_said(tmp_path):
+    done = call(sys.executable, JOBS, "nodes", cwd="/", env={"XDG_STATE_HOME": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "no node has caused a failure in seven days\n")
+
+
+def led_by(process):
+    return {"pid": process.pid, **run_record.process_start(process.pid)}
+
+
+def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(tmp_path):
+    """Of several runs, and of another project's, none is ended: they are listed."""
+    ours, theirs, links = tmp_path / "ours", tmp_path / "theirs", tmp_path / "muster" / "runs"
+    links.mkdir(parents=True)
+    (ours / "logs").mkdir(parents=True)
+
+    def run(project, name, **more):
+        folder = run_folder(project / "logs", name, leader(**more))
+        (links / f"{name}-0").symlink_to(folder)
+        return folder
+
+    def cancelled() -> str:
+        """The code and the only line of a command that names no run."""
+        done = call(sys.executable, JOBS, "cancel", cwd=ours, env={"XDG_STATE_HOME": str(tmp_path)})
+        (line,) = (done.stdout + done.stderr).splitlines()
+        return f"{done.returncode} {line}"
+
+    sleep, over = ["sleep", "1000"], {"exit.json": {"code": 0, "message": ""}}
+    with subprocess.Popen(sleep) as first, subprocess.Popen(sleep) as second:
+        try:
+            name_it = "name the one to end: muster jobs cancel RUN"
+            other = run(theirs, "other", **led_by(first))
+            none = f"2 error: no run in {ours}/logs is active; elsewhere are: other; {name_it}"
+            assert cancelled() == none
+            run(ours, "a", **led_by(second))
+            run(ours, "b", host="another-machine")  # it can be ended there alone
+            newest = run(ours, "c", **led_by(first))
+            assert cancelled() == f"2 error: 2 runs are active: c, a; {name_it}"
+            assert first.poll() is second.poll() is None
+            write(newest, over)
+            ended = threading.Thread(
+                target=lambda: (
+                    second.wait() and run_record.end(ours / "logs" / "a", 143, "stopped by SIGTERM")
+                )
+            )
+            ended.start()
+            assert cancelled() == "0 a: stopped"
+            ended.join()
+            assert second.returncode == -signal.SIGTERM and first.poll() is None
+            write(other, over)
+            assert cancelled() == "0 c is over already: done"
+        finally:
+            first.kill()
+            second.kill()
 
 
 @pytest.mark.needs("root")  # which alone may give files away

@@ -26,7 +26,10 @@ def test_four_pretend_nodes_train_together(tmp_path):
     out = run_well("--nodes", "4", *QUICK, "--logs-dir", str(tmp_path))
     (run_dir,) = tmp_path.iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-synthetic-ddp-4x1", run_dir.name)
-    assert out.startswith(f"run {run_dir.name}: 4 nodes x 1 worker, synthetic, ddp -> {run_dir}\n")
+    assert out.startswith(
+        f"run {run_dir.name}: 4 simulated nodes x 1 worker on this machine, "
+        f"synthetic, ddp -> {run_dir}\n"
+    )
     assert "step 5  loss" in out and "epoch 1" in out and "seconds per iteration" in out
     assert json.loads((run_dir / "summary.json").read_text())["world_size"] == 4
     plan = json.loads((run_dir / "launch.json").read_text())["nodes"]
@@ -37,16 +40,36 @@ def test_four_pretend_nodes_train_together(tmp_path):
 
 
 def test_several_workers_per_node_by_the_planned_lines(tmp_path):
-    """What --dry-run prints can be pasted, and is what runs."""
+    """What --dry-run prints can be pasted, with another node's rank on each, and is what runs."""
     flags = ["--nodes", "2", "--nproc-per-node", "2", *QUICK, "--sync", "gather_scatter"]
     flags += ["--logs-dir", str(tmp_path), "--run-id", "pasted"]
-    lines = run_well(*flags, "--dry-run").splitlines()
+    line, comment = run_well(*flags, "--dry-run").splitlines()
     assert list(tmp_path.iterdir()) == []
-    assert len(lines) == 2 and all(shlex.split(line)[0] == "cd" for line in lines)
+    assert comment == "# the same on the other node, with --node-rank 1"
+    assert shlex.split(line)[0] == "cd" and " --node-rank 0 " in line
+    lines = [line, line.replace(" --node-rank 0 ", " --node-rank 1 ")]
     shells = [subprocess.Popen(["bash", "-c", line], cwd="/") for line in lines]
     assert [shell.wait(timeout=300) for shell in shells] == [0, 0]
     summary = json.loads((tmp_path / "pasted" / "summary.json").read_text())
     assert summary["world_size"] == 4 and summary["sync"] == "gather_scatter"
+
+
+def test_a_dry_run_says_first_what_would_happen(tmp_path):
+    (tmp_path / "train.py").touch()
+    words = ["--nodes", "8", "--logs-dir", str(tmp_path / "logs"), "--run-id", "planned"]
+    words += ["--launcher", "local", "--dry-run", "--", "train.py"]
+    done = call(sys.executable, SUBMIT, *words, cwd=tmp_path)
+    first, *more = done.stderr.splitlines()
+    assert first == "dry run: 8 simulated nodes x 1 worker on this machine, train.py"
+    assert dict(line.split(": ", 1) for line in more) | {"  python": "?"} == {
+        "  start": "     --launcher local, --workers torchrun",
+        "  python": "?",
+        "  network": "   127.0.0.1",
+        "  run folder": f"{tmp_path}/logs/planned",
+    }
+    command, comment = done.stdout.splitlines()
+    assert " --node-rank 0 " in command
+    assert comment == "# the same on the other 7 nodes, with --node-rank 1 to 7"
 
 
 def test_hostile_text_arrives_as_text(tmp_path):
@@ -160,9 +183,9 @@ def test_help_shows_what_holds_for_every_program():
         return done.stdout
 
     text = shown("--help")
-    assert text.startswith("usage: muster run ") and len(text.splitlines()) <= 110
+    assert text.startswith("usage: python ") and len(text.splitlines()) <= 125
     assert "--nodes" in text and "--env-file" in text and "--run-id" in text
-    assert "--help-all" in text and "--batch-size" not in text and "submit.py" not in text
+    assert "--help-all" in text and "--batch-size" not in text
     assert "--batch-size" in shown("--help-all") and "--nodes" in shown("--help-all")
 
 
@@ -193,3 +216,15 @@ finally: os._exit(42 if {"torch", "transformers"} & sys.modules.keys() else 0)
 @pytest.mark.parametrize("script", [SUBMIT, "train/worker.py", "train/run_glue.py"])
 def test_help_needs_no_torch(script):
     assert call(sys.executable, "-c", PROBE, script, "--help", cwd=REPOSITORY).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "is_said"),
+    [([], True), (["--sync", "ddp"], False), (["--", "ls"], False), (["--quiet"], False)],
+)
+def test_a_forgotten_program_is_said(tmp_path, words, is_said):
+    """Nothing was typed that says what runs; so the trainer's own task does."""
+    flags = ["--launcher", "local", "--dry-run", "--logs-dir", str(tmp_path)]
+    done = call(sys.executable, SUBMIT, *flags, *words, cwd=tmp_path)
+    note = "note: no program after --: this trains Muster's own task quickstart\n"
+    assert done.returncode == 0 and (note in done.stderr) == is_said, done.stderr

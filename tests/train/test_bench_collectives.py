@@ -40,7 +40,10 @@ def test_a_launcher_starts_it_instead_of_training(tmp_path):
     assert code == 0, err
     (run_dir,) = tmp_path.iterdir()
     assert run_dir.name.endswith("-bench_collectives-3x1")
-    assert "3 nodes x 1 worker, bench_collectives ->" in out and HEADER in out.splitlines()
+    assert (
+        "3 simulated nodes x 1 worker on this machine, bench_collectives ->" in out
+        and HEADER in out.splitlines()
+    )
     found = read_json(run_dir / "collectives.json")
     assert found["backend"] == "gloo" and len(found["hosts"]) == 3 and found["nodes"] == [0, 1, 2]
     assert all(link["mtu_bytes"] > 1000 for link in found["links"].values())

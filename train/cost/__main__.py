@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from configs import cli
+from configs.help_page import Parser
 from muster.errors import UsageError
 from muster.run_files import PREDICTION
 from muster.writing import write_json
@@ -22,10 +23,10 @@ GONE = "{} is gone: steps are predicted for the runs that were made, over the li
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m train.cost", description="Seconds of a step, predicted and measured."
     )
-    parser.add_argument("folder", help="a run's or a study's folder")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of a run or study")
     parser.add_argument(
         "--collectives",
         type=Path,

@@ -316,5 +316,6 @@ class Trainer:
         self.sinks.stepped(record, self._step.collectives)
         self.console.advance(record.loss)
         every = self.config.log_every
-        if record.step % every == 0 if every else record.step <= FIRST_LOSSES:
+        is_due = record.step <= FIRST_LOSSES or self.console.is_line_due
+        if record.step % every == 0 if every else is_due:
             self.console.line(f"step {record.step}  loss {record.loss:.6f}")

@@ -26,6 +26,7 @@ from muster.writing import CannotWrite, write_json, writing
 from .schema import PHASES, Collective, CollectivesRecord, EvalRecord, Record, StepRecord
 
 FIRST_LOSSES = 5  # printed one by one, as in the courses
+LINE_S = 10.0  # at a terminal no longer than about this without a line
 RECENT_STEPS = 1000  # the most that --split auto uses
 TIMED = ("step_s", "samples", "payload_bytes", *(f"{phase}_s" for phase in PHASES))
 # The first step includes one-time costs, and the second one those of the profiler itself.
@@ -158,9 +159,16 @@ class Console:
         self._draws = speaks and (sys.stdout.isatty() or self._columns is not None)
         self._colour = self._draws and "NO_COLOR" not in env and env.get("TERM") != "dumb"
         self._bar: Any = None
+        self._printed_s = time.monotonic()
+
+    @property
+    def is_line_due(self) -> bool:
+        """Whether a person at a terminal has seen no new line for a while."""
+        return self._draws and time.monotonic() - self._printed_s >= LINE_S
 
     def line(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
+        self._printed_s = time.monotonic()
         if self._bar is not None:
             self._bar.write(text, file=sys.stdout)
         elif self._speaks:

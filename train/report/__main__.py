@@ -5,23 +5,29 @@ import sys
 from pathlib import Path
 
 from configs import cli
+from configs.help_page import Parser, at_login
 from muster import extras
+from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import printable
 from muster.run_files import REPORT
 
 
 def main() -> int:
+    prog = as_typed("python -m train.report")
     if sys.argv[1:2] == ["compare"]:
-        return _compare(sys.argv[2:])
-    parser = argparse.ArgumentParser(
-        prog="python -m train.report",
+        return _compare(f"{prog} compare", sys.argv[2:])
+    parser = Parser(
+        prog=prog,
         description="Make a report of runs or studies, from their records alone.",
-        epilog="python -m train.report compare A B ... says what differs between runs.",
+        epilog=f"{prog} compare A B ... says what differs between runs. {at_login(prog)}",
     )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a run or study")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="folder of a run or study")
     parser.add_argument(
-        "--output", type=Path, help="where the report goes (default: report/ in the first folder)"
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the report goes (default: report/ in the first folder)",
     )
     parser.add_argument("--live", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -47,13 +53,15 @@ def main() -> int:
     return 0
 
 
-def _compare(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m train.report compare",
+def _compare(prog: str, argv: list[str]) -> int:
+    parser = Parser(
+        prog=prog,
         description="Say what differs between runs in configuration, environment, code and losses.",
     )
-    parser.add_argument("base", metavar="FOLDER", help="of a run")
-    parser.add_argument("others", nargs="+", metavar="FOLDER", help="of runs to compare with it")
+    parser.add_argument("base", metavar="FOLDER", help="folder of a run")
+    parser.add_argument(
+        "others", nargs="+", metavar="FOLDER", help="folders of the runs to compare with it"
+    )
     parser.add_argument(
         "--assert-equal-losses",
         type=float,

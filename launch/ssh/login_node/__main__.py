@@ -22,6 +22,7 @@ from typing import Any
 
 from configs import cli
 from configs.clusters import SENT
+from configs.help_page import Parser
 from configs.raw import Given
 from configs.settings.program import name_problems
 from launch.programs.other_launchers import refuse_several
@@ -71,7 +72,7 @@ def main() -> int:
                 "--login me@cluster"
             )
     if "login" not in of_login:  # a cluster without a login node
-        become(*COMMANDS[word], *rest)
+        become(*COMMANDS[word], *rest, typed=word)
     if word in STARTING:
         refuse_several(os.environ)
     name, words = _named(word, words, program) if word in STARTING else ("", words)
@@ -99,7 +100,9 @@ def main() -> int:
     is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
     if is_following and known is not None and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
-    return _run(installation, [*installation.command(*COMMANDS[word]), *words, *program], env)
+    return _run(
+        installation, [*installation.command(*COMMANDS[word], typed=word), *words, *program], env
+    )
 
 
 def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
@@ -125,7 +128,7 @@ def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]
 
 
 def login_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="muster", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="muster", add_help=False, allow_abbrev=False)
     for name in (*LOGIN, "on"):
         parser.add_argument(f"--{name.replace('_', '-')}")
     return parser
@@ -190,7 +193,7 @@ def _start(
     words, program = _with_calls(words, program, installation, f"{session}.call")
     command = RemoteCommand(installation, session)
     command.start(
-        [*installation.command(*COMMANDS[word]), *words, *program],
+        [*installation.command(*COMMANDS[word], typed=word), *words, *program],
         env,
         f"{folder}/{here.relative_to(root)}",
     )
@@ -222,7 +225,7 @@ def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, li
     Raises:
         UsageError: it cannot be that of a run, or of a folder.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = Parser(add_help=False, allow_abbrev=False)
     flag = "--run-id" if word == "run" else "--name"
     parser.add_argument(flag, dest="name")
     given, _ = parser.parse_known_args(words)

@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+from configs.help_page import Parser
 from launch.ssh.login_node.installation import Installation
 from muster import run_files
 from muster.errors import MusterError, UsageError
@@ -86,10 +87,12 @@ def _folder_of(run: str, answer: str, login: str) -> str:
 
 
 def fetch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="muster jobs fetch", description="Copy a run's folder from its login node."
     )
-    parser.add_argument("run", help="the run's whole name")
-    parser.add_argument("--to", type=Path, default=Path("logs"), help="folder (default: logs)")
+    parser.add_argument("run", metavar="RUN", help="the run's whole name")
+    parser.add_argument(
+        "--to", type=Path, metavar="FOLDER", default=Path("logs"), help="where to (default: logs)"
+    )
     parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # only these
     return parser

@@ -24,6 +24,7 @@ from launch.programs import project_snapshot
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster import extras
+from muster.command import say_typed
 from muster.errors import MusterError
 
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
@@ -57,9 +58,9 @@ class Installation:
     checkout: str
     python: str
 
-    def command(self, script: str, *words: str) -> list[str]:
-        """The command line of one of the checkout's scripts."""
-        return [self.python, f"{self.checkout}/{script}", *words]
+    def command(self, script: str, *words: str, typed: str = "") -> list[str]:
+        """The command line of one of the checkout's scripts; `typed`: see `muster.command`."""
+        return [self.python, *say_typed(typed), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
         """The folder of a new session."""

@@ -4,6 +4,7 @@ import gc
 import math
 import tracemalloc
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,7 +167,8 @@ def test_records_are_whole_lines_and_the_summary_leaves_out_the_first_step(tmp_p
     summary = summaries[-1]
     assert summary["accuracy"] == history.evaluations[-1].metrics["accuracy"]
     assert summary["first_losses"] == losses(history)[:5]
-    assert any(name == "run folder" for name, _ in rows(summary, "logs/x"))
+    shown = dict(rows(summary, "logs/x y"))
+    assert shown["run folder"] == "logs/x y" and shown["report"] == "muster report 'logs/x y'"
     assert set(asdict(history.steps[0])) == set(StepRecord.__dataclass_fields__)
 
 
@@ -188,6 +190,30 @@ def test_memory_does_not_grow_with_steps(tmp_path, monkeypatch):
         tracemalloc.stop()
     before, after = held
     assert after - before < 80 * 350  # bytes; a record has more than 500
+
+
+@pytest.mark.parametrize(("env", "is_due"), [({"MUSTER_TTY": "60"}, True), ({}, False)])
+def test_at_a_terminal_a_line_is_due_after_ten_seconds(monkeypatch, capsys, env, is_due):
+    """Where nobody looks on, as in a log, none is."""
+    now_s = [100.0]
+    monkeypatch.setattr(sinks, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    console = Console(speaks=True, env=env)
+    now_s[0] += 9.9
+    assert not console.is_line_due
+    now_s[0] += 0.2
+    assert console.is_line_due == is_due
+    console.line("step 7  loss 1.0")
+    assert not console.is_line_due
+    capsys.readouterr()
+    quiet = Console(speaks=False, env=env)
+    now_s[0] += 60
+    assert not quiet.is_line_due
+
+
+def test_between_its_usual_lines_a_step_is_printed_when_one_is_due(tmp_path, monkeypatch):
+    monkeypatch.setattr(Console, "is_line_due", property(lambda console: True))
+    _, lines = retained.run(CONFIG, tmp_path)
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == [*"12345678"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""--help says what is typed, what may be typed, and what holds if nothing is."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from configs import plugins
+from configs.help_page import parser_of
+from configs.settings.launch import DEFAULT_TIME
+from configs.settings.train import ByHand, TrainConfig
+from launch.programs.command_line import CLASSES, DEFAULTS, names
+from tests.commands import call
+from tests.launch.submit import REPOSITORY
+from tests.preload import interpreter
+
+COMMAND = str(REPOSITORY / "muster" / "command.py")
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """Each flag's own text, on one line, by its first spelling."""
+    parts = [part.partition("\n\n")[0] for part in re.split(r"\n  (?=-)", text)]
+    return {part.split()[0].rstrip(","): " ".join(part.split()) for part in parts[1:]}
+
+
+def page(*classes, prog="muster run", shown=None):
+    values = {**DEFAULTS, **dict.fromkeys(names(ByHand))}
+    return parser_of(classes, values, prog, "", names(*classes) if shown is None else shown)
+
+
+def shown(*words: str) -> str:
+    done = call(interpreter(for_workers=False), *words, cwd=REPOSITORY, env={"COLUMNS": "80"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ([COMMAND, "run", "-h"], "muster run [--flag VALUE ...] [-- PROGRAM [ARGUMENT ...]]"),
+        ([COMMAND, "help", "run"], "muster run [--flag VALUE ...] [-- PROGRAM [ARGUMENT ...]]"),
+        ([COMMAND, "jobs", "--help"], "muster jobs [-h]"),
+        ([COMMAND, "help", "jobs", "cancel"], "muster jobs cancel [-h]"),
+        ([COMMAND, "study", "--help"], "muster study [flags] FILE"),
+        ([COMMAND, "doctor", "--help"], "muster doctor [--flag VALUE ...]"),
+        ([COMMAND, "testbed", "up", "--help"], "muster testbed up [-h]"),
+        ([COMMAND, "report", "--help"], "muster report [-h]"),
+        (["launch/jobs.py", "--help"], "python launch/jobs.py [-h]"),
+        (["launch/submit.py", "--help"], "python launch/submit.py [--flag VALUE ...]"),
+        (["-m", "train.report", "--help"], "python -m train.report [-h]"),
+    ],
+    ids=shlex.join,
+)
+def test_the_usage_line_is_what_was_typed(words, usage):
+    assert shown(*words).startswith(f"usage: {usage}")
+
+
+def test_known_values_are_shown():
+    text = page(*CLASSES).format_help()
+    flags = lines_of(text)
+    assert "--launcher {auto,local,slurm,ssh} " in flags["--launcher"]
+    assert "--workers {accelerate,manual,preload,torchrun} " in flags["--workers"]
+    assert "--compress {none,bf16,fp16,int8,powersgd,topk} " in flags["--compress"]
+    for flag, package in (("--sync", "train.sync.modes"), ("--task", "train.tasks")):
+        assert f": {', '.join(plugins.names(package))} (default" in flags[flag]
+
+
+def test_every_switch_and_the_limit_of_time_show_their_default():
+    flags = lines_of(page(*CLASSES).format_help())
+    switches = [text for flag, text in flags.items() if f", --no-{flag[2:]}" in text]
+    assert len(switches) > 20 and all(re.search(r"\(default: (on|off)\)$", it) for it in switches)
+    assert flags["--preflight"].endswith("(default: on)")
+    assert flags["--time"].endswith(f"(default: {DEFAULT_TIME} minutes)")
+    assert flags["--stop-grace-s"].startswith("--stop-grace-s SECONDS")
+    assert flags["--stop-grace-s"].endswith("(default: 60)")
+
+
+def test_all_that_a_command_takes_is_listed():
+    flags = lines_of(page(*CLASSES, shown=["nodes"]).format_help())
+    assert {"--help-all", "--config", "--nodes", "--login", "--login-dir"} <= flags.keys()
+    assert "\n  -- PROGRAM  " in page(*CLASSES).format_help()
+    assert "--login" not in page(*CLASSES, prog="python launch/submit.py").format_help()
+    assert "--help-all" not in page(*CLASSES).format_help()
+
+
+def test_a_worker_s_help_is_in_groups_with_the_task_first():
+    text = page(TrainConfig, ByHand, prog="python -m train.worker").format_help()
+    groups = re.findall(r"^([A-Z].+):$", text, re.MULTILINE)
+    assert len(groups) == 9 and groups[0].startswith("What is trained")
+    assert text.index("--task") < text.index("--lr ") < text.index("--run-id")
+    assert "--world-size, --num-nodes INTEGER" in text and "--rank, --local-rank INTEGER" in text
+    assert "--redirect" not in text
+
+
+def test_help_of_a_score_has_what_is_of_use_without_training():
+    text = shown("-m", "train.score", "--help")
+    assert "--eval-batch-size" in text and "--predict" in text and "--lr" not in text
+    assert "--lr" in shown("-m", "train.score", "--help-all")
+
+
+def test_settings_are_shown_as_flags_take_them():
+    text = shown(COMMAND, "config", "--no-snapshot")
+    assert "preflight: on  (default)\n" in text and "snapshot: off  (the command line)\n" in text
+    assert f"time: {DEFAULT_TIME}  (default)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["runn"], "unknown command 'runn'; did you mean muster run?"),
+        (["dance"], "unknown command 'dance'; muster --help lists them"),
+        (["report"], "the following arguments are required: FOLDER"),
+        (["study", "x.yaml", "--hand-in", "rar"], "--hand-in: unknown 'rar'; known: zip, tar.gz"),
+        (
+            ["study", "nosuch.yaml"],
+            "study nosuch.yaml: No such file or directory; Muster's own are",
+        ),
+        (["study", "quick"], f"did you mean {REPOSITORY}/configs/studies/quick.yaml?"),
+        (["testbed"], "name one of these actions, as in muster testbed up"),
+    ],
+    ids=str,
+)
+def test_a_wrong_word_is_refused_in_one_line_that_says_what_to_type(words, error):
+    done = call(sys.executable, COMMAND, *words, cwd=REPOSITORY)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and last.startswith("error: ") and error in last
