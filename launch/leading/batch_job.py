@@ -83,7 +83,8 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
         return _found(earlier, current)
     counts = launch.nproc("gpu" if current.gpus else 1, current.num_nodes)
     _note_few_cores(counts, current)
-    program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
+    world_size = None if "gpu" in counts else sum(map(int, counts))
+    program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
     program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(

@@ -13,6 +13,7 @@ from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConf
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.programs.own_program import OwnProgram
+from launch.programs.python_command import PYTHON, plain
 from launch.programs.user_program import UserProgram
 from muster.command import reveal
 from muster.errors import UsageError, refuse
@@ -63,6 +64,7 @@ class CommandLine(Settings):
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
+    typed_python: str | None = None  # the `python` that was typed in front of the program
 
     @classmethod
     def of(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
@@ -75,15 +77,22 @@ class CommandLine(Settings):
         flags, words = split(reveal(argv, os.environ))
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
-        kinds = {"own": more} if words else {"train": run, "bench": more}
-        made = cls(launch, ssh, slurm, words, given, run, **kinds)
+        if words:
+            typed = None
+            if PYTHON.fullmatch(Path(words[0]).name):
+                typed, (words, python) = words[0], plain(words, more.python)
+                more = replace(more, python=python)
+            made = cls(launch, ssh, slurm, words, given, run, own=more, typed_python=typed)
+        else:
+            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         refuse(made.foreign())
         return made
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""
         if self.own is not None:
-            return UserProgram(self.words, self.own, self.launch, self.run, cwd)
+            python = self.typed_python
+            return UserProgram(self.words, self.own, self.launch, self.run, cwd, typed=python)
         assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench)
 

@@ -18,6 +18,7 @@ from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
 from launch.launchers.base import chosen, launcher_of
+from launch.programs.command_line import split
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
@@ -182,8 +183,8 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
             place.append("--resume=auto")
-    at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
-    return [sys.executable, SUBMIT, *cell.words[:at], *where, *place, *cell.words[at:]]
+    flags, _ = split(cell.words)
+    return [sys.executable, SUBMIT, *flags, *where, *place, *cell.words[len(flags) :]]
 
 
 def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:

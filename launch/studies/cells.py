@@ -143,7 +143,7 @@ def from_grid(
         for name in block
         if not program and not any(grid.alike(name, one) for one in known)
     )
-    prefix = base.train.task if base.train else user_program.name_of(program)
+    prefix = base.train.task if base.train else user_program.name_of(base.words)
     points = list(grid.points(block))
     cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
