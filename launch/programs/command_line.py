@@ -64,7 +64,7 @@ class CommandLine(Settings):
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
-    typed_python: str | None = None  # the `python` that was typed in front of the program
+    typed_python: str | None = None  # the `python` in front of a script, which is left out
 
     @classmethod
     def of(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
@@ -78,11 +78,12 @@ class CommandLine(Settings):
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         if words:
-            typed = None
+            program, python = words, more.python
             if PYTHON.fullmatch(Path(words[0]).name):
-                typed, (words, python) = words[0], plain(words, more.python)
-                more = replace(more, python=python)
-            made = cls(launch, ssh, slurm, words, given, run, own=more, typed_python=typed)
+                program, python = plain(words, more.python)
+            typed = words[0] if len(program) < len(words) else None
+            own = replace(more, python=python)
+            made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
         else:
             made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         refuse(made.foreign())

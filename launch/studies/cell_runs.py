@@ -280,6 +280,8 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
     cell.state = "stopped" if code in STOPS and not by_itself else "failed"
     # the last line says what a traceback is about; exit.json has all of it
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+    if printed := last_line(end.get("output") or ""):
+        message = f"{message}: {printed}"
     cell.message = message.removeprefix(f"{cell.state} ")  # it is shown behind the state
 
 

@@ -143,7 +143,8 @@ def test_another_python_on_path_is_noted(tmp_path, monkeypatch, capsys):
         f"note: python on PATH is {other}, but the program runs with {active}; to run it with the "
         f"former: --python {other}\n"
     )
-    for words in (["--", "train.py"], ["--python", str(active), "--", "python", "train.py"]):
+    beside = ["--python", str(active), "--", "python", "train.py"]
+    for words in (["--", "train.py"], ["--", "python", "-c", "1"], beside):
         noted(tmp_path, *words)
     monkeypatch.setenv("PATH", f"{active.parent}{os.pathsep}{os.environ['PATH']}")
     noted(tmp_path, "--", "python", "train.py")
