@@ -52,7 +52,8 @@ def cause_in(text: str) -> str:
 
     The last line of all where no rank is named.
     """
-    lines = [line for line in text.splitlines() if line]
+    last = text[max(text.rfind("\nrun folder: "), 0) :]  # of the last attempt
+    lines = [line for line in last.splitlines() if line]
     pointers = [at for at, line in enumerate(lines) if line.startswith("its output: muster jobs ")]
     if not pointers:
         return lines[-1]

@@ -78,7 +78,8 @@ class CommandLine(Settings):
         settings, given = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         if words:
-            program, python = words, more.python
+            program: Sequence[str] = words
+            python = more.python
             if PYTHON.fullmatch(Path(words[0]).name):
                 program, python = plain(words, more.python)
             typed = words[0] if len(program) < len(words) else None

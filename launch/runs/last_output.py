@@ -64,11 +64,7 @@ def end_of(run_dir: Path, rank: int) -> str:
     What it printed because it lost another rank is left out.
     """
     for file in (ERRORS, OUTPUT):
-        data = tail(file.path(run_dir, rank=rank), END_BYTES)
-        lines = lines_of(data)
-        if len(data) == END_BYTES:
-            lines = lines[1:] or lines  # the first is not whole
-        if lines:
+        if lines := lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)):
             return "\n".join(_last_of(lines))
     return ""
 

@@ -77,5 +77,5 @@ def test_a_python_that_a_node_lacks_is_refused_by_its_flag(tmp_path):
     given = assignment(tmp_path)
     spec = replace(given.spec, program=Program(("t.py",), python="nopython"))
     commands = (NodeCommand("localhost", 0, ("nopython", "t.py"), {}, "/"),)
-    with pytest.raises(UsageError, match="^--python nopython: no such program"):
+    with pytest.raises(UsageError, match=r"^--python nopython: no such program"):
         Workload(replace(given, spec=spec, commands=commands), 1, {})
