@@ -278,8 +278,11 @@ class Job:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None
         host, lines = str(record["host"]), str(record["traceback"])
-        text = f"rank {rank} on {host}: {record['message']}"
+        message = record["message"] or str(end.get("message")).removeprefix("error: ")
+        text = f"rank {rank} on {host}: {message}"
         text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
+        output = end.get("output")
+        text += f"\n\nThe end of its output:\n{output}" if output else ""
         path = run_files.RESULT.path(self.run_dir, rank=rank)
         try:
             cause = pickle.loads(read_private(path)).get("error")

@@ -45,3 +45,19 @@ def finish(process: subprocess.Popen[str], timeout_s: float = LIMIT_S) -> tuple[
     with ended(process):
         out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
+
+
+def cause_in(text: str) -> str:
+    """The last line of the cause that a failed run prints: after it stands only its rank's output.
+
+    The last line of all where no rank is named.
+    """
+    last = text[max(text.rfind("\nrun folder: "), 0) :]  # of the last attempt
+    lines = [line for line in last.splitlines() if line]
+    pointers = [at for at, line in enumerate(lines) if line.startswith("its output: muster jobs ")]
+    if not pointers:
+        return lines[-1]
+    at = pointers[-1]
+    while lines[at - 1].startswith("  "):
+        at -= 1
+    return lines[at - 1 - (lines[at - 1] == "the end of its output:")]

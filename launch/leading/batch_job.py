@@ -88,7 +88,8 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     _note_few_cores(counts, current)
     if isinstance(program, OwnProgram):
         program.check_plugins(sys.executable)
-    program.check(sys.executable, None if "gpu" in counts else sum(map(int, counts)))
+    world_size = None if "gpu" in counts else sum(map(int, counts))
+    program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
     program.run = with_id(program.run, program.name, size, make=True)
     spec = replace(

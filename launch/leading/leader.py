@@ -15,7 +15,7 @@ from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain
+from launch.runs.failure import Failure, explain, report
 from launch.runs.restart import BY_SIGNAL
 from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
@@ -46,7 +46,8 @@ def new_run(
         UsageError: the program cannot start, or the folder is not free.
     """
     program: Any = line.program(Path.cwd())  # whose settings are of its own class
-    program.check(facts.nodes[0].python, facts.world_size)
+    is_local = launcher.name == "local"
+    program.check(facts.nodes[0].python, facts.world_size, runs_here=is_local)
     if isinstance(program, OwnProgram) and (make or launcher.sees_python):
         for node in {(one.python, one.plugins): one for one in facts.nodes}.values():
             program.check_plugins(node.python, node.plugins, node.name)
@@ -138,15 +139,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         failure = in_own_words(explain(spec.run_dir, world_size, code, job.trouble), recorded)
     if recorded is None:
         end = failure or Failure(0, "")
-        run_record.end(spec.run_dir, end.code, end.text, end.rank, end.cause)
+        run_record.end(spec.run_dir, end.code, end.text, end.rank, end.cause, end.output)
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    # rank 0's own error has just been printed, as Python prints half a character
-    if failure.text.encode(errors="backslashreplace") not in job.shown:
-        lines = (f"run folder: {spec.run_dir}", *failure.context, failure.text)
-        print(printable("\n".join(lines)), file=sys.stderr)
+    print(printable(report(failure, spec.run_dir, job.shown)), file=sys.stderr)
     return failure.code
 
 
@@ -156,7 +154,13 @@ def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Fail
         return found
     if not ended["code"]:
         return None
-    return Failure(ended["code"], ended["message"], (), ended.get("rank"), ended.get("cause", ""))
+    return Failure(
+        ended["code"],
+        ended["message"],
+        rank=ended.get("rank"),
+        cause=ended.get("cause", ""),
+        output=ended.get("output", ""),
+    )
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:

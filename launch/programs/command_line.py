@@ -14,6 +14,7 @@ from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConf
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, missing_inputs
+from launch.programs.python_command import PYTHON, plain
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
@@ -66,6 +67,7 @@ class CommandLine(Settings):
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
     bench: BenchConfig | None = None
+    typed_python: str | None = None  # the `python` in front of a script, which is left out
 
     @classmethod
     def of(cls, argv: Sequence[str], *, prog: str = "muster run") -> "CommandLine":
@@ -92,8 +94,16 @@ class CommandLine(Settings):
         flags, words = split(reveal(argv, os.environ))
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
-        kinds = {"own": more} if words else {"train": run, "bench": more}
-        made = cls(launch, ssh, slurm, words, given, run, **kinds)
+        if words:
+            program: Sequence[str] = words
+            python = more.python
+            if PYTHON.fullmatch(Path(words[0]).name):
+                program, python = plain(words, more.python)
+            typed = words[0] if len(program) < len(words) else None
+            own = replace(more, python=python)
+            made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
+        else:
+            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         problems = [*made.foreign()]
         cli.add_new(problems, wrong)
         return made, problems
@@ -108,7 +118,8 @@ class CommandLine(Settings):
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""
         if self.own is not None:
-            return UserProgram(self.words, self.own, self.launch, self.run, cwd)
+            python = self.typed_python
+            return UserProgram(self.words, self.own, self.launch, self.run, cwd, typed=python)
         assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench, self.python)
 

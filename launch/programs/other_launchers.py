@@ -24,11 +24,11 @@ from launch.programs.known_launchers import (
     NODES,
     OtherLauncher,
 )
+from launch.programs.python_command import PYTHON, read
 from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN
 from muster.writing import open_plain
 
-PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 # Commands that start what follows after their own flags.
 IN_FRONT = frozenset(
@@ -191,12 +191,8 @@ def _with_counts(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _without_python(words: Sequence[str]) -> list[str]:
     """A program as Muster takes it: `train.py` for `python -u train.py`."""
-    if not (words and PYTHON.fullmatch(Path(words[0]).name)):
-        return [*words]
-    at = 1
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c"):
-        at += 1
-    return [*words] if words[at : at + 1] in ([], ["-c"]) else [*words[at:]]
+    command = read(words) if words else None
+    return [*words] if command is None else [*command.program]
 
 
 def refuse_several(env: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ class OwnProgram:
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
         self.name = train.name if trains else launch.program  # in a run's name
 
-    def check(self, python: str, world_size: int | None) -> None:
+    def check(self, python: str, world_size: int | None, *, runs_here: bool = False) -> None:
         """Refuse settings that cannot run so; `python`: the nodes' own.
 
         Raises:

@@ -5,6 +5,7 @@ without the folder that it is called in.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,31 @@ def choose(workers: str, asked: Asked) -> PythonChoice:
         if not list(problems(on_path, workers, asked)):
             return PythonChoice(on_path, "found on PATH")
     return PythonChoice(None, "Muster's own")
+
+
+def absent(python: str | None, asked: Asked) -> Iterator[str]:
+    """A line if the Python that was named is not on this machine."""
+    found = str(asked.cwd / python) if python is not None and "/" in python else python
+    if found is not None and shutil.which(found, path=asked.env.get("PATH")) is None:
+        yield (
+            f"--python {python}: no such program, or it may not be run; leave it out for the "
+            "active environment's"
+        )
+
+
+def note_other(typed: str, chosen: str) -> None:
+    """Say, once, that the `python` that was typed would be another than the one chosen."""
+    on_path = shutil.which(typed)
+    if on_path is not None and not _is_same(on_path, chosen):
+        say_once(
+            f"note: {typed} on PATH is {on_path}, but the program runs with {chosen}; to run it "
+            f"with the former: --python {shlex.quote(on_path)}"
+        )
+
+
+def _is_same(python: str, other: str) -> bool:
+    """Whether both are in one environment, whose `python` and `python3` are the same."""
+    return Path(python).parent.resolve() == Path(other).parent.resolve()
 
 
 def announce(choice: PythonChoice, own: str, *, is_sent: bool) -> None:

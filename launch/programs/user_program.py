@@ -19,7 +19,7 @@ from configs.settings.launch import LaunchConfig
 from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
 from launch.programs import other_launchers, python_choice
 from launch.programs.project_snapshot import take
-from launch.programs.python_choice import Asked, PythonChoice, workers_environment
+from launch.programs.python_choice import OF_PATH, Asked, PythonChoice, workers_environment
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
@@ -47,8 +47,11 @@ class UserProgram:
         launch: LaunchConfig,
         run: RunConfig,
         cwd: Path,
+        *,
+        typed: str | None = None,  # the `python` that was typed in front of the words
     ) -> None:
         self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
+        self._typed = typed
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._secrets = config.variables(os.environ)
@@ -68,14 +71,14 @@ class UserProgram:
             checkpoint_dir=checkpoints and checkpoints.absolute(),
         )
 
-    def check(self, python: str, world_size: int | None = None) -> None:
+    def check(self, python: str, world_size: int | None = None, *, runs_here: bool = False) -> None:
         """Refuse a program that cannot start, as far as is known here; `python`: the nodes' own.
 
-        Any number of workers is accepted.
+        Any number of workers is accepted. `runs_here`: this machine is one of the nodes.
 
         Raises:
-            UsageError: the program does not exist, its Python lacks the package that starts it, or
-                it starts workers itself.
+            UsageError: the program or its Python does not exist, that lacks the package that starts
+                workers, or the program starts workers itself.
         """
         refuse(other_launchers.problems(self._words, self._wrap))
         for line in other_launchers.notes(self._words, self._cwd):
@@ -85,6 +88,9 @@ class UserProgram:
         self._nodes_own = python
         python, workers = self._choice.python or python, self._launch.workers
         lacks = python_choice.problems(python, workers, self._asked)
+        # what a prologue adds is on the nodes alone, and what a wrapper has, in its container
+        if runs_here and self._config.prologue is None and not self._wrap:
+            refuse(python_choice.absent(self._config.python, self._asked))
         of_python = _is_python(self._words, self._cwd)
         refuse(
             [
@@ -154,6 +160,8 @@ class UserProgram:
         own = is_sent or self._choice.python is None  # no command of a shell script finds it
         if self._config.python is None and not (own and not _is_python(self._words, self._cwd)):
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
+        if self._config.python is None and self._typed in OF_PATH and not is_sent:
+            python_choice.note_other(self._typed, self._choice.python or self._nodes_own)
 
     def settings(self, *launch: Any) -> str:
         """Those of the run and its launch; the program is in launch.json."""

@@ -17,8 +17,6 @@ OWN_CAUSES = ("refused", "crash", "exit")  # consequences: a lost peer, a signal
 OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
 OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
 OF_STACKS = ("sentences", "reports")
-# Exceptions of torch.distributed; `RuntimeError` is gloo's.
-TORCH_ERRORS = tuple("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
 PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
 
 
@@ -88,7 +86,7 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
 def _judged(record: dict[str, Any]) -> dict[str, Any]:
     """`record`; a crash because of a lost rank becomes a consequence, for any program."""
     kind = str(record["message"]).partition(":")[0]
-    of_torch = kind in TORCH_ERRORS and lost_peer.is_consequence(record["message"])
+    of_torch = lost_peer.is_of_torch(str(record["message"]))
     is_consequence = record["cause"] == "crash" and (of_torch or kind == PEER_FAILED)
     return {**record, "cause": "lost_peer"} if is_consequence else record
 

@@ -26,6 +26,7 @@ from typing import Any
 from launch.nodes.message_forms import ODD
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, stacks_seen
+from launch.runs.run_record import output_lines
 from muster.errors import NO_RETRY, STOPPED, is_full
 from muster.orderly_stop import signal_name, signal_number
 from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT, SNAPSHOT, SNAPSHOT_RECORD
@@ -34,6 +35,7 @@ from muster.writing import full_disk
 
 KILLED = 128 + 9
 KILL = " was killed by "
+OF_RANK = re.compile(r"ranks? (\d+)\b")  # at the beginning of an agent's line
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 OUT_OF_MEMORY, DISK_FULL = "out_of_memory", "disk_full"
 # In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm.
@@ -42,6 +44,7 @@ MEMORY = re.compile(
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
+BRIEF = 300  # characters of an exception's text
 FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
 
 
@@ -54,6 +57,8 @@ class Failure:
     context: tuple[str, ...] = ()  # lines to print before it
     rank: int | None = None  # the rank that failed first, if it was a rank
     cause: str = ""  # in one word: of `RULES`, `OUT_OF_MEMORY` or `DISK_FULL`
+    brief: str = ""  # if `text` is a traceback: one line, with the end of `context`, in its place
+    output: str = ""  # of a rank without a traceback: the last lines that it printed
 
 
 def explain(
@@ -79,6 +84,20 @@ def explain(
         cause=cause,
         context=(*facts.unreadable, *failure.context),
     )
+
+
+def report(failure: Failure, run_dir: Path, shown: bytes = b"") -> str:
+    """What is printed of a failure: the cause, then the end of that rank's output, and its place.
+
+    `shown`: the end of the output that was printed already, which is not printed again.
+    """
+    seen = set(last_output.lines_of(shown))
+    text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
+    lines = [f"run folder: {run_dir}", *failure.context, failure.text]
+    if seen.issuperset(text):
+        lines = lines[:-2] + [failure.brief] if failure.brief else lines[:-1]
+    output = "" if seen.issuperset(failure.output.splitlines()) else failure.output
+    return "\n".join([*lines, *output_lines(run_dir.name, failure.rank, output)])
 
 
 def odd_message(facts: Facts) -> Failure | None:
@@ -117,8 +136,15 @@ def failed_by_itself(facts: Facts) -> Failure | None:
     also = (f"{_ranks(alike)} failed in the same way",) if alike else ()
     who = f"rank {first['rank']} on {first['host']}"
     if not first["traceback"]:
-        where = f"{who}: " if first["cause"] == "exit" else ""
-        return Failure(first["code"], _lines(where + first["message"]), also, first["rank"])
+        exited = first["cause"] == "exit"
+        text = _lines(f"{who}: {first['message']}" if exited else first["message"])
+        output = _last_lines(facts, first["rank"]) if exited else ""
+        for printed in (
+            "error: " + first["message"],
+            first["message"],
+        ):  # as by sys.exit("no data")
+            output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
+        return Failure(first["code"], text, also, first["rank"], output=output)
     clock = time.strftime("%H:%M:%S", time.localtime(first["time_unix_s"]))
     how = f"failed first, at {clock}; the others stopped because of it"
     if facts.world_size == 1 or alike:
@@ -127,7 +153,20 @@ def failed_by_itself(facts: Facts) -> Failure | None:
     lines = [first["traceback"].rstrip()]
     if is_full(RuntimeError(first["message"])):  # which names no file where it only printed
         lines += map(_lines, facts.full[:1])
-    return Failure(first["code"], "\n".join(lines), context, first["rank"])
+    return Failure(
+        first["code"], "\n".join(lines), context, first["rank"], brief=_brief(context, first)
+    )
+
+
+def _brief(context: Sequence[str], record: Mapping[str, Any]) -> str:
+    """The line before a traceback, with what the traceback ends with: it was shown already."""
+    message = record["message"]
+    cut = f"{message[:BRIEF]} ..." if len(message) > BRIEF else message
+    return f"{context[-1]} {cut}"
+
+
+def _last_lines(facts: Facts, rank: int) -> str:
+    return last_output.end_of(facts.run_dir, rank)
 
 
 def _advice(run_dir: Path, record: Mapping[str, Any]) -> Iterator[str]:
@@ -181,16 +220,21 @@ def command_killed(facts: Facts) -> Failure | None:
     of = f" ({_ranks(agent['ranks'])})" if agent["ranks"] and not is_rank else ""
     context = [*_because_of_it(facts.exits)]
     number = signal_number(agent["message"].rpartition(KILL)[2])
+    dumped = False
     for rank in agent["ranks"]:  # the stacks that the killed rank itself printed
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
+            dumped = True
+    found = OF_RANK.match(agent["message"])
+    first = int(found[1]) if found else None
+    output = "" if first is None or dumped else _last_lines(facts, first)
     why = _starved([agent]) if number == signal.SIGKILL else ""
     if agent["ranks"] and set(agent["ranks"]) <= set(facts.done):
         why = ENDED_WELL
     elif number == signal.SIGKILL and not why:
         context.append(_perhaps_starved(agent["node"]))
     text = f"error: {agent['message']}{of}{'; ' * bool(why)}{why}"
-    return Failure(128 + number, text, tuple(context))
+    return Failure(128 + number, text, tuple(context), first, output=output)
 
 
 def disk_full(facts: Facts) -> Failure | None:
@@ -284,12 +328,19 @@ def left_early(facts: Facts) -> Failure | None:
         f"error: {_ranks(facts.done)} on {hosts} ended with exit code 0 while others were in a "
         "collective; all have to leave the loop at the same step"
     )
-    return Failure(1, text, (_lines(first["message"]),))
+    return Failure(1, text, rank=min(facts.done))  # what the others lost it by says no more
 
 
 def first_echo(facts: Facts) -> Failure:
     first = facts.first_echo
-    return Failure(first["code"] or 1, _lines(first["message"]) or "error: a worker failed")
+    text = _lines(first["message"]) or "error: a worker failed"
+    if not first["traceback"]:
+        return Failure(first["code"] or 1, text, rank=first["rank"])
+    context = (f"error: rank {first['rank']} on {first['host']} lost another worker:",)
+    brief = _brief(context, first)
+    return Failure(
+        first["code"] or 1, first["traceback"].rstrip(), context, first["rank"], brief=brief
+    )
 
 
 # The first rule that applies gives the cause, here with its word in exit.json. Each comment says
@@ -355,14 +406,14 @@ def _killed(facts: Facts, outputs: Mapping[int, Path], echoes: Collection[int]) 
             on = f" on {node[rank]}" if rank in node else ""
             text = f"error: rank {rank}{on} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *also), rank)
-    files = ", ".join(map(str, outputs.values()))
     why = _starved(facts.agents)
     nodes = ", ".join(sorted({node[rank] for rank in outputs if rank in node}))
     on = f" on {nodes}" if nodes else ""
     text = f"{_ranks(outputs)} ended without a message{f' ({why})' if why else ''}{on}"
     if not why:
         also = (*also, _perhaps_starved(nodes or "its node"))
-    return Failure(KILLED, f"error: {text}; its output: {files}", also)
+    first = min(outputs)
+    return Failure(KILLED, f"error: {text}", also, first, output=_last_lines(facts, first))
 
 
 def _because_of_it(echoes: Collection[int]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Find the last output of a worker that died of a signal, or before any worker had begun."""
+"""Find the last output of a worker: of one that failed, or of torchrun before it had begun."""
 
 import itertools
 import re
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.printable import printable
+from muster.run_files import ERRORS, OUTPUT
+from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import tail
 
 FATAL = "Fatal Python error:"  # faulthandler prints it first
@@ -18,6 +21,9 @@ EXIT_CODE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 # an agent's log has less.
 DUMP_BYTES, LOG_BYTES = 4_000_000, 1_000_000
 LOG_LINES = 25  # usually a whole traceback
+# Of a failed rank's output, as it is printed and recorded.
+END_BYTES, END_LINES, END_CHARACTERS, LINE_CHARACTERS = 32_768, 20, 4_000, 400
+TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
 # torchrun logs notes, and after a failure a long report that hides the reason.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
 TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
@@ -50,6 +56,49 @@ def crash_of(errors: Path) -> Crash | None:
         why=f"{name}{f': {what[1]}' if what else ''}",
         dump=tuple(line for line in lines if not any(one in line for one in AROUND)),
     )
+
+
+def end_of(run_dir: Path, rank: int) -> str:
+    """The last lines of a rank's stderr, as a terminal shows them; of its stdout if that is empty.
+
+    What it printed because it lost another rank is left out.
+    """
+    for file in (ERRORS, OUTPUT):
+        if lines := lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)):
+            return "\n".join(_last_of(lines))
+    return ""
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines of an output as a terminal shows them, without escapes, each of a bounded length.
+
+    Of a line that was drawn several times it is the last; blank lines at the end are left out.
+    """
+    lines = []
+    for line in data.decode(errors="backslashreplace").split("\n"):
+        if line.startswith(CONSEQUENCE):
+            continue
+        drawn = line.rstrip("\r ")
+        plain = printable(TORCHS_PREFIX.sub("", drawn[drawn.rfind("\r") + 1 :]))
+        if len(plain) > LINE_CHARACTERS:
+            half = LINE_CHARACTERS // 2
+            plain = f"{plain[:half]} ... {plain[-half:]}"
+        lines.append(plain)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def _last_of(lines: Sequence[str]) -> list[str]:
+    """As many of the last lines as are shown."""
+    last: list[str] = []
+    room = END_CHARACTERS
+    for line in reversed(lines[-END_LINES:]):
+        room -= len(line) + 1
+        if room < 0 and last:
+            break
+        last.insert(0, line)
+    return last
 
 
 def exit_codes_of(log: str) -> dict[int, int]:

@@ -66,13 +66,22 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def end(run_dir: Path, code: int, message: str, rank: int | None = None, cause: str = "") -> None:
+def end(
+    run_dir: Path,
+    code: int,
+    message: str,
+    rank: int | None = None,
+    cause: str = "",
+    output: str = "",
+) -> None:
     """Record that the run is over.
 
     `rank`: the one that failed first. `cause`: of `failure.RULES`, or the exit code's word.
+    `output`: the last lines that this rank printed, where it left no traceback.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
+    record["output"] = output
     write_end(run_files.EXIT.path(run_dir), record)
 
 
@@ -111,6 +120,18 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     for verb in ("status", "logs -f", "cancel"):
         print(f"  muster jobs {verb} {spec.run_id}")
     sys.stdout.flush()
+
+
+def output_lines(run_id: str, rank: int | None, output: str) -> list[str]:
+    """The last lines that the rank printed which failed, and where to find all of them.
+
+    There are none where it was no rank that failed.
+    """
+    if rank is None:
+        return []
+    printed = [f"  {line}" for line in str(output).splitlines()]
+    head = ["the end of its output:"] if printed else []
+    return [*head, *printed, f"its output: muster jobs logs {run_id} --rank {rank}"]
 
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:

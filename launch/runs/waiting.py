@@ -60,6 +60,7 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
     if end is None:  # no process was left to record it
         message = f"{state.word}; {state.detail}"
         ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
+        ended["output"] = ""
         json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
     line = f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"
     print(on_one_line(line))

@@ -18,6 +18,7 @@ from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
 from launch.launchers.base import chosen, launcher_of
+from launch.programs.command_line import split
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
@@ -187,8 +188,8 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
             place.append("--resume=auto")
-    at = len(cell.words) - len(cell.parsed.words) - bool(cell.parsed.words)
-    return [sys.executable, SUBMIT, *cell.words[:at], *where, *place, *cell.words[at:]]
+    flags, _ = split(cell.words)
+    return [sys.executable, SUBMIT, *flags, *where, *place, *cell.words[len(flags) :]]
 
 
 def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
@@ -284,6 +285,8 @@ def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
     cell.state = "stopped" if code in STOPS and not by_itself else "failed"
     # the last line says what a traceback is about; exit.json has all of it
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
+    if printed := last_line(end.get("output") or ""):
+        message = f"{message}: {printed}"
     cell.message = message.removeprefix(f"{cell.state} ")  # it is shown behind the state
 
 

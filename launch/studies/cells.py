@@ -151,7 +151,7 @@ def from_grid(
     ]
     if any(line.startswith("--over") for line in problems):
         refuse(problems)
-    prefix = base.train.task if base.train else user_program.name_of(program)
+    prefix = base.train.task if base.train else user_program.name_of(base.words)
     points = list(grid.points(block))
     cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):

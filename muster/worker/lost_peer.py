@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+from contextlib import suppress
 from types import TracebackType
 
 # What gloo, nccl and the store report when the other end is gone.
@@ -20,9 +22,11 @@ WORDS = (
     "nccl communicator was aborted",
 )
 
-# A prefix of such a worker's output, if a launcher reports the cause: the output stays in the
-# worker's log and is not printed.
-CONSEQUENCE = "(a consequence) error: "
+# Exceptions of torch.distributed; `RuntimeError` is gloo's.
+TORCH_ERRORS = frozenset("RuntimeError DistBackendError DistNetworkError DistStoreError".split())
+# A prefix of lines in such a worker's output, if a launcher reports the cause: they stay in the
+# worker's log and are not printed.
+CONSEQUENCE = "(a consequence) "
 
 # What gloo, nccl and the store report when another rank has not joined a collective.
 TIMED_OUT = re.compile("timed out|timeout", re.IGNORECASE)
@@ -41,6 +45,24 @@ def is_consequence(message: str) -> bool:
     """Whether the text of an error of torch.distributed says that another rank is gone."""
     text = message.lower()
     return any(words in text for words in WORDS)
+
+
+def is_of_torch(message: str) -> bool:
+    """Whether an error, as `Kind: text`, is one of torch that says that another rank is gone."""
+    return message.partition(":")[0] in TORCH_ERRORS and is_consequence(message)
+
+
+def print_as_consequence(kind: type[BaseException], error: BaseException, trace: object) -> None:
+    """What Python prints of an error that ends it, with our prefix before each line."""
+    stream, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        sys.excepthook(kind, error, trace)  # type: ignore[arg-type]
+        printed = sys.stderr.getvalue()
+    finally:
+        sys.stderr = stream
+    with suppress(AttributeError, OSError, ValueError):  # the program has closed or replaced it
+        stream.write("".join(f"{CONSEQUENCE}{line}\n" for line in printed.splitlines()))
+        stream.flush()
 
 
 def text_of(error: BaseException) -> str:

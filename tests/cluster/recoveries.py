@@ -101,7 +101,7 @@ FAULTS = {
         r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
         code=137,
     ),
-    "worker raises": by_itself("raise", "^ValueError: sample 17 is empty$", 1),
+    "worker raises": by_itself("raise", r"(^|: )ValueError: sample 17 is empty$", 1),
     "worker aborts": by_itself("abort", "rank 2 on node2 died: Aborted", 134),
     "worker exits": by_itself("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
     "worker killed": Fault(

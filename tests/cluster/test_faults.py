@@ -10,6 +10,7 @@ from muster import run_files
 from tests.cluster import recoveries, ways
 from tests.cluster.recoveries import FAULTS, PROGRAMS, WAYS, daemons_of
 from tests.cluster.ways import WHOLE, Run, Script, losses_so_far
+from tests.commands import cause_in
 from tests.launch.submit import submit
 from tests.train.workers import read_json
 
@@ -49,9 +50,9 @@ def begin(cluster, tmp_path, monkeypatch):
 
 
 def last_words(text: str) -> str:
-    """The last line, but for what Slurm has to say of it."""
+    """The last line of the cause, but for what Slurm has to say of it."""
     slurm = ("srun: ", "slurmstepd: ", "error: no answer from ")
-    return [line for line in text.splitlines() if line and not line.startswith(slurm)][-1]
+    return cause_in("\n".join(line for line in text.splitlines() if not line.startswith(slurm)))
 
 
 @pytest.mark.parametrize(("way", "program", "faults"), ALL if WHOLE else CHOSEN)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import WAYS, WHOLE
+from tests.commands import cause_in
 from tests.train.workers import read_json
 
 if not WHOLE:  # there each begins with a Python that nothing was imported into
@@ -72,5 +73,4 @@ def test_the_failure_of_another_program_is_its_own(cluster, project, name, way):
     assert FAILS in message.splitlines()[-1], printed
     # what rank 5 has printed with its name before it is not said again
     assert "error: rank 5 on node2" in printed or f"node2.5| {FAILS}" in printed
-    lines = [line for line in printed.splitlines() if line and not line.startswith("made in ")]
-    assert lines[-1].endswith(message.splitlines()[-1]), printed[-2000:]
+    assert cause_in(printed).endswith(message.splitlines()[-1]), printed[-2000:]

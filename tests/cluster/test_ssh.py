@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.ways import SHORT
-from tests.commands import ended
+from tests.commands import cause_in, ended
 from tests.launch.submit import unnamed, wait_until
 from tests.train.workers import free_port, losses, records
 
@@ -130,7 +130,7 @@ def test_nodes_that_share_no_file_system(apart, tmp_path):
     code, _, err = run("first")
     assert code == 2 and "node0: run folder logs/first is not empty; use --overwrite" in err
     code, _, err = run("wrong", "--task", "rte", "--model", "/nowhere")
-    assert code != 0 and "/nowhere" in err.splitlines()[-1]
+    assert code != 0 and "/nowhere" in cause_in(err)
 
 
 def test_four_containers_on_one_machine(cluster, tmp_path):

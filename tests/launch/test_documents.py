@@ -83,7 +83,8 @@ def test_each_way_to_look_at_runs_prints_documents_alone(logs):
     assert code == 0 and found["kind"] == "run" and found["end"]["cause"] == "done"
     assert found["step"]["step"] == 7 and found["step"]["loss"] is None
     code, (found,), _ = documented("status", "20260101")
-    assert found["end"] == {"exit_code": 3, "cause": "failed", "message": "x\nboom", "rank": 1}
+    end = {"exit_code": 3, "cause": "failed", "message": "x\nboom", "rank": 1, "output": ""}
+    assert found["end"] == end
     code, found, _ = documented("logs", "20260102")
     assert code == 0 and [one["text"] for one in found] == ["loss nan", "\ufffd"]
     assert {(one["kind"], one["rank"], one["stream"]) for one in found} == {("output", 0, "stdout")}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import STOPPED
-from tests.commands import call
+from tests.commands import call, cause_in
 from tests.launch.submit import SUBMIT, alive, run_well, start, submit, wait_until, worker
 from tests.preload import REPOSITORY
 from tests.written import write
@@ -121,7 +121,7 @@ def test_the_failing_rank_is_what_one_sees_last(tmp_path, monkeypatch):
     flags = ["--nodes", "2", *QUICK, "--logs-dir", str(tmp_path), "--run-id", "ill"]
     code, _, err = submit(*flags)
     assert code == 1
-    assert err.splitlines()[-1] == "ZeroDivisionError: rank 1 is ill"
+    assert cause_in(err) == "ZeroDivisionError: rank 1 is ill"
     assert "error: rank 1 on" in err and "failed first" in err
     assert f"run folder: {tmp_path / 'ill'}" in err
     assert err.count("Traceback") == 1

@@ -96,7 +96,7 @@ class ExitGuard:
         lines = "".join(traceback.format_exception(error)) if cause == "crash" else ""
         prefix = "" if cause == "stopped" else "error: "
         if self.world.is_led and cause in ("lost_peer", "signal"):
-            prefix = CONSEQUENCE
+            prefix = f"{CONSEQUENCE}error: "
         text = lines or "".join(f"{prefix}{line}\n" for line in message.splitlines())
         if self._path is not None:
             record = ExitRecord(

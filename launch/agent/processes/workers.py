@@ -23,7 +23,7 @@ from launch.nodes.this_machine import (
 )
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
-from muster.errors import STOPPED, MusterError, at_limit
+from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.orderly_stop import signal_name
 from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
@@ -55,7 +55,12 @@ class Workload:
         self._read_bytes, self._begun = 0, b""  # of the log, and of its unfinished line
         self._codes: dict[int, int] = {}
         commands = [command.decided(master_port) for command in assignment.commands]
-        self._children = [spawn(command, env, self._log) for command in commands]
+        try:
+            self._children = [spawn(command, env, self._log) for command in commands]
+        except MusterError as error:
+            if str(error).startswith(f"{assignment.spec.program.python}: "):
+                raise UsageError(f"--python {error}") from None
+            raise
 
     @property
     def pids(self) -> list[int]:

@@ -63,7 +63,8 @@ def end(run_dir: Path) -> dict[str, Any] | None:
         return None
     cause = record.get("cause") or name_of(record["code"])
     more: Mapping[str, Any] = {name: record.get(name) for name in ("message", "rank")}
-    return {"exit_code": record["code"], "cause": cause, **more}
+    output = record.get("output", "")
+    return {"exit_code": record["code"], "cause": cause, **more, "output": output}
 
 
 class Happenings:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent.processes.workers import environment_of, refuse_absent_interface
-from launch.spec import Program
-from muster.errors import MusterError
+from launch.agent.processes.workers import Workload, environment_of, refuse_absent_interface
+from launch.spec import NodeCommand, Program
+from muster.errors import MusterError, UsageError
 from tests.launch.pretended import assignment
 from tests.written import executable
 
@@ -71,3 +71,11 @@ def test_a_card_that_the_node_lacks_is_named_with_its_variable(tmp_path):
     refuse_absent_interface(given, {"GLOO_SOCKET_IFNAME": "lo"})
     alone = replace(given, ranks=(0,), count=1)
     refuse_absent_interface(alone, {"GLOO_SOCKET_IFNAME": "^lo"})
+
+
+def test_a_python_that_a_node_lacks_is_refused_by_its_flag(tmp_path):
+    given = assignment(tmp_path)
+    spec = replace(given.spec, program=Program(("t.py",), python="nopython"))
+    commands = (NodeCommand("localhost", 0, ("nopython", "t.py"), {}, "/"),)
+    with pytest.raises(UsageError, match=r"^--python nopython: no such program"):
+        Workload(replace(given, spec=spec, commands=commands), 1, {})

@@ -21,7 +21,7 @@ from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import LaunchSpec
 from muster.errors import MusterError, UsageError
-from tests.commands import ended
+from tests.commands import cause_in, ended
 from tests.launch.pretended import FACTS, PROGRAM, Pretended
 from tests.launch.pretended_agent import LISTENS_S, PRINTED_BYTES
 from tests.launch.submit import REPOSITORY, wait_until
@@ -155,8 +155,20 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
     recorded = run_record.read_end(spec.run_dir)
     assert conclude(Over(code), 2, spec) == code
     assert run_record.read_end(spec.run_dir) == recorded
-    assert capsys.readouterr().err.endswith(f"{message}\n")
+    assert cause_in(capsys.readouterr().err) == message
     assert run_state.ended(recorded).word == "failed"
+
+
+def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec, capsys):
+    """The job's leader has recorded it; its files may not be seen here yet."""
+    run_record.end(spec.run_dir, 7, "error: rank 1 on node1: exit code 7", 1, "program", "no data")
+    assert conclude(Over(7), 2, spec) == 7
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "error: rank 1 on node1: exit code 7",
+        "the end of its output:",
+        "  no data",
+        f"its output: muster jobs logs {spec.run_dir.name} --rank 1",
+    ]
 
 
 class Submits(Pretended):

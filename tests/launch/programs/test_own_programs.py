@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import STOPPED
-from tests.commands import call
+from tests.commands import call, cause_in
 from tests.launch.submit import REPOSITORY, SUBMIT, alive, run_well, start, submit, wait_until
 from tests.preload import skip_if_quick
 from tests.written import executable
@@ -82,7 +82,9 @@ def test_the_first_failure_is_the_last_thing_one_sees(project, workers):
     words = [*flags, "--", "train.py", "--lr", "1e-3", "--fail", "2"]
     code, _, err = submit(*words, cwd=project, python=python_for(workers))
     assert code == 1
-    assert err.splitlines()[-1] == "ValueError: sample 17 is empty"
+    assert cause_in(err) == "ValueError: sample 17 is empty"
+    run_id = only_run(project).name
+    assert err.splitlines()[-1] == f"its output: muster jobs logs {run_id} --rank 2"
 
     assert re.search(r"error: rank 2 on \S+ failed first, at [\d:]{8}; the others stopped", err)
     end = json.loads((only_run(project) / "exit.json").read_text())
@@ -108,7 +110,7 @@ def test_other_ways_to_fail(project, workers, ending, code, last):
     (project / "other.py").write_text(first + ending)
     flags = [*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", workers]
     found, _, err = submit(*flags, "--", "other.py", cwd=project, python=python_for(workers))
-    assert found == code and re.search(last, err.splitlines()[-1]), err
+    assert found == code and re.search(last, cause_in(err)), err
     assert "worker_main" not in err
 
 

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from muster.errors import STOPPED
+from tests.commands import cause_in
 from tests.launch.programs.test_own_programs import DDP, only_run, ready_workers
 from tests.launch.submit import alive, run_well, start, submit, wait_until, worker
 
@@ -56,7 +57,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, victim):
     _, err = process.communicate(timeout=300)
     assert process.returncode in (1, 137), err
     assert wait_until(lambda: alive(project) == [])
-    last = err.splitlines()[-1]
+    last = cause_in(err)
     if victim == "worker":
         assert "error: rank 2 on node1 was killed by SIGKILL" in last
     elif victim == "agent":

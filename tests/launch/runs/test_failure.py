@@ -1,6 +1,7 @@
 """The cause of a failed run is told from its echoes."""
 
 import os
+import re
 import time
 import tracemalloc
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from launch.agent.processes.workers import how_it_ended
 from launch.agent.recovery import Recovery
 from launch.runs import run_record
-from launch.runs.failure import explain
+from launch.runs.failure import explain, report
 from launch.runs.last_output import crash_of, of_logs
 from launch.spec import NodeCommand
 from tests.fuzzing import fuzzed
@@ -105,7 +106,7 @@ def test_killed_ranks_are_the_cause_and_those_that_noticed_are_not(ended, tmp_pa
     failure = explain(ended(3, "signal", 2.0, "stopped by SIGTERM"), 4)
     assert failure.code == 137 and failure.context[0] == "ranks 1, 3 stopped because of it"
     assert failure.text.startswith("error: ranks 0, 2 ended without a message")
-    assert str(tmp_path / "workers" / "rank_00002.err") in failure.text
+    assert failure.rank == 0
 
 
 def test_a_refusal_is_its_own_lines_and_code(ended):
@@ -370,3 +371,133 @@ def test_a_torch_without_cuda_is_named_with_its_python(ended, tmp_path):
     ended(0, "crash", 1.0, message, f"Traceback\n{message}\n")
     advice = "the torch of this Python on node0 is for CPUs; --python names another"
     assert explain(tmp_path, 1).context[0] == advice
+
+
+def printed(tmp_path, **outputs):
+    """The output of rank 1, by its file's ending."""
+    for ending, data in outputs.items():
+        (tmp_path / "workers" / f"rank_00001.{ending}").write_bytes(data)
+
+
+def last_lines(tmp_path, shown=b""):
+    """What is printed of the run, without where it is."""
+    run_dir, *lines = report(explain(tmp_path, 4, 1), tmp_path, shown).splitlines()
+    assert run_dir == f"run folder: {tmp_path}"
+    return lines
+
+
+POINTER = "its output: muster jobs logs {} --rank 1"
+
+
+def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_is(ended, tmp_path):
+    ended(1, "exit", 1.0, "exit code 7", code=7)
+    printed(tmp_path, err=b"cannot read data: /data/x missing\n\n", out=b"step 1\n")
+    assert last_lines(tmp_path) == [
+        "error: rank 1 on node1: exit code 7",
+        "the end of its output:",
+        "  cannot read data: /data/x missing",
+        POINTER.format(tmp_path.name),
+    ]
+    assert explain(tmp_path, 4, 1).text == "error: rank 1 on node1: exit code 7"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "lines"),
+    [
+        (b"", ["from stdout"]),
+        (b"\n \n", ["from stdout"]),
+        (b"".join(b"%d\n" % number for number in range(1000)), [*map(str, range(980, 1000))]),
+        (b"\x1b[2J\x1b]0;title\x07red\xff\xc3\x28", [r"\x1b[2J\x1b]0;title\x07red\xff\xc3("]),
+        (b" 10%|#   |\r 20%|##  |\r 30%|### |\nbad\r\n", [" 30%|### |", "bad"]),
+        (b"(a consequence) error: lost rank 0\nown\n", ["own"]),
+        (b"a" * 1_000_000 + b"z\nb\n", ["a" * 200 + " ... " + "a" * 199 + "z", "b"]),
+        ("\u2028\x85ü".encode(), [r"\u2028\x85ü"]),
+    ],
+)
+def test_whatever_a_rank_has_printed_its_end_is_short_and_only_shown(
+    ended, tmp_path, stderr, lines
+):
+    ended(1, "exit", 1.0, "exit code 7", code=7)
+    printed(tmp_path, err=stderr, out=b"from stdout\n")
+    _, *rest = last_lines(tmp_path)
+    assert rest[1:-1] == [f"  {line}" for line in lines]
+
+
+def test_the_end_of_an_output_fits_into_the_space_that_is_reserved_for_the_record(ended, tmp_path):
+    ended(1, "exit", 1.0, "exit code 7", code=7)
+    printed(tmp_path, err=b"\n".join([b"x" * 390] * 30))
+    failure = explain(tmp_path, 4, 1)
+    assert 3_000 < len(failure.output) < 4_001
+
+
+def test_a_reason_that_a_program_gives_to_exit_is_printed_once(ended, tmp_path):
+    """As by `sys.exit("no data")`, which Python prints, too."""
+    ended(1, "exit", 1.0, "no data")
+    printed(tmp_path, err=b"a warning\nno data\n")
+    first, *rest = last_lines(tmp_path)
+    assert first == "error: rank 1 on node1: no data"
+    assert rest[:-1] == ["the end of its output:", "  a warning"]
+    printed(tmp_path, err=b"error: no data\n")
+    assert last_lines(tmp_path)[1:] == [POINTER.format(tmp_path.name)]
+
+
+def test_output_that_was_shown_is_not_printed_again(ended, tmp_path):
+    ended(1, "exit", 1.0, "exit code 7", code=7)
+    printed(tmp_path, err=b"\x1b[31mno data\n")
+    shown = b"step 1\n\x1b[31mno data\nstep 2\n"
+    assert last_lines(tmp_path, shown)[1:] == [POINTER.format(tmp_path.name)]
+    assert "  \\x1b[31mno data" in last_lines(tmp_path, b"no data\n")
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File 'a.py'\nValueError: bad 42\n"
+
+
+def test_a_traceback_that_was_shown_is_named_in_one_line(ended, tmp_path):
+    """Also where torch has put the rank before each of its lines."""
+    for rank in (1, 0):
+        ended(rank, "crash", 2.0 - rank, "ValueError: bad 42", TRACEBACK)
+    whole = ["rank 0 failed in the same way", *explain(tmp_path, 4, 1).context[1:]]
+    assert last_lines(tmp_path) == [*whole, *TRACEBACK.splitlines(), POINTER.format(tmp_path.name)]
+    prefixed = "".join(f"[rank0]: {line}\n" for line in TRACEBACK.splitlines())
+    for shown in (TRACEBACK, prefixed):
+        first, cause, pointer = last_lines(tmp_path, f"step 1\n{shown}".encode())
+        assert first == "rank 0 failed in the same way" and pointer.endswith("--rank 1")
+        assert re.fullmatch(r"error: rank 1 on node1 failed at [\d:]{8}: ValueError: bad 42", cause)
+
+
+GLOO = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:99. GLHF!"
+
+
+def test_what_others_lost_a_rank_by_is_not_shown_where_that_left_early(ended, tmp_path):
+    ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
+    ended(1, "done", 0.5, code=0)
+    cause, pointer = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
+    assert cause.startswith("error: rank 1 on node1 ended with exit code 0 while others")
+    assert pointer == POINTER.format(tmp_path.name)
+
+
+def test_where_no_rank_has_a_cause_the_traceback_of_the_first_that_lost_another_is_shown(
+    ended, tmp_path
+):
+    """Its worker has hidden it as a consequence."""
+    ended(0, "crash", 1.0, GLOO, f"Traceback ...\n{GLOO}\n")
+    agent(tmp_path, 0, "command", "torchrun on node0 ended", ranks=[0, 1], ended={1: victim()})
+    lines = report(explain(tmp_path, 2, 1), tmp_path).splitlines()[1:]
+    assert lines[:-1] == ["error: rank 0 on node0 lost another worker:", "Traceback ...", GLOO]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_of_a_rank_that_was_killed_one_sees_what_it_printed_last(ended, tmp_path, recorded):
+    """Whether its agent has seen it, or not."""
+    for rank in (0, 2, 3):
+        ended(rank, "lost_peer", 1.0, "lost another worker")
+    if recorded:
+        agent(tmp_path, 1, "command", "rank 1 on node1 was killed by SIGKILL")
+    printed(tmp_path, err=b"allocating 900 GB\n")
+    lines = last_lines(tmp_path)
+    assert lines[-3:] == [
+        "the end of its output:",
+        "  allocating 900 GB",
+        POINTER.format(tmp_path.name),
+    ]
+    assert lines[-4].startswith("error: rank 1")

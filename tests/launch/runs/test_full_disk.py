@@ -13,7 +13,7 @@ import pytest
 
 from launch.agent import supervisor
 from launch.nodes.channel import Channel
-from tests.commands import call
+from tests.commands import call, cause_in
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, SUBMIT
 from tests.preload import skip_if_quick
@@ -57,7 +57,7 @@ def test_a_program_that_fills_the_disk_is_not_said_to_be_killed(tmp_path):
     *_, why, where = end["message"].splitlines()
     assert why == "OSError: [Errno 28] No space left on device"
     assert f"{socket.gethostname()}: {tmp_path}/logs/full/" in where and "disk is full" in where
-    assert done.stderr.rstrip().endswith(where)
+    assert cause_in(done.stderr) == where
     assert not list(run_dir.rglob("*.partial"))
 
 

@@ -64,8 +64,8 @@ def test_that_a_rank_ended_because_another_had_stays_in_its_log(
 ):
     follower = Follower(tmp_path, prefixes=prefixes)
     in_full = Follower(tmp_path, prefixes=True, consequences=True)
-    workers(0, f"a warning\n{CONSEQUENCE}lost rank 1 on a\nthe end\n", "err")
-    workers(2, f"{CONSEQUENCE}lost rank 0 on a, rank 1 on a\n", "err")
+    workers(0, f"a warning\n{CONSEQUENCE}error: lost rank 1 on a\nthe end\n", "err")
+    workers(2, f"{CONSEQUENCE}error: lost rank 0 on a, rank 1 on a\n", "err")
     follower.poll(last=True)
     shown = capfdbinary.readouterr().err
     assert b"a warning\n" in shown and b"the end\n" in shown and b"lost rank" not in shown

@@ -193,3 +193,28 @@ def test_it_runs_on_an_older_python():
         config.set_eval_annotations(False)
         visitor = vermin.visit(path.read_text(), config)
         assert visitor.minimum_versions()[1] <= (3, 8), path
+
+
+LOSES = "raise RuntimeError('[pair.cc:553] Connection closed by peer [10.0.0.2]:99')\n"
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_that_a_rank_lost_another_is_marked_for_whoever_shows_its_output(project, is_led):
+    """Also where the program has a hook of its own, as torch has."""
+    hook = "import sys\nshow = sys.excepthook\n"
+    hook += "sys.excepthook = lambda *all: (sys.stderr.write('mine\\n'), show(*all))\n"
+    (project / "train.py").write_text(hook + LOSES)
+    led = {"MUSTER_RUN_DIR": str(project)} if is_led else {}
+    done = run(project, "train.py", **led)
+    printed = (project / "workers" / "rank_00000.err").read_text() if is_led else done.stderr
+    lines = printed.splitlines()
+    assert done.returncode == 1 and len(lines) == 5
+    assert lines[0].endswith("mine") and lines[-1].endswith("closed by peer [10.0.0.2]:99")
+    assert {line.startswith("(a consequence) ") for line in lines} == {is_led}
+
+
+def test_another_error_is_shown_as_python_shows_it(project):
+    (project / "train.py").write_text("raise RuntimeError('bad sample')\n")
+    run(project, "train.py", MUSTER_RUN_DIR=str(project))
+    printed = (project / "workers" / "rank_00000.err").read_text()
+    assert printed.startswith("Traceback") and printed.endswith("RuntimeError: bad sample\n")

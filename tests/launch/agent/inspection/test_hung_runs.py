@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.commands import call
+from tests.commands import call, cause_in
 from tests.launch.submit import SUBMIT, start
 from tests.preload import interpreter
 
@@ -67,7 +67,7 @@ def ended(tmp_path_factory):
 def test_the_cause_is_the_last_line(ended, how):
     folder, runs = ended
     _, err, code = runs[how]
-    assert re.search(SENTENCES[how], err.splitlines()[-1]), err
+    assert re.search(SENTENCES[how], cause_in(err)), err
     assert code == (134 if how == "shape" else 1)
     if how in ("operation", "late"):
         jobs = [sys.executable, SUBMIT.replace("submit", "jobs"), "stacks", how]

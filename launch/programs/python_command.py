@@ -1,0 +1,132 @@
+"""`python train.py` as the program: it means the script itself, which Muster starts with Python.
+
+So its traceback is found and the chosen Python runs it. `python -c`, and anything else that names
+no script or module, stays a command like any other.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.errors import UsageError
+
+PYTHON = re.compile(r"python(\d(\.\d+t?)?)?")
+CHOSEN = ("python", "python3")  # of whatever environment is active: no particular Python
+WITH_VALUE = "WX"
+# What can be set for the program instead; all its workers start with it.
+VARIABLES = {
+    "-O": "PYTHONOPTIMIZE=1",
+    "-OO": "PYTHONOPTIMIZE=2",
+    "-B": "PYTHONDONTWRITEBYTECODE=1",
+    "-s": "PYTHONNOUSERSITE=1",
+    "-P": "PYTHONSAFEPATH=1",
+    "-v": "PYTHONVERBOSE=1",
+    "-X dev": "PYTHONDEVMODE=1",
+    "-X utf8": "PYTHONUTF8=1",
+    "-X importtime": "PYTHONPROFILEIMPORTTIME=1",
+    "-X tracemalloc": "PYTHONTRACEMALLOC=1",
+}
+# Each worker has these already: its output is not buffered, and faulthandler is on.
+HAS_ALREADY = ("-u", "-X faulthandler")
+
+
+@dataclass(frozen=True)
+class PythonCommand:
+    """`python [option ...] script.py [argument ...]`, or `... -m module [argument ...]`."""
+
+    python: str  # as typed
+    options: Sequence[str]  # of Python, that its workers do not have already
+    program: Sequence[str]  # as Muster takes it
+
+    @property
+    def interpreter(self) -> str | None:
+        """The particular Python that it names; None: whichever is active."""
+        return None if self.python in CHOSEN else self.python
+
+
+def plain(words: Sequence[str], python: str | None) -> tuple[Sequence[str], str | None]:
+    """The program without `python` in front, and the value of --python with the one it names.
+
+    Raises:
+        UsageError: it names another Python than --python, or options that cannot be kept.
+    """
+    command = read(words)
+    if command is None:
+        return words, python
+    named, program = command.interpreter, shlex.join(command.program)
+    if command.options:
+        raise UsageError(_cannot_keep(command, words))
+    if named is None:
+        return command.program, python
+    if python is not None and os.path.normpath(python) != os.path.normpath(named):
+        raise UsageError(
+            f"--python {python}, and {named} in front of {command.program[0]}, are two; type "
+            f"--python {shlex.quote(named)} -- {program}"
+        )
+    return command.program, python or named
+
+
+def read(words: Sequence[str]) -> PythonCommand | None:
+    """The command in these words; None if they are no call of Python with a script or a module."""
+    if not PYTHON.fullmatch(Path(words[0]).name):
+        return None
+    options: list[str] = []
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        cluster = rest.pop(0)
+        if cluster.startswith("--"):  # such as --version; of those with a script there is one
+            if cluster != "--check-hash-based-pycs" or not rest:
+                return None
+            options.append(f"{cluster} {rest.pop(0)}")
+            continue
+        letters = cluster[1:]
+        while letters:
+            letter, letters = letters[0], letters[1:]
+            if letter in "cm" or letter in WITH_VALUE:
+                if not letters and not rest:
+                    return None
+                value, letters = letters or rest.pop(0), ""
+                if letter == "c":
+                    return None
+                if letter == "m":
+                    return PythonCommand(words[0], _needed(options), ("-m", value, *rest))
+                options.append(f"-{letter} {value}")
+            else:
+                options.append(f"-{letter}")
+    if not rest or not rest[0].endswith(".py"):
+        return None
+    return PythonCommand(words[0], _needed(options), tuple(rest))
+
+
+def _needed(options: Sequence[str]) -> Sequence[str]:
+    """Those that a worker does not have anyway; `-O -O` is -OO."""
+    needed = [option for option in options if option not in HAS_ALREADY]
+    if needed.count("-O") > 1:
+        needed = ["-OO", *(option for option in needed if option != "-O")]
+    return needed
+
+
+def _cannot_keep(command: PythonCommand, words: Sequence[str]) -> str:
+    """What to type instead."""
+    listed = " ".join(command.options)
+    variables = [*_variables(command.options)]
+    named = [] if command.interpreter is None else ["--python", command.interpreter]
+    flags = shlex.join([*named, *(word for one in variables for word in ("--env", one))])
+    line = f"{flags} -- {shlex.join(command.program)}"
+    if len(variables) < len(command.options):  # then as any other command
+        line = f"-- {shlex.join(['env', *words])}"
+    return (
+        f"{command.python} {listed}: Muster starts Python itself, without these options; type "
+        f"{line}"
+    )
+
+
+def _variables(options: Sequence[str]) -> Iterator[str]:
+    for option in options:
+        if option in VARIABLES:
+            yield VARIABLES[option]
+        elif option.startswith("-W ") and sum(one.startswith("-W ") for one in options) == 1:
+            yield f"PYTHONWARNINGS={option.removeprefix('-W ')}"

@@ -1,0 +1,183 @@
+"""`-- python train.py` is `-- train.py`; what cannot be kept of it is refused with what to type."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.programs import python_choice
+from launch.programs.command_line import CommandLine
+from launch.studies.cell_runs import command_of
+from launch.studies.cells import from_grid
+from muster.errors import UsageError
+from tests.commands import call, cause_in
+from tests.launch.programs.test_own_programs import only_run
+from tests.launch.submit import REPOSITORY, submit
+from tests.written import executable, write
+
+LOCAL = ["--launcher", "local", "--nodes", "2", "--workers", "manual"]
+REWRITTEN = {
+    "python train.py --lr 1": (None, "train.py --lr 1"),
+    "python3 -u train.py": (None, "train.py"),
+    "python -uu -u ./a/train.py -O": (None, "./a/train.py -O"),
+    "python -X faulthandler train.py": (None, "train.py"),
+    "python -m package.module -m x": (None, "-m package.module -m x"),
+    "python -um package": (None, "-m package"),
+    "python -mpackage": (None, "-m package"),
+    "python3.12 train.py": ("python3.12", "train.py"),
+    "/opt/conda/bin/python -u train.py": ("/opt/conda/bin/python", "train.py"),
+    "./venv/bin/python3 train.py": ("./venv/bin/python3", "train.py"),
+    "venv/bin/python3.13t -m package": ("venv/bin/python3.13t", "-m package"),
+}
+
+
+@pytest.mark.parametrize("typed", REWRITTEN)
+def test_python_in_front_of_a_script_means_the_script(typed):
+    python, words = REWRITTEN[typed]
+    line = CommandLine.of(["--", *typed.split()])
+    assert (line.own.python, list(line.words)) == (python, words.split())
+
+
+COMMANDS = [
+    *("python", "python -", "python -V", "python --version", "python -u", "python -W"),
+    *("python -c 1/0", "python -uc 1/0", "python -O -c 1/0", "python tool", "python data.json"),
+    *("env python train.py", "uv run python train.py", "conda run -n a python train.py"),
+    *("pythonista train.py", "bash -c", "./python.sh train.py", "ipython train.py"),
+]
+
+
+@pytest.mark.parametrize("typed", COMMANDS)
+def test_any_other_command_stays_as_it_is(typed):
+    line = CommandLine.of(["--", *typed.split()])
+    assert (line.own.python, list(line.words)) == (None, typed.split())
+
+
+def refusal(*argv: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        CommandLine.of(argv)
+    return str(refused.value)
+
+
+REFUSED = {
+    "python -O t.py": "--env PYTHONOPTIMIZE=1 -- t.py",
+    "python -OO t.py": "--env PYTHONOPTIMIZE=2 -- t.py",
+    "python -uBs t.py -x": "--env PYTHONDONTWRITEBYTECODE=1 --env PYTHONNOUSERSITE=1 -- t.py -x",
+    "python -W error t.py": "--env PYTHONWARNINGS=error -- t.py",
+    "python -Wignore::UserWarning -m p": "--env PYTHONWARNINGS=ignore::UserWarning -- -m p",
+    "/a/python -X dev t.py": "--python /a/python --env PYTHONDEVMODE=1 -- t.py",
+    "python -I t.py": "-- env python -I t.py",
+    "/a/python -O -E t.py": "-- env /a/python -O -E t.py",
+    "python --check-hash-based-pycs never t.py": "-- env python --check-hash-based-pycs never t.py",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_options_of_python_are_refused_with_what_to_type(typed):
+    assert refusal("--", *typed.split()).endswith(f"; type {REFUSED[typed]}")
+    CommandLine.of(REFUSED[typed].split())  # which is accepted
+
+
+def test_another_interpreter_beside_python_is_refused_with_what_to_type():
+    words = ["--", "/b/python", "-u", "train.py", "--name", "a b"]
+    assert refusal("--python", "/a/python", *words).endswith(
+        "; type --python /b/python -- train.py --name 'a b'"
+    )
+    line = CommandLine.of(["--python", "/b/./python", *words])
+    assert line.words[0] == "train.py"
+    line = CommandLine.of(["--python", "/a/python", "--", "python", "train.py"])
+    assert (line.own.python, [*line.words]) == ("/a/python", ["train.py"])
+
+
+def test_a_sweep_of_it_is_named_and_started_like_its_script(tmp_path):
+    write(tmp_path, {"train.py": ""})
+    script = str(tmp_path / "train.py")
+    words = ["--launcher=local", "--workers=manual"]
+    sweep = from_grid(["lr=1,2"], words, ["python", "-u", script], None)
+    assert sweep.name.startswith("train-lr-") and sweep.cells[0].id == "train-lr-1"
+    assert sweep.name == from_grid(["lr=1,2"], words, [script], None).name
+    sweep.folder = tmp_path
+    command = command_of(sweep, sweep.cells[0])
+    assert command[-6:] == ["--", "python", "-u", script, "--lr", "1"]
+    assert "--run-id=train-lr-1" in command[:-6]
+
+
+def test_a_python_that_is_not_here_is_refused_before_the_start(tmp_path):
+    write(tmp_path, {"train.py": "", "bin/data": ""})
+    code, out, err = submit(*LOCAL, "--python", "nopython", "--", "train.py", cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --python nopython: no such program, or it may not be run")
+    assert not (tmp_path / "logs").exists()
+    for name in ("/usr/bin/nopython", "bin/data"):
+        program = CommandLine.of(["--python", name, "--", "train.py"]).program(tmp_path)
+        with pytest.raises(UsageError, match=f"^--python {name}: no such program"):
+            program.check(sys.executable, runs_here=True)
+
+
+@pytest.mark.parametrize("flag", ["--prologue", "--wrap"])
+def test_a_python_that_a_prologue_or_a_container_has_is_not_looked_for_here(tmp_path, flag):
+    write(tmp_path, {"train.py": "", "setup.sh": ""})
+    value = str(tmp_path / "setup.sh") if flag == "--prologue" else "env"
+    words = ["--python", "python9", flag, value, "--workers", "manual", "--", "train.py"]
+    CommandLine.of(words).program(tmp_path).check(sys.executable, runs_here=True)
+
+
+def noted(folder: Path, *argv: str) -> None:
+    python_choice.say_once.cache_clear()
+    line = CommandLine.of(["--workers", "manual", "--logs-dir", str(folder), *argv])
+    program = line.program(folder)
+    program.check(sys.executable)
+    program.run = type(program.run)(run_id="a", logs_dir=folder)
+    program.spec(make=True, snapshot=False)
+
+
+def test_another_python_on_path_is_noted(tmp_path, monkeypatch, capsys):
+    write(tmp_path, {"train.py": ""})
+    other = executable(tmp_path / "other" / "bin" / "python", "#!/bin/sh\nexit 1\n")
+    active = executable(tmp_path / "venv" / "bin" / "python", "#!/bin/sh\nexit 0\n")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
+    noted(tmp_path, "--", "python", "train.py")
+    assert capsys.readouterr().err == (
+        f"note: python on PATH is {other}, but the program runs with {active}; to run it with the "
+        f"former: --python {other}\n"
+    )
+    beside = ["--python", str(active), "--", "python", "train.py"]
+    for words in (["--", "train.py"], ["--", "python", "-c", "1"], beside):
+        noted(tmp_path, *words)
+    monkeypatch.setenv("PATH", f"{active.parent}{os.pathsep}{os.environ['PATH']}")
+    noted(tmp_path, "--", "python", "train.py")
+    assert capsys.readouterr().err == ""
+
+
+FAILS = """import os, time
+if os.environ['RANK'] == '1': raise ValueError('bad sample')
+time.sleep(9999)
+"""
+
+
+def test_a_run_of_it_shows_the_traceback_and_records_the_script(tmp_path):
+    write(tmp_path, {"train.py": FAILS})
+    code, _, err = submit(*LOCAL, "--", "python", "-u", "train.py", cwd=tmp_path)
+    assert code == 1 and cause_in(err) == "ValueError: bad sample", err
+    assert err.count("Traceback") == 1
+    run_dir = only_run(tmp_path)
+    (first, *_) = json.loads((run_dir / "launch.json").read_text())["nodes"]
+    assert first["argv"][-1] == "train.py" and run_dir.name.endswith("-train-2x1")
+
+
+SHELL = """if [ "$RANK" = 1 ]; then printf '\\033[2Jno data in /x\\n' >&2; exit 7; fi
+exec sleep 9999
+"""
+
+
+def test_a_run_of_a_shell_s_program_shows_what_the_failed_rank_printed(tmp_path):
+    write(tmp_path, {"run.sh": SHELL})
+    code, _, err = submit(*LOCAL, "--run-id", "r", "--", "bash", "run.sh", cwd=tmp_path)
+    last = ["the end of its output:", r"  \x1b[2Jno data in /x"]
+    last.append("its output: muster jobs logs r --rank 1")
+    assert code == 7 and err.splitlines()[-3:] == last
+    assert cause_in(err).endswith(": bash: exit code 7")
+    status = call(sys.executable, REPOSITORY / "launch" / "jobs.py", "status", "r", cwd=tmp_path)
+    assert status.stdout.splitlines()[-3:] == last
