@@ -14,7 +14,7 @@ from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConf
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, missing_inputs
-from launch.programs.python_command import PYTHON, plain
+from launch.programs.python_command import plain
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
@@ -95,10 +95,7 @@ class CommandLine(Settings):
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
         if words:
-            program: Sequence[str] = words
-            python = more.python
-            if PYTHON.fullmatch(Path(words[0]).name):
-                program, python = plain(words, more.python)
+            program, python = plain(words, more.python)
             typed = words[0] if len(program) < len(words) else None
             own = replace(more, python=python)
             made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
