@@ -47,6 +47,7 @@ def main() -> int:
         cell_runs.print_commands(study)
         return 0
     extras.require(extras.REPORT)  # not only after its runs
+    study.refuse_lacking()
     with cell_runs.alone(study.folder):
         cell_runs.begin(study)
         code = conclude(study, around_runs.run(study, more))

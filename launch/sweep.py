@@ -50,6 +50,7 @@ def main() -> int:
         hosts = f"--hosts={cell_runs.hosts_file(sweep, 0)}"
         cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
+    sweep.refuse_lacking()
     with cell_runs.alone(sweep.folder):
         if not is_array:
             cell_runs.wait_for_last(sweep)

@@ -2,7 +2,7 @@
 
 The lists are those of setup.cfg, which an installation from a wheel has, too.
 
-It needs the standard library alone.
+It needs the standard library alone, of Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import importlib.util
 import shlex
 import sys
 from collections.abc import Collection, Container, Iterator
-from functools import cache
 from pathlib import Path
 
 from muster.checkout import CHECKOUT
@@ -32,7 +31,6 @@ SHOWN = 4  # names of packages in a message
 OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
 
-@cache
 def packages(extra: str) -> dict[str, str]:
     """The packages of an extra, each with the module by which it is imported."""
     setup = configparser.ConfigParser(interpolation=None)
@@ -95,8 +93,9 @@ def explained(error: ModuleNotFoundError) -> str | None:
     """One line for a package of ours that an import has not found; None for any other one."""
     module = (error.name or "").partition(".")[0]
     for extra in USES:
+        known = packages(extra)
         lacks = [*_missing(extra)]
-        if module in (packages(extra)[name] for name in lacks):
+        if module in (known[name] for name in lacks):
             return lacking(extra, lacks)
     return None
 

@@ -148,6 +148,7 @@ def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
 
 OWN_PROGRAMS = [["run", *HERE], ["run", *HERE, "--dry-run", "--task", "synthetic"]]
 OWN_PROGRAMS += [["run", *HERE, "--program", "bench_collectives"]]
+OWN_PROGRAMS += [["sweep", "--over", "lr=1e-3,1e-2", "--launcher", "local"]]
 
 
 @pytest.mark.parametrize("words", OWN_PROGRAMS)

@@ -64,7 +64,7 @@ class OwnProgram:
         """
         if world_size is not None:
             refuse(self.run.world_problems(world_size))
-        refuse(self._lacks(self._python or python))
+        refuse(self.lacks(python))
         nodes, local = self._launch.nodes, self.run.local_batch_size
         if local is not None and nodes is not None and self._launch.least_nodes < nodes:
             raise UsageError(
@@ -122,15 +122,18 @@ class OwnProgram:
         own = [ProgramConfig(python=self._python)] if self._python else []
         return cli.to_yaml(self.run, *launch, self._bench, *own)
 
-    def _lacks(self, python: str) -> Iterator[str]:
-        """A line if that Python cannot run our programs, as far as it is known here."""
+    def lacks(self, python: str) -> Iterator[str]:
+        """A line if the workers' Python cannot run our programs, as far as it is known here.
+
+        `python`: the nodes' own.
+        """
         over_ssh = self._launch.hosts is not None  # the nodes are asked, as they have their own
         if over_ssh or (self._python is None and not Path(python).exists()):
             return
         needed = {"accelerate"} if "accelerate" in (self._launch.workers, self.run.sync) else set()
         if self._launch.program == "worker" and self.run.task not in WITHOUT_TRANSFORMERS:
             needed |= {"transformers"}
-        yield from trainer_python.problems(python, needed)
+        yield from trainer_python.problems(self._python or python, needed)
 
 
 def _added_to(python: str) -> Collection[str] | None:

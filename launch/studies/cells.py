@@ -14,9 +14,10 @@ from configs import cli
 from configs.raw import alike
 from configs.settings.program import name_problems
 from configs.settings.train import TrainElsewhere
-from launch.launchers.base import judged, launcher_of
+from launch.launchers.base import chosen, judged, launcher_of
 from launch.programs import user_program
 from launch.programs.command_line import CLASSES, CommandLine, names
+from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.studies import grid
 from muster import run_files
@@ -89,6 +90,19 @@ class Sweep:
     @property
     def first(self) -> CommandLine:
         return self.cells[0].parsed
+
+    def refuse_lacking(self) -> None:
+        """Refuse to begin, on this machine, where the trainer lacks packages: no run would start.
+
+        Raises:
+            UsageError: it does; the message says what installs them.
+        """
+        first = self.first
+        if first.words or self.cells[0].rate is not None or chosen(first.launch) != "local":
+            return
+        program = first.program(Path.cwd())
+        assert isinstance(program, OwnProgram)
+        refuse(program.lacks(sys.executable))
 
     @property
     def file(self) -> Path:
