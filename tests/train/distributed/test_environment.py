@@ -1,0 +1,20 @@
+"""What a run records of its host."""
+
+import subprocess
+
+import pytest
+
+from train.distributed import environment
+
+
+@pytest.mark.needs("git")
+def test_an_installation_in_a_project_of_the_users_names_no_commit(tmp_path, monkeypatch):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for words in (("init", "-q"), (*identity, "commit", "-q", "--allow-empty", "-m", "theirs")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    installed = tmp_path / "env" / "lib" / "muster" / "_checkout"
+    installed.mkdir(parents=True)
+    monkeypatch.setattr(environment, "REPOSITORY", installed)
+    assert environment._git("rev-parse", "HEAD") is None
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    assert len(environment._git("rev-parse", "HEAD") or "") == 40
