@@ -278,8 +278,9 @@ class Job:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None
         host, lines = str(record["host"]), str(record["traceback"])
-        message = record["message"] or str(end.get("message")).removeprefix("error: ")
-        text = f"rank {rank} on {host}: {message}"
+        text = str(end.get("message")).removeprefix("error: ")
+        if record["message"]:  # else it ended well, but before the others
+            text = f"rank {rank} on {host}: {record['message']}"
         text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
         output = end.get("output")
         text += f"\n\nThe end of its output:\n{output}" if output else ""

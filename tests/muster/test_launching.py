@@ -16,6 +16,7 @@ from muster.run_files import FUNCTION, LAUNCH, RESULT
 from tests.commands import call
 from tests.launch.submit import alive, wait_until
 from tests.preload import skip_if_quick
+from tests.written import write
 
 FOUR = 'nodes=2, nproc_per_node=2, launcher="local", workers="manual"'
 HELPER = """
@@ -191,3 +192,20 @@ if __name__ == "__main__":
     assert words == ["done", "done", "failed", "stopped", "stopped", "stopped"]
     (folder,) = (project / "logs" / "sweeps").iterdir()
     assert wait_until(lambda: alive(folder) == [])
+
+
+ENDS = {
+    "exit": (7, "error: rank 1 on a: exit code 7", "no data", "exit", "exit code 7"),
+    "left early": (1, "error: rank 1 on a ended with exit code 0 while ...", "", "done", ""),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_of_a_rank_without_an_exception_its_last_lines_are_the_failure(tmp_path, how):
+    code, message, output, cause, own = ENDS[how]
+    end = {"code": code, "message": message, "rank": 1, "cause": "program", "output": output}
+    rank = {"rank": 1, "host": "a", "message": own, "traceback": "", "cause": cause, "code": 0}
+    write(tmp_path, {"exit.json": end, "exits/rank_00001.json": {**rank, "time_unix_s": 1.0}})
+    failure, _ = muster.Job(tmp_path)._failure(code)
+    text = f"rank 1 on a: {own}" if own else message.removeprefix("error: ")
+    assert str(failure) == text + (f"\n\nThe end of its output:\n{output}" if output else "")
