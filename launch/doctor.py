@@ -61,7 +61,7 @@ def main() -> int:
         description="Check the nodes of a run. Takes the flags of that run, and its program. "
         "Flags that only the run uses are accepted, and named.",
         first=names(DoctorConfig) | HEEDED,
-        made=[training(flags) if one is TrainConfig else one for one in (*CLASSES, DoctorConfig)],
+        made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
     )
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:

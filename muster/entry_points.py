@@ -18,7 +18,7 @@ GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
 
 def names(group: str) -> list[str]:
     """The names in this group that the packages of this Python add."""
-    return sorted({one.name for one in _installed(group)})
+    return sorted({entry.name for entry in _installed(group)})
 
 
 def every_name() -> list[str]:
@@ -32,13 +32,13 @@ def load(group: str, name: str) -> Any:
     Raises:
         UsageError: two packages add different things of this name, or it cannot be imported.
     """
-    found = {one.value: one for one in _installed(group) if one.name == name}
-    if not found:
+    entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
+    if not entries:
         return None
-    if len(found) > 1:
-        places = ", ".join(f"{one.value} ({_package(one)})" for one in found.values())
+    if len(entries) > 1:
+        places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
         raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
-    (entry,) = found.values()
+    (entry,) = entries.values()
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:

@@ -53,11 +53,11 @@ def version(name):
         return m.version(name)
     except m.PackageNotFoundError:
         return None
-every = [one for package in m.distributions() for one in package.entry_points]
+entries = [entry for package in m.distributions() for entry in package.entry_points]
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")},
-                  "plugins": sorted({one.group + ":" + one.name for one in every
-                                     if one.group.startswith("muster.")})}))
+                  "plugins": sorted({entry.group + ":" + entry.name for entry in entries
+                                     if entry.group.startswith("muster.")})}))
 """
 # Several packets of any size: if only small ones pass, a link has a wrong MTU.
 DATA = b"x" * 200_000

@@ -139,7 +139,7 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
 
     Which packages add tasks and sync modes is then asked there: see `OwnProgram.check_plugins`.
     """
-    chosen = {one.name: one.text for one in cli.given(CLASSES, flags, on_cluster=True)}
+    chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
     launcher = chosen.get("launcher", LaunchConfig.launcher)
     if launcher == "auto":
         is_here = "hosts" not in chosen and shutil.which("sbatch") is None

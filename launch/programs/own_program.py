@@ -68,7 +68,7 @@ class OwnProgram:
         problems, where = [], f"{python} on {node}" if node else python
         for name, (package, value) in chosen.items():
             begin = f"{plugins.GROUPS[package]}:"
-            others = [one.removeprefix(begin) for one in added if one.startswith(begin)]
+            others = [entry.removeprefix(begin) for entry in added if entry.startswith(begin)]
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
                 problems.append(f"{name}: unknown {value!r} to {where}; known: {all_names}")
