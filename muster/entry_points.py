@@ -7,6 +7,8 @@ Names are read from the packages' metadata; only the one that is chosen is impor
 standard library alone, of Python 3.10 or newer.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from muster.errors import UsageError, text_of
@@ -48,10 +50,17 @@ def load(group: str, name: str) -> Any:
         ) from error
 
 
-def _installed(group: str) -> Any:
-    from importlib.metadata import entry_points  # here, since it takes as long as a short command
+def _installed(group: str) -> Iterator[Any]:
+    """The entry points of a group; of a package that is on the path twice, the first one's."""
+    from importlib.metadata import distributions  # here, since it takes as long as a short command
 
-    return entry_points(group=group)
+    seen = set()
+    for package in distributions():
+        with suppress(Exception):  # a stranger's file may be damaged
+            entries = [entry for entry in package.entry_points if entry.group == group]
+            if entries and package.name not in seen:
+                seen.add(package.name)
+                yield from entries
 
 
 def _package(entry: Any) -> str:

@@ -53,7 +53,12 @@ def version(name):
         return m.version(name)
     except m.PackageNotFoundError:
         return None
-entries = [entry for package in m.distributions() for entry in package.entry_points]
+entries = []
+for package in m.distributions():
+    try:
+        entries += package.entry_points
+    except Exception:
+        pass  # a stranger's file may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")},
                   "plugins": sorted({entry.group + ":" + entry.name for entry in entries
