@@ -176,7 +176,7 @@ def _facts(
         spec = everyone[index]
         count = len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc
         place = one["python"], one["folder"]
-        plugins = tuple((one["versions"] or {}).get("plugins", ()))
+        plugins = tuple((one.get("workers") or one["versions"] or {}).get("plugins", ()))
         found.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
     return tuple(found)
 

@@ -108,7 +108,7 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "shared": shared,
         "folder": folder,
         "python": python,
-        "versions": versions(python),
+        "versions": _versions(python),
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
@@ -293,8 +293,12 @@ def _remove(path):  # type: ignore[no-untyped-def]
         os.unlink(path)
 
 
-def versions(python):  # type: ignore[no-untyped-def]
-    """The versions of a Python and its packages, and the plug-ins that these add; None: unknown."""
+def plugins(python):  # type: ignore[no-untyped-def]
+    """What the packages of a Python add to Muster: `muster.tasks:spirals`; None: unknown."""
+    return (_versions(python) or {}).get("plugins")
+
+
+def _versions(python):  # type: ignore[no-untyped-def]
     try:
         lines = _output([python, "-c", VERSIONS], timeout_s=60)
         return json.loads(lines[-1][lines[-1].index("{") :]) if lines else None

@@ -145,6 +145,7 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
         is_here = "hosts" not in chosen and shutil.which("sbatch") is None
     else:
         is_here = launcher == "local"
+    is_here = is_here and "python" not in chosen
     return TrainConfig if is_here else TrainElsewhere
 
 

@@ -102,7 +102,8 @@ def _added_to(python: str) -> Collection[str] | None:
     """The plug-ins that the packages of a Python add, or None if that is not known here."""
     if Path(python) == Path(sys.executable):
         return entry_points.every_name()
-    return (node_facts.versions(python) or {}).get("plugins")
+    added: Collection[str] | None = node_facts.plugins(python)
+    return added
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:

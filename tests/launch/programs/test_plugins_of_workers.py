@@ -65,8 +65,7 @@ def test_on_this_machine_an_unknown_name_is_refused_at_once():
 
 
 def test_a_node_says_what_its_packages_add(python):
-    versions = node_facts.versions(str(python))
-    assert versions["plugins"] == ["muster.compressors:sign", "muster.tasks:chess"]
+    assert node_facts.plugins(str(python)) == ["muster.compressors:sign", "muster.tasks:chess"]
 
 
 def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatch):
