@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
+from configs.plugins import REPOSITORY
 from configs.raw import Given
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
-from launch.programs.own_program import OwnProgram
+from launch.programs.own_program import OwnProgram, is_this_python
 from launch.programs.user_program import UserProgram
 from muster.command import reveal
 from muster.errors import UsageError, refuse
@@ -141,12 +142,12 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
     """
     chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
     launcher = chosen.get("launcher", LaunchConfig.launcher)
-    if launcher == "auto":
-        is_here = "hosts" not in chosen and shutil.which("sbatch") is None
-    else:
-        is_here = launcher == "local"
-    is_here = is_here and "python" not in chosen
-    return TrainConfig if is_here else TrainElsewhere
+    if launcher == "auto" and "hosts" not in chosen:
+        launcher = "local" if shutil.which("sbatch") is None else "slurm"
+    # a job's, as in launch/slurm/batch_script.py
+    of_jobs = os.environ.get("MUSTER_PYTHON", str(REPOSITORY / ".venv" / "bin" / "python"))
+    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(of_jobs))
+    return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
 
 
 @cache  # many programs have the same flags

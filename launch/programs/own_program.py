@@ -98,9 +98,15 @@ class OwnProgram:
         return cli.to_yaml(self.run, *launch, self._bench)
 
 
+def is_this_python(python: str) -> bool:
+    """Whether it is the one that runs this command, by whichever of its names."""
+    own, path = Path(sys.executable), Path(python)
+    return path.parent == own.parent and path.resolve() == own.resolve()
+
+
 def _added_to(python: str) -> Collection[str] | None:
     """The plug-ins that the packages of a Python add, or None if that is not known here."""
-    if Path(python) == Path(sys.executable):
+    if is_this_python(python):
         return entry_points.every_name()
     added: Collection[str] | None = node_facts.plugins(python)
     return added
