@@ -72,7 +72,7 @@ def main() -> int:
         description=ABOUT,
         first=SHOWN,
         example="muster doctor --hosts hosts.txt",
-        made=[training(flags) if one is TrainConfig else one for one in (*CLASSES, DoctorConfig)],
+        made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
     )
     launch, ssh, slurm, run, own, train, bench, doctor = made
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]

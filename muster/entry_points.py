@@ -7,6 +7,8 @@ Names are read from the packages' metadata; only the one that is chosen is impor
 standard library alone, of Python 3.10 or newer.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from muster.errors import UsageError, text_of
@@ -18,7 +20,7 @@ GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
 
 def names(group: str) -> list[str]:
     """The names in this group that the packages of this Python add."""
-    return sorted({one.name for one in _installed(group)})
+    return sorted({entry.name for entry in _installed(group)})
 
 
 def every_name() -> list[str]:
@@ -32,13 +34,13 @@ def load(group: str, name: str) -> Any:
     Raises:
         UsageError: two packages add different things of this name, or it cannot be imported.
     """
-    found = {one.value: one for one in _installed(group) if one.name == name}
-    if not found:
+    entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
+    if not entries:
         return None
-    if len(found) > 1:
-        places = ", ".join(f"{one.value} ({_package(one)})" for one in found.values())
+    if len(entries) > 1:
+        places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
         raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
-    (entry,) = found.values()
+    (entry,) = entries.values()
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
@@ -48,10 +50,17 @@ def load(group: str, name: str) -> Any:
         ) from error
 
 
-def _installed(group: str) -> Any:
-    from importlib.metadata import entry_points  # here, since it takes as long as a short command
+def _installed(group: str) -> Iterator[Any]:
+    """The entry points of a group; of a package that is on the path twice, the first one's."""
+    from importlib.metadata import distributions  # here, since it takes as long as a short command
 
-    return entry_points(group=group)
+    seen = set()
+    for package in distributions():
+        with suppress(Exception):  # a stranger's file may be damaged
+            entries = [entry for entry in package.entry_points if entry.group == group]
+            if entries and package.name not in seen:
+                seen.add(package.name)
+                yield from entries
 
 
 def _package(entry: Any) -> str:

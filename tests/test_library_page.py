@@ -32,7 +32,8 @@ def test_the_page_has_the_signatures_of_the_code():
     for name in shown:
         signature = inspect.signature(getattr(muster, name))
         plain = [
-            one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in signature.parameters.values()
         ]
         text = str(inspect.Signature(plain)).strip("()")
         of_code[name] = ast.unparse(ast.parse(f"def {name}({text}): ...").body[0].args)

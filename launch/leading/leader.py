@@ -49,7 +49,7 @@ def new_run(
     is_local = launcher.name == "local"
     program.check(facts.nodes[0].python, facts.world_size, runs_here=is_local)
     if isinstance(program, OwnProgram) and (make or launcher.sees_python):
-        for node in {(one.python, one.plugins): one for one in facts.nodes}.values():
+        for node in {(node.python, node.plugins): node for node in facts.nodes}.values():
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)

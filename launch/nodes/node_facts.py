@@ -54,11 +54,16 @@ def version(name):
         return m.version(name)
     except m.PackageNotFoundError:
         return None
-every = [one for package in m.distributions() for one in package.entry_points]
+entries = []
+for package in m.distributions():
+    try:
+        entries += package.entry_points
+    except Exception:
+        pass  # a stranger's file may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")},
-                  "plugins": sorted({one.group + ":" + one.name for one in every
-                                     if one.group.startswith("muster.")})}))
+                  "plugins": sorted({entry.group + ":" + entry.name for entry in entries
+                                     if entry.group.startswith("muster.")})}))
 """
 # Several packets of any size: if only small ones pass, a link has a wrong MTU.
 DATA = b"x" * 200_000
@@ -105,8 +110,8 @@ def describe(asked):  # type: ignore[no-untyped-def]
         "shared": shared,
         "folder": folder,
         "python": python,
-        "versions": versions(python),
-        "workers": versions(request["workers"]) if request["workers"] else None,
+        "versions": _versions(python),
+        "workers": _versions(request["workers"]) if request["workers"] else None,
         "foreign": [] if shared else _foreign(folder),
         "interfaces": _interfaces(),
         "came_by": os.environ.get("SSH_CONNECTION", "").split(" ")[2:3],
@@ -302,8 +307,12 @@ def _remove(path):  # type: ignore[no-untyped-def]
         os.unlink(path)
 
 
-def versions(python):  # type: ignore[no-untyped-def]
-    """The versions of a Python and its packages, and the plug-ins that these add; None: unknown."""
+def plugins(python):  # type: ignore[no-untyped-def]
+    """What the packages of a Python add to Muster: `muster.tasks:spirals`; None: unknown."""
+    return (_versions(python) or {}).get("plugins")
+
+
+def _versions(python):  # type: ignore[no-untyped-def]
     try:
         lines = _output([python, "-c", VERSIONS], timeout_s=60)
         return json.loads(lines[-1][lines[-1].index("{") :]) if lines else None

@@ -13,11 +13,12 @@ from configs.raw import Given
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
-from launch.programs.own_program import OwnProgram, missing_inputs
+from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
 from launch.programs.python_command import plain
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
+from muster.checkout import own_python
 from muster.command import reveal
 from muster.errors import UsageError, refuse
 
@@ -201,12 +202,12 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
 
     Which packages add tasks and sync modes is then asked there: see `OwnProgram.check_plugins`.
     """
-    chosen = {one.name: one.text for one in cli.given(CLASSES, flags, on_cluster=True)}
+    chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
     launcher = chosen.get("launcher", LaunchConfig.launcher)
-    if launcher == "auto":
-        is_here = "hosts" not in chosen and shutil.which("sbatch") is None
-    else:
-        is_here = launcher == "local"
+    if launcher == "auto" and "hosts" not in chosen:
+        launcher = "local" if shutil.which("sbatch") is None else "slurm"
+    of_jobs = os.environ.get("MUSTER_PYTHON", own_python())
+    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(of_jobs))
     return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
 
 

@@ -91,7 +91,7 @@ class OwnProgram:
         problems, where = [], f"{python} on {node}" if node else python
         for name, (package, value) in chosen.items():
             begin = f"{plugins.GROUPS[package]}:"
-            others = [one.removeprefix(begin) for one in added if one.startswith(begin)]
+            others = [entry.removeprefix(begin) for entry in added if entry.startswith(begin)]
             if value not in others:
                 all_names = ", ".join(sorted({*plugins.own_names(package), *others}))
                 problems.append(f"{name}: unknown {value!r} to {where}; known: {all_names}")
@@ -136,11 +136,18 @@ class OwnProgram:
         yield from trainer_python.problems(self._python or python, needed)
 
 
+def is_this_python(python: str) -> bool:
+    """Whether it is the one that runs this command, by whichever of its names."""
+    own, path = Path(sys.executable), Path(python)
+    return path.parent == own.parent and path.resolve() == own.resolve()
+
+
 def _added_to(python: str) -> Collection[str] | None:
     """The plug-ins that the packages of a Python add, or None if that is not known here."""
-    if Path(python) == Path(sys.executable):
+    if is_this_python(python):
         return entry_points.every_name()
-    return (node_facts.versions(python) or {}).get("plugins")
+    added: Collection[str] | None = node_facts.plugins(python)
+    return added
 
 
 def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:

@@ -82,7 +82,7 @@ def _imports(code: str) -> Iterator[str]:
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
     for node in ast.parse(IMPORTS).body:
         assert isinstance(node, (ast.Import, ast.ImportFrom))
-        node.names = [one for one in node.names if one.name in used]
+        node.names = [alias for alias in node.names if alias.name in used]
         line = ast.unparse(node)
         if node.names:
             yield f"\n{line}" if line == "import torch" else line
@@ -107,27 +107,27 @@ def _function_text(name: str) -> str:
 def _class_text(path: str, name: str, attributes: dict[str, str]) -> str:
     node = _source(path)[name]
     assert isinstance(node, ast.ClassDef)
-    kept: list[ast.stmt] = []
+    members: list[ast.stmt] = []
     stored = {
-        one.attr
-        for one in ast.walk(node)
-        if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
     }
     assert attributes.keys() <= stored, f"{path}: {name} has no {attributes.keys() - stored}"
-    for one in node.body:
-        match one:
+    for part in node.body:
+        match part:
             case ast.Expr(value=ast.Constant()):
-                kept.append(one)
-                kept += [ast.parse(f"{own}: {kind}").body[0] for own, kind in attributes.items()]
-            case ast.FunctionDef() if _is_shown(name, one.name):
-                kept.append(_without_body(one))
+                members.append(part)
+                members += [ast.parse(f"{own}: {kind}").body[0] for own, kind in attributes.items()]
+            case ast.FunctionDef() if _is_shown(name, part.name):
+                members.append(_without_body(part))
             case ast.AnnAssign(target=ast.Name(id=own)) if _is_shown(name, own):
-                one.value = ast.Constant(...) if one.value is not None else None
-                kept.append(one)
+                part.value = ast.Constant(...) if part.value is not None else None
+                members.append(part)
             case ast.Assign(targets=[ast.Name(id=own)]) if _is_shown(name, own):
-                kind = type(ast.literal_eval(one.value)).__name__
-                kept.append(ast.parse(f"{own}: {kind}").body[0])
-    node.body = kept
+                kind = type(ast.literal_eval(part.value)).__name__
+                members.append(ast.parse(f"{own}: {kind}").body[0])
+    node.body = members
     return ast.unparse(node)
 
 

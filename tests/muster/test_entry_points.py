@@ -1,8 +1,11 @@
 """Entry points of other packages: names without an import, and errors that name the package."""
 
+import sys
+
 import pytest
 
 from configs import plugins
+from launch.nodes import node_facts
 from muster import entry_points
 from muster.errors import UsageError
 
@@ -15,6 +18,7 @@ def package(tmp_path, monkeypatch):
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (about / "entry_points.txt").write_text(f"[muster.tasks]\n{text}")
         monkeypatch.syspath_prepend(tmp_path / name)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / name))
 
     return install
 
@@ -32,6 +36,13 @@ def test_a_file_comes_before_an_entry_point_of_its_name(package):
     package("first", "synthetic = no_such_module:build\n")
     assert plugins.names("train.tasks").count("synthetic") == 1
     assert plugins.load("train.tasks", "synthetic").__module__ == "train.tasks.synthetic"
+
+
+def test_a_damaged_package_hides_no_other(package):
+    package("first", "chess = json:dumps\n")
+    package("damaged", "no equals sign\n")
+    assert entry_points.names("muster.tasks") == ["chess"]
+    assert node_facts.plugins(sys.executable) == []
 
 
 def test_two_packages_with_one_name_are_named(package):

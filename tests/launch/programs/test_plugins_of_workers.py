@@ -1,5 +1,6 @@
 """What other packages add to the trainer is asked in the Python that the workers have."""
 
+import sys
 import venv
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def python(tmp_path_factory) -> Path:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plays\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(ADDED)
     return folder / "bin" / "python"
+
+
+@pytest.fixture(autouse=True)
+def jobs_have_it(python, monkeypatch):
+    monkeypatch.setenv("MUSTER_PYTHON", str(python))
 
 
 def program(*words: str, launcher: str = "slurm") -> OwnProgram:
@@ -64,9 +70,14 @@ def test_on_this_machine_an_unknown_name_is_refused_at_once():
         program("--task", "chess", launcher="local")
 
 
+def test_where_jobs_have_this_python_an_unknown_name_is_refused_at_once(monkeypatch):
+    monkeypatch.setenv("MUSTER_PYTHON", sys.executable)
+    with pytest.raises(UsageError, match=r"^--task: unknown 'checkers'; known: bert"):
+        program("--task", "checkers")
+
+
 def test_a_node_says_what_its_packages_add(python):
-    found = node_facts.versions(str(python))
-    assert found["plugins"] == ["muster.compressors:sign", "muster.tasks:chess"]
+    assert node_facts.plugins(str(python)) == ["muster.compressors:sign", "muster.tasks:chess"]
 
 
 def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatch):

@@ -1,0 +1,34 @@
+"""`muster.sync` takes another package's sync mode, if that works as a hook of DDP."""
+
+import pytest
+import torch
+
+import muster
+from train.sync import base
+from train.sync.ranks import Ranks
+
+MODES = "[muster.modes]\nring = train.sync.modes.all_reduce:build\n"
+MODES += "loop = train.sync.after_backward:AfterBackward\n"
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path, monkeypatch):
+    about = tmp_path / "rings-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rings\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(MODES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_mode_with_a_hook_is_taken_and_another_is_the_trainers():
+    model = torch.nn.Linear(2, 1)
+    assert muster.sync(model, "ring").module is model
+    with pytest.raises(muster.UsageError, match="mode 'loop' has no hook for DDP"):
+        muster.sync(model, "loop")
+    with pytest.raises(muster.UsageError, match=r"known: all_reduce, .*, loop, ring"):
+        muster.sync(model, "rung")
+
+
+def test_the_trainer_has_both():
+    assert {"loop", "ring", "zero1"} <= {*base.plugin_names("modes")}
+    assert isinstance(base.build("loop", Ranks(0, 1), base.SyncOptions()), base.GradSync)
