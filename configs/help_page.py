@@ -99,6 +99,13 @@ def parser_of(
     return parser
 
 
+def describe(verbs: "_SubParsersAction[Any]") -> None:
+    """Let the help of each verb begin with its line in the list of verbs."""
+    for listed in verbs._choices_actions:
+        text = str(listed.help)
+        verbs.choices[listed.dest].description = f"{text[0].upper()}{text[1:]}."
+
+
 def at_login(prog: str) -> str:
     """A sentence for the help of a command that `muster` runs on a login node, too."""
     return ALSO_AT_LOGIN if _may_log_in(prog) else ""

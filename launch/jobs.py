@@ -20,7 +20,7 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from configs.help_page import Parser, at_login
+from configs.help_page import Parser, at_login, describe
 from launch.agent.inspection import questions
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
@@ -161,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in OF_NODES:
         clean.add_argument(f"--{name.replace('_', '-')}", help=OF_NODES[name])
     verbs.add_parser("fetch", parents=[printed], help="copy a run's files here from its login node")
+    describe(verbs)
     return parser
 
 

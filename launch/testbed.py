@@ -21,7 +21,7 @@ from typing import NoReturn
 from rich.table import Table
 
 from configs import console
-from configs.help_page import Parser
+from configs.help_page import Parser, describe
 from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
     commands,
@@ -202,6 +202,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("node", metavar="NODE")
     run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    run.usage = f"{parser.prog} exec [-h] [--private] NODE -- COMMAND [ARGUMENT ...]"
+    describe(actions)
     return parser
 
 

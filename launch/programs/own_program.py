@@ -131,7 +131,9 @@ class OwnProgram:
         if over_ssh or (self._python is None and not Path(python).exists()):
             return
         needed = {"accelerate"} if "accelerate" in (self._launch.workers, self.run.sync) else set()
-        if self._launch.program == "worker" and self.run.task not in WITHOUT_TRANSFORMERS:
+        is_own = self.run.task in plugins.own_names("train.tasks")
+        is_language = is_own and self.run.task not in WITHOUT_TRANSFORMERS
+        if self._launch.program == "worker" and is_language:
             needed |= {"transformers"}
         yield from trainer_python.problems(self._python or python, needed)
 

@@ -93,6 +93,14 @@ def test_a_worker_s_help_is_in_groups_with_the_task_first():
     assert "--redirect" not in text
 
 
+@pytest.mark.parametrize("command", ["jobs", "testbed"])
+def test_the_help_of_each_verb_says_what_it_does(command):
+    text = shown(COMMAND, command, "--help")
+    verb, about = re.search(r"^    (status) +(.+)$", text, re.MULTILINE).groups()
+    words = " ".join(shown(COMMAND, command, verb, "--help").split())
+    assert f"{about[0].upper()}{about[1:]}." in words
+
+
 def test_help_of_a_score_has_what_is_of_use_without_training():
     text = shown("-m", "train.score", "--help")
     assert "--eval-batch-size" in text and "--predict" in text and "--lr" not in text
