@@ -150,8 +150,8 @@ def test_a_figure_has_a_bar_for_each_case_that_counts(found, tmp_path):
     drawn = path.read_text()
     # Names and numbers are drawn as curves, each after itself as a comment.
     assert "<!-- DDP, by hand -->" in drawn
-    assert "<!-- Muster, all_reduce -->" in drawn
-    assert "(0.50)" in drawn
+    assert "<!-- Muster, all_reduce, pads less -->" in drawn
+    assert " ± 0.00 (0.50)" in drawn
     assert "Trainer, with" not in drawn
 
 

@@ -48,8 +48,8 @@ CASES = (
     Case("nanogpt", "nanogpt", ("--sync", "muster"), base=GPT),
     # ours
     Case("gather_scatter", OURS, ("--sync", "gather_scatter"),
-         title="Muster, gather_scatter"),
-    Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce"),
+         title="Muster, gather_scatter, pads less"),
+    Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce, pads less"),
     Case("ddp", OURS, ("--sync", "ddp")),
     Case("accelerate", OURS, ("--sync", "accelerate")),
     # ours, computing on as many tokens as the hand-written script
