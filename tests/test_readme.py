@@ -150,7 +150,7 @@ def test_command_lines_are_accepted(words, monkeypatch):
     match words:
         case ["make", "-C", _, *rest] | ["make", *rest]:
             assert make_accepts(rest)
-        case ["python", "launch/submit.py", *flags]:
+        case ["muster", "run", *flags] | ["python", "launch/submit.py", *flags] if is_local(flags):
             # in this process, which has imported it; test_submit.py starts it as a user does
             monkeypatch.chdir(REPOSITORY)
             monkeypatch.setattr("sys.argv", ["launch/submit.py", *flags, "--dry-run"])
@@ -183,6 +183,11 @@ def test_command_lines_are_accepted(words, monkeypatch):
             assert_runs(script, "--help")
         case ["python", "-m", module, *_]:
             assert_runs("-m", module, "--help")
+
+
+def is_local(flags: list[str]) -> bool:
+    """Whether they start Muster's trainer on this machine."""
+    return "slurm" not in flags and not {"--", "--login", "--hosts", "--on"} & {*flags}
 
 
 def make_accepts(words: list[str]) -> bool:
