@@ -35,6 +35,7 @@ CASES = (
     Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
     Case("accelerate_example", "accelerate_glue", title="Accelerate's example"),
     Case("transformers_trainer", "transformers_trainer", title="transformers' Trainer"),
+    Case("plain_ddp_4mib", "plain_ddp", ("--sync", "ddp_4mib")),
     # peers, with one line changed
     Case("plain_ddp_with_muster", "plain_ddp", ("--sync", "muster"),
          title="by hand, with muster.sync(model)"),
