@@ -1,5 +1,6 @@
 """The benchmark compares like with like: its peers train what we train, sample for sample."""
 
+import re
 import sys
 from functools import cache
 from unittest import mock
@@ -108,6 +109,12 @@ def test_starting_up_is_held_against_torchrun_and_answers_against_seconds():
     assert rows["submit.py --dry-run"]["verdict"].startswith("missed")
 
 
+def test_start_up_is_measured_over_the_number_of_workers():
+    (row,) = startup.over_ranks([2], rounds=1)
+    assert (row["nodes"], row["workers"]) == ("1", "2")
+    assert all(re.fullmatch(r"\d+\.\d ± 0\.0 s", row[way]) for way in ("torchrun", "muster run"))
+
+
 def test_overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddps():
     found = {"plain": [4.0, 5.0, 9.0], "ddp": [9.0, 9.0, 9.0], "all_reduce": [9.6, 9.4, 9.5]}
     rows = overhead.table({way: [1e-3 * one for one in ms] for way, ms in found.items()})
@@ -150,8 +157,8 @@ def test_a_figure_has_a_bar_for_each_case_that_counts(found, tmp_path):
     drawn = path.read_text()
     # Names and numbers are drawn as curves, each after itself as a comment.
     assert "<!-- DDP, by hand -->" in drawn
-    assert "<!-- Muster, all_reduce -->" in drawn
-    assert "(0.50)" in drawn
+    assert "<!-- Muster, all_reduce, pads" in drawn
+    assert re.search(r"\d ± \d+\.\d\d \(0\.50\)", drawn)
     assert "Trainer, with" not in drawn
 
 

@@ -12,18 +12,29 @@ def test_a_failure_is_no_recording(tmp_path, capsys):
     path = tmp_path / "run.svg"
     words = ["--output", str(path), "--", sys.executable, "-c", "raise SystemExit('no')"]
     assert recording.main(words) == 1
-    assert not path.exists() and "no" in capsys.readouterr().err
+    assert not path.exists() and "exit code 1 instead of 93" in capsys.readouterr().err
 
 
 def test_a_picture_has_all_that_is_printed_and_loads_nothing(tmp_path):
     path = tmp_path / "run.svg"
     code = f"print('{recording.REPOSITORY}/logs', *range(40))"
-    assert recording.main(["--output", str(path), "--", sys.executable, "-c", code]) == 0
+    words = ["--output", str(path), "--exit-code", "0", "--", sys.executable, "-c", code]
+    assert recording.main(words) == 0
     text = path.read_text()
     words = "".join(one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text"))
     *_, first, rest = words.replace("\xa0", " ").split("\n")[:-1]
     assert first.startswith("logs 0 1 ") and rest.startswith("    ") and rest.endswith(" 39")
     assert "@font-face" not in text and "cdnjs" not in text
+
+
+def test_readme_shows_the_rank_that_hangs_with_its_node_and_line():
+    text = (recording.REPOSITORY / "docs/figures/run.svg").read_text()
+    lines = [one.text for one in ElementTree.fromstring(text).iter(f"{SVG}text")]
+    words = " ".join("".join(lines).replace("\xa0", " ").split())
+    source = recording.PROGRAM.read_text().splitlines()
+    number = 1 + next(line for line, code in enumerate(source) if "time.sleep" in code)
+    assert "rank 2 on node2 has not come to all_reduce" in words
+    assert f"it is in load_data, train.py:{number}," in words
 
 
 def test_the_pages_of_results_show_what_is_taken_of_their_studies():

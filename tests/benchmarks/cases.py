@@ -35,6 +35,7 @@ CASES = (
     Case("loop_all_reduce", "plain_ddp", ("--sync", "all_reduce")),
     Case("accelerate_example", "accelerate_glue", title="Accelerate's example"),
     Case("transformers_trainer", "transformers_trainer", title="transformers' Trainer"),
+    Case("plain_ddp_4mib", "plain_ddp", ("--sync", "ddp_4mib")),
     # peers, with one line changed
     Case("plain_ddp_with_muster", "plain_ddp", ("--sync", "muster"),
          title="by hand, with muster.sync(model)"),
@@ -48,8 +49,8 @@ CASES = (
     Case("nanogpt", "nanogpt", ("--sync", "muster"), base=GPT),
     # ours
     Case("gather_scatter", OURS, ("--sync", "gather_scatter"),
-         title="Muster, gather_scatter"),
-    Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce"),
+         title="Muster, gather_scatter, pads less"),
+    Case("all_reduce", OURS, ("--sync", "all_reduce"), title="Muster, all_reduce, pads less"),
     Case("ddp", OURS, ("--sync", "ddp")),
     Case("accelerate", OURS, ("--sync", "accelerate")),
     # ours, computing on as many tokens as the hand-written script

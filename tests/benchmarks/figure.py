@@ -7,7 +7,7 @@ from statistics import fmean
 import pandas as pd
 
 from tests.benchmarks.cases import BASE, OURS, Case
-from tests.benchmarks.results import Results
+from tests.benchmarks.results import Results, spread
 from train.report.pages import drawing, plots
 from train.report.pages.drawing import link_rate
 
@@ -17,7 +17,12 @@ COLOURS = {"others": "#8c8c8c", "one line changed": "#56B4E9", "Muster's trainer
 def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     """Draw the seconds of a step into an SVG file; what does not count is left out."""
     rows = [
-        {"title": case.title, "side": _side(case), "s": fmean(results.seconds(case.name))}
+        {
+            "title": case.title,
+            "side": _side(case),
+            "s": fmean(results.seconds(case.name)),
+            "spread": spread(results.seconds(case.name), 2),
+        }
         for case in cases
         if case.title and case.name in results.runs and results.same_loss(case)
     ]
@@ -28,7 +33,7 @@ def draw(results: Results, cases: Sequence[Case], path: Path) -> None:
     figures = plots.bars(
         "speed", sizes, unit,
         fills=[COLOURS[side] for side in sizes],
-        labels=[f"{one:.2f} ({one / base:.2f})" for one in table["s"]], room=1.9,
+        labels=[f"{row.spread} ({row.s / base:.2f})" for row in table.itertuples()], room=2.4,
     )  # fmt: skip
     path.write_text(drawing.alone(figures["speed"]), encoding="utf-8")
 

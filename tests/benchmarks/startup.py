@@ -1,14 +1,16 @@
 """Seconds from the command to the first step: `launch/submit.py` beside torchrun by itself.
 
-    python -m tests.benchmarks.startup [--rounds 5]
+    python -m tests.benchmarks.startup [--rounds 5] [--ranks 4,16,32,64]
 
 Four workers on this machine, in turns: of our trainer, and of a BERT that is trained by hand, as a
 user's script that imports transformers (peers/plain_ddp.py). And how soon `--help` and `--dry-run`
-have said what they say.
+have said what they say. With `--ranks`: as many workers, which do nothing but meet (peers/meet.py),
+on simulated nodes of four workers each.
 """
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,9 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={W
 TRAINER = ["--task=synthetic", "--max-steps=3", "--evaluate=never", "--no-save-model"]
 # What torch imports with an optimizer's first step, and transformers with the model.
 LATE = "torch._dynamo,transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
+MEET = "tests.benchmarks.peers.meet"
+# Many workers that import torch on few cores need minutes.
+PATIENT = ["--join-timeout-s=1800", "--hang-after-s=0"]
 FIRST_STEP = (b"step 1 ", b'{"step": 1')  # as the trainer prints it, and as the peer does
 
 
@@ -60,8 +65,56 @@ MOST_ANSWER_S = 0.3
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="starts of each kind")
-    print(markdown_table(table(measured(parser.parse_args().rounds))))
+    parser.add_argument("--ranks", help="seconds over the number of workers instead: 4,16,32,64")
+    args = parser.parse_args()
+    if args.ranks:
+        rows = over_ranks([int(one) for one in args.ranks.split(",")], args.rounds)
+    else:
+        rows = table(measured(args.rounds))
+    print(markdown_table(rows))
     return 0
+
+
+def over_ranks(sizes: Sequence[int], rounds: int) -> list[dict[str, str]]:
+    """A row for each number of workers: seconds until all have met, both starts in turns."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in sizes:
+            nodes = max(1, ranks // WORKERS)
+            each = ranks // nodes
+            seconds: dict[str, list[float]] = {"torchrun": [], "muster run": []}
+            for number in range(rounds):
+                seconds["torchrun"].append(torchrun_s(nodes, each, folder))
+                size = [f"--nodes={nodes}", f"--nproc-per-node={each}"]
+                logs = LOGS.format(logs=f"{folder}/{ranks}-{number}")
+                words = [*LOCAL[:2], logs, *PATIENT, *size, "--", "-m", MEET]
+                seconds["muster run"].append(to_first_step(words, folder))
+            row = {"nodes": str(nodes), "workers": str(nodes * each)}
+            rows.append(row | {of: f"{spread(times, 1)} s" for of, times in seconds.items()})
+    return rows
+
+
+def torchrun_s(nodes: int, each: int, folder: str) -> float:
+    """Seconds of torchrun by itself: a command for each node, all at the same time."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = ["-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={each}"]
+    common += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    commands = [[*common, f"--node-rank={rank}", "-m", MEET] for rank in range(nodes)]
+    begun = time.perf_counter()
+    others = [
+        subprocess.Popen(
+            [sys.executable, *words], cwd=REPOSITORY, env=environment(folder),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) for words in commands[1:]
+    ]  # fmt: skip
+    try:
+        before_s = time.perf_counter() - begun
+        return before_s + to_first_step(commands[0], folder)
+    finally:
+        for process in others:
+            process.wait()
 
 
 def measured(rounds: int) -> dict[str, list[float]]:
@@ -103,11 +156,9 @@ def to_answer(words: list[str]) -> float:
 
 def to_first_step(words: list[str], folder: str) -> float:
     """Seconds until the first step is printed; the run is waited for."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    env |= {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": f"{folder}/state"}
     begun, first_s = time.perf_counter(), None
     with subprocess.Popen(
-        [sys.executable, *words], cwd=REPOSITORY, env=env, stdin=subprocess.DEVNULL,
+        [sys.executable, *words], cwd=REPOSITORY, env=environment(folder), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         for line in process.stdout or ():
@@ -117,6 +168,12 @@ def to_first_step(words: list[str], folder: str) -> float:
     if first_s is None:
         sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
     return first_s
+
+
+def environment(folder: str) -> dict[str, str]:
+    """Of a start: its own state folder, one thread for each worker, output at once."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return env | {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": f"{folder}/state"}
 
 
 if __name__ == "__main__":

@@ -98,3 +98,26 @@ def test_over_ssh_commands_find_the_python_of_the_program_first(cluster, where):
     out, err = ways.succeed(cluster, argv, where)
     assert out.count(f"| {python}\n") == 2, out
     assert f"python: {python}, of the project; --python names another\n" in err
+
+
+# The table of docs/own-programs.md: which start hands on the variables of the shell.
+OF_THE_SHELL = {
+    "local": (ways.local, "shell"),
+    "ssh": (ways.ssh, ""),
+    "slurm": (ways.slurm, "shell"),
+    "sbatch": (WAYS["sbatch"], "shell"),
+    "sbatch --export": (ways.sbatch("multinode.sh", "--export=PASSED_ON"), ""),
+}
+
+
+@pytest.mark.parametrize("way", OF_THE_SHELL)
+def test_variables_of_the_shell_reach_the_program_as_own_programs_md_says(
+    cluster, project, way, monkeypatch
+):
+    monkeypatch.setenv("OF_THE_SHELL", "shell")
+    monkeypatch.setenv("PASSED_ON", "passed")
+    begin, seen = OF_THE_SHELL[way]
+    words = [*MANUAL, "--env", "PASSED_ON", "--", "sh", "-c", "echo $OF_THE_SHELL,$PASSED_ON"]
+    ways.succeed(cluster, begin(cluster, 1, *words), project)
+    output = ways.only_run(project / "logs") / "workers/rank_00000.out"
+    assert output.read_text() == f"{seen},passed\n"

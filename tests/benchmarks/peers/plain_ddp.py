@@ -34,12 +34,18 @@ def all_reduce(model: nn.Module) -> None:
         param.grad /= dist.get_world_size()
 
 
+BUCKET_MB = 4.0  # what muster.sync takes on gloo
 SYNCS = {"all_reduce": all_reduce, "gather_scatter": gather_scatter}
+WRAPPED = {
+    "ddp": DistributedDataParallel,
+    "ddp_4mib": lambda model: DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB),
+    "muster": muster.sync,
+}
 
 
 def main() -> None:
     parser = common.arguments(__doc__)
-    parser.add_argument("--sync", choices=["ddp", "muster", "none", *SYNCS], default="ddp")
+    parser.add_argument("--sync", choices=["none", *WRAPPED, *SYNCS], default="ddp")
     args = parser.parse_args()
     device = common.join(args)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -58,10 +64,8 @@ def main() -> None:
     batches = iter(DataLoader(samples, batch_sampler=mine, collate_fn=collate))
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(args.model).to(device)
-    if args.sync == "ddp":
-        model = DistributedDataParallel(model)
-    elif args.sync == "muster":
-        model = muster.sync(model)
+    if args.sync in WRAPPED:
+        model = WRAPPED[args.sync](model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.0)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, args.schedule_steps)
 
