@@ -27,11 +27,10 @@ from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
 from launch.runs.watching import run_activity, run_document
 from muster import json_output, records, run_files
-from muster.checkout import own_logs
 from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import on_one_line, printable
-from muster.run_files import project_of
+from muster.run_files import own_logs, project_of
 
 POLL_S = 0.5
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken

@@ -19,9 +19,9 @@ from launch.programs.command_line import split
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
-from muster.checkout import own_logs
 from muster.command import as_typed, own_arguments
 from muster.errors import UsageError, refuse
+from muster.run_files import own_logs
 
 OWN = " is set by the study for each of its runs; use --output FOLDER"
 WAITS = ": a study waits for its runs; use nohup to run it in the background"

@@ -21,10 +21,9 @@ from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
 from muster import json_output, run_files
-from muster.checkout import own_logs
 from muster.command import VALUES, as_typed, own_arguments
 from muster.errors import UsageError
-from muster.run_files import project_of
+from muster.run_files import own_logs, project_of
 
 
 def main() -> int:

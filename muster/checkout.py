@@ -18,17 +18,6 @@ CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.par
 IS_INSTALLED = CHECKOUT.name == _FOLDER
 
 
-def own_logs() -> Path:
-    """Where run folders of the trainer go: `logs/` of the checkout.
-
-    An installation has none of its own: then it is that of the project in which this is called, as
-    for a program of the user's.
-    """
-    from muster.run_files import project_of  # imported here: it starts git
-
-    return (project_of(Path.cwd()) if IS_INSTALLED else CHECKOUT) / "logs"
-
-
 def own_python() -> str:
     """The Python with the packages of `launch/`: the checkout's, the installation's, or this one.
 

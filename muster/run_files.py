@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from muster import checkout
 from muster.writing import parsed, tail
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
@@ -209,6 +210,15 @@ def project_of(cwd: Path) -> Path:
     from muster import git  # imported here: workers only name files, and start nothing
 
     return git.project_of(cwd)
+
+
+def own_logs() -> Path:
+    """Where run folders of the trainer go: `logs/` of the checkout.
+
+    An installation has none of its own: then it is that of the project in which this is called, as
+    for a program of the user's.
+    """
+    return (project_of(Path.cwd()) if checkout.IS_INSTALLED else checkout.CHECKOUT) / "logs"
 
 
 def plain_name(text: str) -> str:

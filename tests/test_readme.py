@@ -117,7 +117,7 @@ def test_no_table_has_an_empty_head_cell(page):
     assert [head for head in heads if "" in map(str.strip, head.split("|"))] == []
 
 
-@pytest.mark.parametrize("file", ["CITATION.cff"])
+@pytest.mark.parametrize("file", ["CITATION.cff", "setup.cfg"])
 def test_muster_is_described_in_the_same_words_everywhere(file):
     sentence = re.search(r"^\*\*(.+?)\. ", text_of(REPOSITORY / "README.md"), re.M)
     assert sentence and sentence[1] in " ".join(text_of(REPOSITORY / file).split())

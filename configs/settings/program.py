@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
-from muster.checkout import own_logs
 from muster.errors import UsageError, refuse
 from muster.rank_variables import is_setting_of_torchrun
+from muster.run_files import own_logs
 
 BETWEEN = "\0"  # between variables: a character that no variable can hold
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from muster import checkout
+from muster import checkout, run_files
 from tests.commands import call
 from tests.installations import REPOSITORY
 from tests.written import executable
@@ -96,6 +96,6 @@ def test_muster_itself_takes_the_same(tmp_path, monkeypatch):
 
 def test_an_installation_has_its_runs_where_it_is_called(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert checkout.own_logs() == REPOSITORY / "logs"
+    assert run_files.own_logs() == REPOSITORY / "logs"
     monkeypatch.setattr(checkout, "IS_INSTALLED", True)
-    assert checkout.own_logs() == Path.cwd() / "logs"
+    assert run_files.own_logs() == Path.cwd() / "logs"
