@@ -119,7 +119,7 @@ def test_settings_are_shown_as_flags_take_them():
         (["runn"], "unknown command 'runn'; did you mean muster run?"),
         (["dance"], "unknown command 'dance'; muster --help lists them"),
         (["report"], "the following arguments are required: FOLDER"),
-        (["study", "x.yaml", "--hand-in", "rar"], "--hand-in: unknown 'rar'; known: zip, tar.gz"),
+        (["study", "x.yaml", "--hand-in", "rar"], "--hand-in: 'rar': give zip, tar.gz, or a"),
         (
             ["study", "nosuch.yaml"],
             "study nosuch.yaml: No such file or directory; Muster's own are",

@@ -54,9 +54,9 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
 @pytest.mark.parametrize(
     ("word", "text"),
     [
-        ("runn", "error: unknown command 'runn'; did you mean run?\n"),
-        ("jbos", "error: unknown command 'jbos'; did you mean jobs?\n"),
-        ("xyz", "error: unknown command 'xyz'\nusage: muster COMMAND"),
+        ("runn", "error: unknown command 'runn'; did you mean muster run?\n"),
+        ("jbos", "error: unknown command 'jbos'; did you mean muster jobs?\n"),
+        ("xyz", "error: unknown command 'xyz'; muster --help lists them"),
     ],
 )
 def test_an_unknown_command_names_the_one_that_was_meant(word, text, monkeypatch, capsys):
