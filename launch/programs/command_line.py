@@ -107,11 +107,14 @@ class CommandLine(Settings):
         return made, problems
 
     def missing(self, cwd: Path, launcher: str) -> list[str]:
-        """A line for each file that the program needs, and that is known not to exist."""
+        """A line for each file that the program needs, and that is known not to exist.
+
+        A dry run reads none of the trainer's, so its lines may be for another day.
+        """
         if self.train is None or self.words:
             return missing_script(self.words, cwd)
-        trains = self.launch.program == LaunchConfig.program
-        return [*missing_inputs(self.train, cwd, launcher)] if trains else []
+        reads = self.launch.program == LaunchConfig.program and not self.launch.dry_run
+        return [*missing_inputs(self.train, cwd, launcher)] if reads else []
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""

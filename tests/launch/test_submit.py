@@ -74,10 +74,9 @@ def test_a_dry_run_says_first_what_would_happen(tmp_path):
 
 def test_hostile_text_arrives_as_text(tmp_path):
     text = "a b'c\"$(touch pwned)`id`;&\\"
-    (tmp_path / text).mkdir()
     words = shlex.split(run_well(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path))
     assert f"--data-dir={tmp_path / text}" in words
-    assert list(tmp_path.iterdir()) == [tmp_path / text]
+    assert list(tmp_path.iterdir()) == []
 
 
 WRONG = [

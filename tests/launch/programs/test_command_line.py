@@ -172,6 +172,7 @@ def test_what_the_trainer_is_to_read_is_refused_where_it_is_known_not_to_exist(t
     assert all_lines("--launcher", "ssh", "--hosts", "a", *words) == []  # a node may have them
     at_slurm = all_lines("--launcher", "slurm", *words)  # which begins in this folder
     assert [line.split()[0] for line in at_slurm] == ["--resume", "--model"]
+    assert all_lines(*OWN, *words, "--dry-run") == []
     here = ["--resume", "auto", "--data-dir", str(tmp_path), "--model", str(tmp_path)]
     assert all_lines(*OWN, *here) == []
     assert all_lines(*OWN, "--resume", "configs/../train") == []  # workers start in the checkout
