@@ -104,8 +104,10 @@ def say_typed(word: str) -> list[str]:
 
 def as_typed(otherwise: str = "") -> str:
     """The present command as the user typed it: `muster jobs`, or `python launch/jobs.py`."""
-    word = sys._xoptions.get(TYPED)
-    return f"muster {word}" if word else otherwise or f"python {sys.argv[0]}"
+    for word in COMMANDS:
+        if sys.orig_argv[1:3] == say_typed(word):
+            return f"muster {word}"
+    return otherwise or f"python {sys.argv[0]}"
 
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
