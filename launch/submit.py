@@ -50,10 +50,10 @@ def main() -> int:
     if launch.dry_run:
         facts = launcher.assume()
         title, spec = new_run(line, launcher, facts, make=False)
-        size = _size(facts, launcher.name)
-        print(on_one_line(f"dry run: {size}, {title}"), file=sys.stderr)
-        for name, text in _outlook(line, launcher, spec, facts).items():
-            print(on_one_line(f"  {name + ':':11} {text}"), file=sys.stderr, flush=True)
+        outlook = {"dry run": f"{_size(facts, launcher.name)}, {title}"}
+        outlook |= _outlook(line, launcher, spec, facts)
+        for name, text in () if line.run.quiet else outlook.items():
+            print(on_one_line(f"{name + ':':11} {text}"), file=sys.stderr, flush=True)
         json_output.emit("plan", nodes=[asdict(one) for one in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0

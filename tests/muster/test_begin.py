@@ -35,7 +35,7 @@ def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
     assert done.returncode == -signal.SIGINT
 
 
-@pytest.mark.parametrize("words", [["run", "--dry-run", "--launcher=local"], ["config"]])
+@pytest.mark.parametrize("words", [["run", "--dry-run", "-q", "--launcher=local"], ["config"]])
 def test_what_pythonpath_has_for_programs_hides_none_of_our_modules(words, tmp_path):
     hiding = ("yaml", "rich", "launch", "configs", "train", "statistics")
     text = "raise RuntimeError(__file__)\n"
