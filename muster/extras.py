@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
-from muster.checkout import CHECKOUT
+from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import refuse
 
 BASE = ""  # in place of an extra's name: what every command needs
@@ -32,11 +32,14 @@ OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
 
 def packages(extra: str) -> dict[str, str]:
-    """The packages of an extra, each with the module by which it is imported."""
+    """The packages of an extra, each with the module by which it is imported.
+
+    None are known where only the source was copied, without setup.cfg.
+    """
     setup = configparser.ConfigParser(interpolation=None)
     setup.read(CHECKOUT / "setup.cfg", encoding="utf-8")
-    section = setup["options.extras_require"] if extra else setup["options"]
-    names = section[extra or "install_requires"].split()
+    section = "options.extras_require" if extra else "options"
+    names = setup.get(section, extra or "install_requires", fallback="").split()
     return {name: MODULES.get(name, name) for name in names}
 
 
@@ -69,15 +72,10 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx inject muster {shlex.join(names)}"
     own = f"{CHECKOUT}[{extra}]" if extra else str(CHECKOUT)
-    words = shlex.join(["-e", own] if is_checkout() else names)
+    words = shlex.join(names if IS_INSTALLED else ["-e", own])
     if python == sys.executable and importlib.util.find_spec("pip") is None:
         return f"uv pip install --python {shlex.quote(python)} {words}"
     return f"{shlex.quote(python)} -m pip install {words}"
-
-
-def is_checkout() -> bool:
-    """Whether Muster runs from its checkout, and not from an installed wheel."""
-    return Path(__file__).resolve().parent / "_checkout" != CHECKOUT
 
 
 def without_base(module: str) -> str:

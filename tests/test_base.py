@@ -106,7 +106,7 @@ def test_a_command_needs_the_base_alone(muster, tmp_path, words):
 def test_a_program_runs_and_its_run_is_shown_and_cleaned(muster, tmp_path):
     write(tmp_path, {"hello.sh": "echo hello from $RANK\n"})
     run = ("--workers", "manual", *HERE, "--run-id", "first", "--", "bash", "hello.sh")
-    dry = call(muster, "run", "--dry-run", *run, cwd=tmp_path)
+    dry = call(muster, "run", "--dry-run", "--quiet", *run, cwd=tmp_path)
     assert (dry.returncode, dry.stderr) == (0, "")
     done = call(muster, "run", "--json", *run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def test_what_a_report_needs_is_a_document_for_programs(muster, tmp_path):
     assert json.loads(done.stdout)["cause"] == "refused"
 
 
-OWN_PROGRAMS = [["run", *HERE], ["run", *HERE, "--dry-run", "--task", "synthetic"]]
+OWN_PROGRAMS = [["run", *HERE, "--quiet"], ["run", *HERE, "--dry-run", "--task", "synthetic"]]
 OWN_PROGRAMS += [["run", *HERE, "--program", "bench_collectives"]]
 OWN_PROGRAMS += [["sweep", "--over", "lr=1e-3,1e-2", "--launcher", "local"]]
 
@@ -185,7 +185,7 @@ def test_the_trainer_runs_in_another_python_that_has_its_packages(muster, tmp_pa
 
 @pytest.mark.parametrize("name", ["/nowhere/python", "bash"])
 def test_a_python_that_is_none_is_refused_by_name(muster, name):
-    done = call(muster, "run", *HERE, "--dry-run", "--python", name)
+    done = call(muster, "run", *HERE, "--dry-run", "--quiet", "--python", name)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {name}") and "--python" in done.stderr
 

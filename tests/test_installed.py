@@ -77,6 +77,7 @@ def test_an_own_program_runs_under_another_python_and_finds_its_own_names(
 
 def test_the_trainer_writes_into_the_project_and_not_into_the_installation(installed, project):
     flags = ["--launcher", "local", "--nodes", "2", "--workers", "manual", "--dry-run"]
+    flags += ["--python", sys.executable]  # which has the trainer's packages
     done = call(installed.muster, "run", *flags, "--run-id", "first", cwd=project)
     assert done.returncode == 0, done.stderr
     assert f"--logs-dir={project}/logs" in done.stdout

@@ -26,7 +26,8 @@ print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
 def problems(python: str, needed: Collection[str]) -> Iterator[str]:
     """A line if `python` cannot run the trainer; `needed`: packages beside those of all runs."""
     packages = dict(extras.packages(extras.TRAINER))
-    packages |= {name: extras.packages(extras.BASE)[name] for name in OF_BASE}
+    of_base = extras.packages(extras.BASE)
+    packages |= {name: of_base[name] for name in OF_BASE if name in of_base}
     lacks = _lacks(python, tuple(packages.values()))
     if isinstance(lacks, str):
         yield f"{lacks}; name another Python with --python"

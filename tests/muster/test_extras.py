@@ -40,6 +40,7 @@ def test_uv_installs_where_it_has_made_an_environment_without_pip(folder, monkey
 def test_beside_an_installed_wheel_the_packages_are_installed_by_their_names(folder, monkeypatch):
     inside = Path(extras.__file__).parent / "_checkout"
     monkeypatch.setattr(extras, "CHECKOUT", inside)
+    monkeypatch.setattr(extras, "IS_INSTALLED", True)
     expected = f"{sys.executable} -m pip install pandas scipy"
     assert command_of(monkeypatch, has_pip=True) == expected
 
