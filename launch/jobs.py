@@ -36,11 +36,11 @@ POLL_S = 0.5
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 # The settings of `clean` that name nodes with their own disk, as for `muster run`.
 OF_NODES = {
-    "hosts": "nodes with their own disk, as for muster run",
-    "on": "cluster in muster.toml that names them",
-    "ssh_config": "ssh's configuration file",
-    "user": "login name on the nodes",
-    "remote_dir": "the checkout's folder on the nodes",
+    "hosts": ("HOSTS", "nodes with their own disk, as for muster run"),
+    "on": ("CLUSTER", "cluster in muster.toml that names them"),
+    "ssh_config": ("FILE", "ssh's configuration file"),
+    "user": ("NAME", "login name on the nodes"),
+    "remote_dir": ("FOLDER", "the checkout's folder on the nodes"),
 }
 
 
@@ -157,8 +157,8 @@ def _parser() -> argparse.ArgumentParser:
         "runs", nargs="*", metavar="RUN", help="remove its checkpoints on nodes, too"
     )
     clean.add_argument("--remove", action="store_true", help="remove what is shown without it")
-    for name in OF_NODES:
-        clean.add_argument(f"--{name.replace('_', '-')}", help=OF_NODES[name])
+    for name, (metavar, text) in OF_NODES.items():
+        clean.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
     verbs.add_parser("fetch", parents=[printed], help="copy a run's files here from its login node")
     describe(verbs)
     return parser
@@ -185,7 +185,8 @@ def _find(root: Path | None, wanted: str | None) -> Path:
     """
     runs = _runs(root)
     if not runs:
-        raise UsageError(f"no runs in {root or own_logs()}; start one with muster run")
+        where = f"in {root}" if root else "of yours are known here"
+        raise UsageError(f"no runs {where}; start one with muster run")
     if wanted is None:
         return runs[0]
     fits = [run for run in runs if run.name == wanted] or _newest_of_job(runs, wanted)

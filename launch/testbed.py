@@ -163,13 +163,14 @@ def _env() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
+    prog = as_typed()
     parser = Parser(
-        prog=as_typed(),
+        prog=prog,
         description="Make a cluster of this machine: nodes with their own network, Slurm and sshd.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(
-        dest="action", title="actions", description="each has a help: ACTION --help",
+        dest="action", title="actions", description=f"each has a help: {prog} ACTION --help",
         metavar="ACTION",
     )  # fmt: skip
     up = actions.add_parser("up", help="make a testbed", allow_abbrev=False)
@@ -191,18 +192,19 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         choices=range(9),
         default=0,
-        help="pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
+        metavar="N",
+        help="0 to 8 pretended GPUs per node for Slurm, which must be 24.05 or newer (default: 0)",
     )
     actions.add_parser("status", help="which of its processes run; exit code 1 if one does not")
     actions.add_parser("down", help="end the testbed, and remove all of it")
-    actions.add_parser("env", help='print variables for tools: eval "$(... env)"')
+    actions.add_parser("env", help=f'print variables for tools: eval "$({prog} env)"')
     run = actions.add_parser("exec", help="run a command on a node: exec node0 -- hostname")
     run.add_argument(
         "--private", action="store_true", help="see the node's private home, like a session of ssh"
     )
     run.add_argument("node", metavar="NODE")
     run.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    run.usage = f"{parser.prog} exec [-h] [--private] NODE -- COMMAND [ARGUMENT ...]"
+    run.usage = f"{prog} exec [-h] [--private] NODE -- COMMAND [ARGUMENT ...]"
     describe(actions)
     return parser
 

@@ -55,7 +55,7 @@ BY_HAND = {
 LEVELS = ("ERROR", "INFO")  # that show each reason of a failure, and nothing else
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED = (
-    "its host key is not the one that is known: if the machine was installed anew, remove the old "
+    "its host key is not the one that is known: if the machine was installed again, remove the old "
     "key with ssh-keygen -R {host}, else beware"
 )
 # As bash, zsh, fish and tcsh say it.

@@ -53,7 +53,7 @@ def up(options: Options, checkout: Path, say: Say) -> None:
                 )
             if names := daemons.dead():
                 died = f"of this testbed {', '.join(names)} died"
-                raise MusterError(f"{died}; make it anew: {again}, then up")
+                raise MusterError(f"{died}; make it again: {again}, then up")
             say(f"a testbed with {options} is up already")
             return
         if _remains():

@@ -24,7 +24,7 @@ SENTENCES = {
     "loader": r"it is in loader, train\.py:\d+, for \d+ s, and sleeps",
     "lock": r"it is in lock, train\.py:\d+, for \d+ s, and sleeps",
     "spinning": r"it is in spinning, train\.py:\d+, for \d+ s, and computes",
-    "held": r"its interpreter is held by other code, such as C, called in held, train\.py:\d+",
+    "held": r"C code, or the like, holds the GIL, called in held, train\.py:\d+",
     "stopped": r"it is stopped by a signal \(SIGSTOP\)",
     "vfork": r"it is in uninterruptible sleep.*, in vfork, train\.py:\d+",
 }

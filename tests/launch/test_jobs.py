@@ -23,7 +23,7 @@ from launch import jobs as commands
 from launch.runs import run_record, run_state
 from launch.runs.watching.run_document import Happenings
 from muster import json_output
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from tests.commands import begin, call, ended
 from tests.damaged_records import damaged_record
 from tests.fuzzing import fuzzed
@@ -140,6 +140,16 @@ def test_without_a_verb_it_shows_them(tmp_path):
     assert code == 2 and err.endswith("\nerror: name one of these verbs, as in muster jobs list\n")
     verbs = re.findall(r"^    (\w+)  ", err, re.MULTILINE)
     assert verbs == "list nodes status wait logs stacks cancel clean fetch".split()
+
+
+@pytest.mark.parametrize("verb", ["status", "cancel"])
+def test_who_has_no_runs_is_shown_no_folder_of_muster_s(tmp_path, monkeypatch, verb):
+    monkeypatch.setattr(commands, "own_logs", lambda: tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["launch/jobs.py", verb])
+    with pytest.raises(UsageError, match="^no runs of yours are known here; start one with muster"):
+        commands.main()
 
 
 def test_no_failure_of_a_node_is_said(tmp_path):

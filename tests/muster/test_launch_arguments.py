@@ -20,7 +20,7 @@ def _folder(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_pickled_or_found_is_refused():
-    with pytest.raises(muster.UsageError, match=r"no run is called|no runs in"):
+    with pytest.raises(muster.UsageError, match=r"no run is called|no runs of yours"):
         muster.job("no-such-run")
     with pytest.raises(TypeError, match=r"print or its arguments cannot be pickled: .*lock"):
         muster.launch(print, threading.Lock())

@@ -26,6 +26,7 @@ BRIEF_S = 2.0  # a rank that has waited, or been in a place, for less does not h
 LEAST = 10  # collectives of all ranks: with fewer no rank is judged
 SLOW = 1.25  # times the median, to count as slow
 SHORT_S = 0.002  # a smaller difference, on average, is the clocks' error
+HELD = "C code, or the like, holds the GIL"
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
@@ -179,9 +180,8 @@ def _own_condition(view: RankView) -> str:
         if view.is_command:
             return f"it {view.words}; it is not a Python program, so its place is not known"
         if not place:
-            return f"it does not answer, and {view.words}: it starts, or its interpreter is held"
-        held = "its interpreter is held by other code, such as C"
-        return f"{held}, called {place}, and it {view.words}"
+            return f"it does not answer, and {view.words}: it starts, or {HELD}"
+        return f"{HELD}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     if (one := view.waiting) is not None:
         group = "" if one.group == "0" else f" of {group_name(one)}"
