@@ -154,7 +154,8 @@ def _add(group: Any, item: Field[Any], value: Any) -> None:
     if kind == "NUMBER":
         kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
     if value not in (None, ""):
-        text += f" (default: {format(value, 'g') if isinstance(value, float) else value})"
+        shown = format(value, "g") if isinstance(value, float) else str(value)
+        text += f" (default: {shown.replace('%', '%%')})"  # argparse expands a text of help
     group.add_argument(*options, metavar=kind, help=text)
 
 

@@ -76,6 +76,12 @@ def test_every_switch_and_the_limit_of_time_show_their_default():
     assert flags["--stop-grace-s"].endswith("(default: 60)")
 
 
+def test_a_default_of_a_file_may_have_a_percent_sign():
+    values = {**DEFAULTS, "model": "a%s", "logs_dir": "%(d)s"}
+    text = parser_of(CLASSES, values, "muster run", "", {"model", "logs_dir"}).format_help()
+    assert "(default: a%s)" in text and "(default: %(d)s)" in text
+
+
 def test_all_that_a_command_takes_is_listed():
     flags = lines_of(page(*CLASSES, shown=["nodes"]).format_help())
     assert {"--help-all", "--config", "--nodes", "--login", "--login-dir"} <= flags.keys()

@@ -148,7 +148,7 @@ def test_who_has_no_runs_is_shown_no_folder_of_muster_s(tmp_path, monkeypatch, v
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["launch/jobs.py", verb])
-    with pytest.raises(UsageError, match="^no runs of yours are known here; start one"):
+    with pytest.raises(UsageError, match=r"^no runs of yours are known here; start"):
         commands.main()
 
 
