@@ -71,7 +71,7 @@ def main() -> int:
         prog=as_typed(),
         description=ABOUT,
         first=SHOWN,
-        example="muster doctor --hosts hosts.txt",
+        example="muster doctor --hosts hosts.txt -- train.py",
         made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
     )
     launch, ssh, slurm, run, own, train, bench, doctor = made
