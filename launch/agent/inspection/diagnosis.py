@@ -43,7 +43,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
     if culprits and not causes:
         causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
-            causes.append(f"likewise ranks {_names(culprits[3:])}")
+            causes.append(f"the same is true of ranks {_names(culprits[3:])}")
     found += causes or _orders(views, waits, blocked)
     return found or _slow(views) or _meetings(views) or _without_collectives(views)
 

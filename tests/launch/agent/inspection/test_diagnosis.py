@@ -55,7 +55,7 @@ def test_exactly_those_are_named_that_have_not_come(case):
     ]
     found = diagnosed(*views)
     named = {int(one.split()[1]) for one in found if one.startswith("rank ")}
-    rest = [one for one in found if one.startswith("likewise")]
+    rest = [one for one in found if one.startswith("the same is true")]
     assert named == set(sorted(late)[:3]) and bool(rest) == (len(late) > 3)
 
 
