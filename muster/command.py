@@ -82,7 +82,7 @@ def main() -> None:
         sys.stdout.write(USAGE)
         sys.exit(0)
     if word not in COMMANDS:
-        similar = closest(word, COMMANDS)
+        similar = closest(word, [*COMMANDS, "--version"])
         hint = f"did you mean muster {similar}?" if similar else "muster --help lists them"
         sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
         sys.exit(2)

@@ -56,6 +56,7 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
     [
         ("runn", "error: unknown command 'runn'; did you mean muster run?\n"),
         ("jbos", "error: unknown command 'jbos'; did you mean muster jobs?\n"),
+        ("version", "error: unknown command 'version'; did you mean muster --version?\n"),
         ("xyz", "error: unknown command 'xyz'; muster --help lists them"),
     ],
 )
