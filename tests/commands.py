@@ -52,7 +52,8 @@ def cause_in(text: str) -> str:
 
     The last line of all where no rank is named.
     """
-    last = text[max(text.rfind("\nrun folder: "), 0) :]  # of the last attempt
+    before, _, _ = text.rpartition("\nrun folder: ")
+    last = text[len(before) :]  # of the last attempt
     lines = [line for line in last.splitlines() if line]
     pointers = [at for at, line in enumerate(lines) if line.startswith("its output: muster jobs ")]
     if not pointers:
@@ -60,4 +61,6 @@ def cause_in(text: str) -> str:
     at = pointers[-1]
     while lines[at - 1].startswith("  "):
         at -= 1
-    return lines[at - 1 - (lines[at - 1] == "the end of its output:")]
+    cause = lines[at - 1 - (lines[at - 1] == "the end of its output:")]
+    # what the terminal has shown already is not repeated
+    return before.rstrip().splitlines()[-1] if cause.startswith("run folder: ") else cause

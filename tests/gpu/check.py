@@ -11,7 +11,6 @@ such a page shows no GPU.
 """
 
 import argparse
-import configparser
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.plugins import REPOSITORY
+from muster import extras
 from muster.errors import UsageError
 
 PAGE = REPOSITORY / "logs" / "gpu-check.md"
@@ -60,9 +60,8 @@ def parser() -> argparse.ArgumentParser:
 
 def missing_packages() -> list[str]:
     """What setup.cfg asks for, and this Python does not have."""
-    setup = configparser.ConfigParser()
-    setup.read(REPOSITORY / "setup.cfg", encoding="utf-8")
-    return [name for name in setup["options"]["install_requires"].split() if not has(name)]
+    needed = {name for extra in extras.USES for name in extras.packages(extra)}
+    return [name for name in sorted(needed, key=str.lower) if not has(name)]
 
 
 def has(package: str) -> bool:

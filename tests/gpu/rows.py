@@ -15,6 +15,7 @@ from muster.errors import MusterError
 from tests.benchmarks.cases import OURS, PADDED, Case
 from tests.benchmarks.made import Made
 from tests.benchmarks.places import TIMEOUT_S, Place, Steps
+from tests.commands import cause_in
 
 SINGLE = "single"
 AGAIN = "single, again"
@@ -158,4 +159,4 @@ def tried(row: Row, base: Steps | None, *how: object) -> None:
         run(row, *how)  # type: ignore[arg-type]
         judge(row, base or row.steps)
     except MusterError as error:
-        row.problem = str(error).strip().splitlines()[-1]
+        row.problem = cause_in(str(error).strip())

@@ -75,7 +75,8 @@ def test_a_dry_run_says_first_what_would_happen(tmp_path):
 def test_hostile_text_arrives_as_text(tmp_path):
     text = "a b'c\"$(touch pwned)`id`;&\\"
     words = shlex.split(run_well(*QUICK, "--data-dir", text, "--dry-run", cwd=tmp_path))
-    assert f"--data-dir={tmp_path / text}" in words
+    of_torchrun = str(tmp_path / text).replace("$", "$$")  # it replaces $$ by $
+    assert f"--data-dir={of_torchrun}" in words
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,7 +156,7 @@ def test_a_run_that_nobody_watches_any_more_ends(tmp_path, more):
     err = process.stderr.read()
     # before or after its first step
     assert process.wait(timeout=300) in (128 + signal.SIGPIPE, STOPPED)
-    assert "Traceback" not in err and "stopped" in err.splitlines()[-1]
+    assert "Traceback" not in err and "stopped" in err
     assert alive(tmp_path) == []
 
 
