@@ -15,7 +15,8 @@ from pathlib import Path
 _FOLDER = "_checkout"
 _PACKAGE = Path(__file__).resolve().parent
 CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.parent
-IS_INSTALLED = CHECKOUT.name == _FOLDER
+# A clone may have that name, too.
+IS_INSTALLED = CHECKOUT.name == _FOLDER and (CHECKOUT.parent / "checkout.py").is_file()
 
 
 def own_python() -> str:
@@ -23,13 +24,13 @@ def own_python() -> str:
 
     `launch/own_python.sh` looks for it where no Python is known yet.
     """
-    places = [CHECKOUT / ".venv"]
+    pythons = [CHECKOUT / ".venv" / "bin" / "python"]
     if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
-        of_python = CHECKOUT.parent.parent.parent
-        lib = of_python.parent
-        is_usual = lib.name in ("lib", "lib64") and of_python.name.startswith("python")
-        places += [lib.parent] if is_usual else []
-    pythons = (place / "bin" / "python" for place in places)
+        version = CHECKOUT.parent.parent.parent
+        lib = version.parent
+        if lib.name in ("lib", "lib64") and version.name.startswith("python"):
+            # /usr and ~/.local may have several; `python` may be another one
+            pythons.append(lib.parent / "bin" / version.name)
     return str(next((python for python in pythons if python.exists()), sys.executable))
 
 
