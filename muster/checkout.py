@@ -13,6 +13,10 @@ import sys
 from pathlib import Path
 
 _FOLDER = "_checkout"
+HELP = """usage: muster path
+
+Print the folder of slurm/, configs/ and launch/:
+  sbatch "$(muster path)/slurm/multinode.sh" -- train.py"""
 _PACKAGE = Path(__file__).resolve().parent
 CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.parent
 # A clone may have that name, too.
@@ -34,14 +38,21 @@ def own_python() -> str:
     return str(next((python for python in pythons if python.exists()), sys.executable))
 
 
-def main() -> None:
+def main() -> int:
     """`muster path`: print the folder of `slurm/`, for sbatch."""
-    from argparse import ArgumentParser  # imported here: programs import this file
+    words = sys.argv[1:]
+    if words[:1] in (["--help"], ["-h"]):
+        print(HELP)
+        return 0
+    if words:
+        from muster.errors import UsageError  # not above: programs import this file
 
-    what = 'The folder of slurm/, configs/ and launch/: "$(muster path)/slurm/multinode.sh"'
-    ArgumentParser(prog="muster path", description=what).parse_args()
+        raise UsageError(f"muster path takes no {words[0]!r}; it prints a folder alone")
     print(CHECKOUT)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    from muster import errors
+
+    errors.run(main)

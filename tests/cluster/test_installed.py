@@ -49,6 +49,21 @@ def test_a_batch_script_of_an_installation(cluster, installed, project):
 
 
 @pytest.mark.usefixtures("no_named_python")
+def test_plain_srun_of_an_installation_takes_the_active_environment(
+    cluster, installed, project, monkeypatch
+):
+    """Muster's own Python has no torch."""
+    (project / "train.py").write_text("import sys, torch; print('by', sys.executable)")
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    script = f"{_path(installed)}/slurm/multinode_manual.sh"
+    argv = [*ways.SBATCH, "--nodes", "2", f"--output={project}/job.out", script]
+    code, _, err = ways.call(cluster, [*argv, "--", "train.py"], project)
+    printed = (project / "job.out").read_text()
+    assert code == 0, err + printed
+    assert printed.count(f"by {sys.prefix}/bin/python") == 2
+
+
+@pytest.mark.usefixtures("no_named_python")
 @pytest.mark.parametrize("launcher", ["slurm", "ssh"])
 def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     before = installed.files()
