@@ -36,7 +36,8 @@ def python(findings: Findings) -> Row:
         sees_all = IS_INSTALLED and all(node.probe["shared"] for node in findings.nodes)
         if findings.launcher != "ssh" or sees_all:
             path = findings.nodes[0].probe["python"]
-            make = f"install: {extras.install_command(extras.TRAINER, SHOWN, path)}"
+            packages = [*extras.packages(extras.TRAINER)]
+            make = f"install: {extras.install_command(extras.TRAINER, packages, path)}"
         return Row("python", "FAIL", tuple(incomplete), f"{make}; or name another with --python")
     found = groups({one.name: _versions(one, findings.workers) for one in findings.nodes})
     if len(found) > 1:

@@ -81,6 +81,17 @@ def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     assert installed.files() == before
 
 
+@pytest.mark.usefixtures("no_named_python")
+def test_the_doctor_of_a_small_installation_says_what_a_measurement_needs(
+    cluster, installed, project
+):
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config)]
+    argv = [str(installed.muster), "doctor", *flags, "--", "train.py"]
+    code, out, err = ways.call(cluster, argv, project)
+    assert code == 1 and "every pair" in out
+    assert "not measured: the trainer that comes with Muster needs the extra [trainer]" in err
+
+
 def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project, monkeypatch
 ):
