@@ -9,6 +9,7 @@ Nothing is written into an installation, which may belong to another user.
 It needs the standard library alone, of Python 3.8 or newer.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def own_python() -> str:
             # /usr and ~/.local may have several; `python` may be another one
             pythons.append(lib.parent / "bin" / version.name)
     return str(next((python for python in pythons if python.exists()), sys.executable))
+
+
+def nodes_python() -> str:
+    """The Python for nodes that see this machine's files: $MUSTER_PYTHON, else `own_python`."""
+    return os.environ.get("MUSTER_PYTHON") or own_python()
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
 from muster import extras, run_files
-from muster.checkout import own_python
+from muster.checkout import nodes_python
 from muster.errors import MusterError, UsageError
 
 
@@ -79,7 +79,7 @@ class Ssh(Launcher):
         specs = self.specs()
         named = self._ssh.remote_dir
         folder = named or str(REPOSITORY)
-        python = f"{named}/.venv/bin/python" if named else own_python()
+        python = f"{named}/.venv/bin/python" if named else nodes_python()
         found = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)

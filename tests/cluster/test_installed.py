@@ -96,8 +96,9 @@ def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project, monkeypatch
 ):
     before = installed.files()
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", "/root/muster/.venv/bin/python")
-    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config)]
+    theirs = "/root/muster/.venv/bin/python"  # of nodes alone
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", theirs)
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), "--python", theirs]
     argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]
     out, _ = ways.succeed(apart, argv, project)
     assert "rank 0 of 2 owner user" in out

@@ -107,6 +107,13 @@ def test_a_clone_with_the_name_of_an_installations_folder_is_none(tmp_path, plac
     assert (values["CHECKOUT"], values["IS_INSTALLED"]) == (package.parent, is_installed)
 
 
+@pytest.mark.parametrize(("named", "taken"), [("/opt/python", "/opt/python"), ("", "own")])
+def test_a_named_python_is_that_of_nodes(monkeypatch, named, taken):
+    monkeypatch.setattr(checkout, "own_python", lambda: "own")
+    monkeypatch.setenv("MUSTER_PYTHON", named)
+    assert checkout.nodes_python() == taken
+
+
 def test_an_installation_has_its_runs_where_it_is_called(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_files.own_logs() == REPOSITORY / "logs"
