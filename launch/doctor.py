@@ -134,7 +134,9 @@ def _measure(
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0, None
     measuring = python or facts.nodes[0].python
-    if launch.hosts is None and (lacks := [*trainer_python.problems(measuring, ())]):
+    # over ssh nodes may have files of their own, and say themselves what lacks
+    is_seen = launch.hosts is None or (python is None and facts.shared)
+    if is_seen and (lacks := [*trainer_python.problems(measuring, ())]):
         hint = "another Python measures with --python; --quick looks only"
         print(f"not measured: {lacks[0]}; {hint}", file=sys.stderr)
         return 1, None

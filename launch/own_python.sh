@@ -19,7 +19,7 @@ fi
 candidates=()
 # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
 if [[ $root =~ ^(.*)/lib(64)?/(python3\.[0-9]+)/[^/]+/muster/_checkout$ ]]; then
-    candidates+=("${BASH_REMATCH[1]}/bin/python" "${BASH_REMATCH[3]}")
+    candidates+=("${BASH_REMATCH[1]}/bin/${BASH_REMATCH[3]}" "${BASH_REMATCH[3]}")
 fi
 if command=$(command -v muster); then # uv and pipx link it from an environment of its own
     candidates+=("$(dirname -- "$(readlink -f -- "$command")")/python")

@@ -89,7 +89,8 @@ def _problems(line: CommandLine) -> Iterator[str]:
     if line.ssh.setup:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
-        yield from line.without_use(OF_TRAINER | names(ProgramConfig), "is for a run; leave it out")
+        of_runs = (OF_TRAINER | names(ProgramConfig)) - {"python"}
+        yield from line.without_use(of_runs, "is for a run; leave it out")
 
 
 def _outlook(

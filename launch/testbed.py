@@ -115,12 +115,13 @@ def _up(args: argparse.Namespace) -> int:
     commands.refuse_unfit_box()
     slurm_daemons.refuse_gpus(wanted.gpus)
     lifecycle.up(wanted, REPOSITORY, _say)
+    command = as_typed()
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
-        f'  Slurm   eval "$(python {__file__} env)"; srun --nodes {wanted.nodes} hostname\n'
+        f'  Slurm   eval "$({command} env)"; srun --nodes {wanted.nodes} hostname\n'
         f"  ssh     ssh -F {ssh_daemons.CONFIG} node0 hostname\n"
-        f"  a node  python {__file__} exec node0 -- hostname\n"
-        f"  end     python {__file__} down"
+        f"  a node  {command} exec node0 -- hostname\n"
+        f"  end     {command} down"
     )
     return 0
 

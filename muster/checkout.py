@@ -9,13 +9,19 @@ Nothing is written into an installation, which may belong to another user.
 It needs the standard library alone, of Python 3.8 or newer.
 """
 
+import os
 import sys
 from pathlib import Path
 
 _FOLDER = "_checkout"
+HELP = """usage: muster path
+
+Print the folder of slurm/, configs/ and launch/:
+  sbatch "$(muster path)/slurm/multinode.sh" -- train.py"""
 _PACKAGE = Path(__file__).resolve().parent
 CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.parent
-IS_INSTALLED = CHECKOUT.name == _FOLDER
+# A clone may have that name, too.
+IS_INSTALLED = CHECKOUT.name == _FOLDER and (CHECKOUT.parent / "checkout.py").is_file()
 
 
 def own_python() -> str:
@@ -23,24 +29,36 @@ def own_python() -> str:
 
     `launch/own_python.sh` looks for it where no Python is known yet.
     """
-    places = [CHECKOUT / ".venv"]
+    pythons = [CHECKOUT / ".venv" / "bin" / "python"]
     if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
-        of_python = CHECKOUT.parent.parent.parent
-        lib = of_python.parent
-        is_usual = lib.name in ("lib", "lib64") and of_python.name.startswith("python")
-        places += [lib.parent] if is_usual else []
-    pythons = (place / "bin" / "python" for place in places)
+        version = CHECKOUT.parent.parent.parent
+        lib = version.parent
+        if lib.name in ("lib", "lib64") and version.name.startswith("python"):
+            # /usr and ~/.local may have several; `python` may be another one
+            pythons.append(lib.parent / "bin" / version.name)
     return str(next((python for python in pythons if python.exists()), sys.executable))
 
 
-def main() -> None:
-    """`muster path`: print the folder of `slurm/`, for sbatch."""
-    from argparse import ArgumentParser  # imported here: programs import this file
+def nodes_python() -> str:
+    """The Python for nodes that see this machine's files: $MUSTER_PYTHON, else `own_python`."""
+    return os.environ.get("MUSTER_PYTHON") or own_python()
 
-    what = 'The folder of slurm/, configs/ and launch/: "$(muster path)/slurm/multinode.sh"'
-    ArgumentParser(prog="muster path", description=what).parse_args()
+
+def main() -> int:
+    """`muster path`: print the folder of `slurm/`, for sbatch."""
+    words = sys.argv[1:]
+    if words[:1] in (["--help"], ["-h"]):
+        print(HELP)
+        return 0
+    if words:
+        from muster.errors import UsageError  # not above: programs import this file
+
+        raise UsageError(f"muster path takes no {words[0]!r}; it prints a folder alone")
     print(CHECKOUT)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    from muster import errors
+
+    errors.run(main)

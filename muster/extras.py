@@ -27,6 +27,7 @@ MODULES = {
     "pillow": "PIL",
     "python-dotenv": "dotenv",
 }
+OWN_FOLDER = CHECKOUT / ".venv" / "bin"  # of the environment that `make install` makes
 SHOWN = 4  # names of packages in a message
 OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
@@ -58,16 +59,16 @@ def lacking(extra: str, names: Collection[str], python: str = sys.executable) ->
     needed = f"the extra [{extra}]" if extra else "packages"
     shown = [*names][:SHOWN]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (
-        f"{USES[extra]} needs {needed}, but {python} has no {', '.join(shown)}{more}; install: "
-        f"{install_command(extra, names, python)}"
-    )
+    do = f"install: {install_command(extra, names, python)}"
+    if python == sys.executable and _is_ready(names):
+        do = _activate()
+    return f"{USES[extra]} needs {needed}, but {python} has no {', '.join(shown)}{more}; {do}"
 
 
 def install_command(extra: str, names: Collection[str], python: str = sys.executable) -> str:
     """What installs packages of an extra for a Python, as its environment was made."""
     prefix = Path(python).parent.parent
-    if prefix == CHECKOUT / ".venv":
+    if prefix == OWN_FOLDER.parent:
         return f"make -C {shlex.quote(str(CHECKOUT))} install"
     if (prefix / "pipx_metadata.json").exists():
         return f"pipx inject muster {shlex.join(names)}"
@@ -80,11 +81,22 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 
 def without_base(module: str) -> str:
     """One line, where this Python has no `module`, which every command needs."""
-    activate = CHECKOUT / ".venv" / "bin" / "activate"
-    if activate.exists() and Path(sys.executable).parent != activate.parent:
-        own = f"activate Muster's environment: source {shlex.quote(str(activate))}"
-        return f"{sys.executable} has no {module}; {own}"
+    if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
+        return f"{sys.executable} has no {module}; {_activate()}"
     return lacking(BASE, [*_missing(BASE)])
+
+
+def _is_ready(names: Collection[str]) -> bool:
+    """Whether the environment of `make install` has these packages, beside another installation."""
+    modules = [MODULES.get(name, name) for name in names]
+    folders = OWN_FOLDER.parent.glob("lib/python3*/site-packages")
+    return (OWN_FOLDER / "activate").exists() and any(
+        all((folder / module).is_dir() for module in modules) for folder in folders
+    )
+
+
+def _activate() -> str:
+    return f"activate Muster's environment: source {shlex.quote(str(OWN_FOLDER / 'activate'))}"
 
 
 def explained(error: ModuleNotFoundError) -> str | None:

@@ -32,8 +32,9 @@
 # $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
-cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" && checkout=$PWD
-[[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR" >&2; exit 2; }
+cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
+checkout=$PWD
+[[ -f launch/own_python.sh ]] || { echo "error: no Muster in $PWD; submit from the checkout or set MUSTER_DIR to what muster path prints" >&2; exit 2; }
 python=$(bash launch/own_python.sh) || exit 2
 # Where Muster was installed, paths on the command line are those of the sbatch call.
 [[ $checkout != */muster/_checkout ]] || cd "$SLURM_SUBMIT_DIR" || exit 2
@@ -45,9 +46,10 @@ export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 100
 # Each task reads its rank from its own environment: here, in the batch shell, all would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
-"$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
-[[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$python" "$@"
+# Refuses torchrun, which would start all workers in each task; prints the active environment's Python.
+active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
+[[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}
 # The variables by which torchrun tells a program its rank.
 # shellcheck disable=SC2016 # for each task to expand

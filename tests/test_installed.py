@@ -86,10 +86,18 @@ def test_the_trainer_writes_into_the_project_and_not_into_the_installation(insta
     assert f"--logs-dir={project}/logs/studies/quick/runs" in done.stdout
 
 
+def test_the_folder_of_scripts_is_printed_and_nothing_else(installed):
+    assert (Path(_path(installed)) / "slurm" / "multinode.sh").exists()
+    assert call(installed.muster, "path", "--help").stdout.startswith("usage: muster path\n")
+    done = call(installed.muster, "path", "slurm")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("error: ")
+
+
 def test_scripts_of_an_installation_find_its_python(installed):
     script = f"{_path(installed)}/launch/own_python.sh"
     done = call("env", "--ignore-environment", "PATH=/usr/bin:/bin", "bash", script)
-    assert (done.returncode, done.stdout) == (0, f"{installed.python}\n"), done.stderr
+    python = Path(done.stdout.rstrip("\n"))
+    assert (done.returncode, python.parent) == (0, installed.python.parent), done.stderr
 
 
 def test_an_editable_installation_hides_no_name_of_a_users(project, tmp_path):

@@ -1,38 +1,43 @@
 """Rows about each node by itself: its Python, code, GPUs and disk."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from configs import plugins
 from launch.checks.findings import Findings, Node, Row, groups, listed, shortened
 from launch.spec import WorkersPython
 from muster import extras
+from muster.checkout import IS_INSTALLED
 
 GB = 1_000_000_000
 DISK_BYTES = 10 * GB  # required by the courses' exercises
 SHOWN = ("torch", "transformers")
 SLOWEST = "the slowest sets the pace; leave out odd nodes, or give slower ones less: --split"
-SETUP = "launch/ssh.sh HOSTS --setup"
+SETUP = "muster run --hosts HOSTS --setup".split()
 
 
 def python(findings: Findings) -> Row:
     """Whether all nodes have Muster's Python, and workers what they need, in the same versions."""
     missing = [node.name for node in findings.nodes if node.probe["versions"] is None]
-    make = (
-        f"make it on all nodes: {SETUP}" if findings.launcher == "ssh" else "make it: make install"
-    )
+    named = findings.workers.python
+    make = "make it: make install"
+    if findings.launcher == "ssh":
+        option = [] if named is None else ["--python", named]
+        make = f"make it on all nodes: {shlex.join([*SETUP, *option])}"
     if missing:
         wanted = groups({one.name: one.probe["python"] for one in findings.nodes})
         line = f"{listed(missing)}: no environment at {wanted[0]}"
         return Row("python", "FAIL", (line,), f"{make}, or name another with MUSTER_PYTHON")
     incomplete = [line for node in findings.nodes for line in _lacking(node, findings.workers)]
-    named = findings.workers.python
     if incomplete and named is not None:
         fix = "install there what the run needs, or name another with --python"
         return Row("python", "FAIL", tuple(incomplete), fix)
     if incomplete:
-        if findings.launcher != "ssh":
+        sees_all = IS_INSTALLED and all(node.probe["shared"] for node in findings.nodes)
+        if findings.launcher != "ssh" or sees_all:
             path = findings.nodes[0].probe["python"]
-            make = f"install: {extras.install_command(extras.TRAINER, SHOWN, path)}"
+            packages = [*extras.packages(extras.TRAINER)]
+            make = f"install: {extras.install_command(extras.TRAINER, packages, path)}"
         return Row("python", "FAIL", tuple(incomplete), f"{make}; or name another with --python")
     found = groups({one.name: _versions(one, findings.workers) for one in findings.nodes})
     if len(found) > 1:

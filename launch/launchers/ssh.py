@@ -21,8 +21,8 @@ from launch.programs.user_program import sent_to
 from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
-from muster import run_files
-from muster.checkout import own_python
+from muster import extras, run_files
+from muster.checkout import nodes_python
 from muster.errors import MusterError, UsageError
 
 
@@ -62,7 +62,7 @@ class Ssh(Launcher):
         return look(transport, self.name, choose, self.workers_python, folder, disks=disks)
 
     def set_up(self) -> None:
-        """Make the environment on every node.
+        """Make the environment on every node; without torch, if workers have a Python of their own.
 
         Raises:
             MusterError: one line for every node on which it failed.
@@ -71,13 +71,15 @@ class Ssh(Launcher):
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
             found = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
-        transfer.make_environments(found, self._ssh)
+        has_own = self.workers_python.python is not None
+        packages = [*extras.packages(extras.BASE)] if has_own else []
+        transfer.make_environments(found, self._ssh, packages)
 
     def assume(self) -> Facts:
         specs = self.specs()
         named = self._ssh.remote_dir
         folder = named or str(REPOSITORY)
-        python = f"{named}/.venv/bin/python" if named else own_python()
+        python = f"{named}/.venv/bin/python" if named else nodes_python()
         found = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)

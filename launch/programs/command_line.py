@@ -18,7 +18,7 @@ from launch.programs.python_command import plain
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
-from muster.checkout import own_python
+from muster.checkout import nodes_python
 from muster.command import reveal
 from muster.errors import UsageError, refuse
 
@@ -209,8 +209,7 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
     launcher = chosen.get("launcher", LaunchConfig.launcher)
     if launcher == "auto" and "hosts" not in chosen:
         launcher = "local" if shutil.which("sbatch") is None else "slurm"
-    of_jobs = os.environ.get("MUSTER_PYTHON", own_python())
-    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(of_jobs))
+    is_here = launcher == "local" or (launcher == "slurm" and is_this_python(nodes_python()))
     return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
 
 

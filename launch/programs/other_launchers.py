@@ -6,6 +6,7 @@ of mpirun may be left over in a shell, so mpirun itself is looked for; in a Slur
 variables of a step tell how often it has started a command.
 """
 
+import os
 import re
 import shlex
 import sys
@@ -24,6 +25,7 @@ from launch.programs.known_launchers import (
     NODES,
     OtherLauncher,
 )
+from launch.programs.python_choice import choose, workers_environment
 from launch.programs.python_command import PYTHON, read
 from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN
@@ -235,8 +237,13 @@ def _ancestors() -> Iterator[str]:
 
 
 def main() -> int:
-    """For a script that starts the workers without Muster's leader: refuse its program."""
+    """For a script that starts the workers without Muster's leader: refuse its program.
+
+    Otherwise print the Python that a leader would choose for it.
+    """
     refuse(problems(sys.argv[1:]))
+    here = workers_environment(Path.cwd(), {}, os.environ, is_over_ssh=False)
+    print(choose("torchrun", here).python or sys.executable)
     return 0
 
 

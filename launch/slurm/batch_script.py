@@ -13,7 +13,7 @@ from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 from launch.spec import Facts
-from muster.checkout import own_python
+from muster.checkout import nodes_python
 from muster.errors import MusterError, UsageError, refuse
 from muster.writing import write_text
 
@@ -204,7 +204,7 @@ def python() -> str:
     Raises:
         MusterError: there is no such program.
     """
-    chosen = os.environ.get("MUSTER_PYTHON", own_python())
+    chosen = nodes_python()
     if found := shutil.which(chosen):
         return str(Path(found).absolute())
     raise MusterError(f"MUSTER_PYTHON is {chosen!r}, but there is no such program")

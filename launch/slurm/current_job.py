@@ -18,7 +18,7 @@ from muster.errors import MusterError
 
 # `srun` needs these to find the job; all others would change the steps that it starts.
 FOR_SRUN = ("SLURM_JOB_ID", "SLURM_CLUSTER_NAME", "SLURM_WORKING_CLUSTER", "SLURMD_NODENAME")
-QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+QUEUE_INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
 
 @dataclass(frozen=True, kw_only=True)

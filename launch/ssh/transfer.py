@@ -23,6 +23,7 @@ from launch.nodes import node_facts
 from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
 from launch.ssh import openssh
+from muster.checkout import IS_INSTALLED
 from muster.errors import MusterError
 from muster.printable import printable
 
@@ -71,22 +72,28 @@ def send_checkout(
     return [apart[index] for index in firsts]
 
 
-def make_environments(nodes: Sequence[NodeFacts], config: SshConfig) -> None:
+def make_environments(
+    nodes: Sequence[NodeFacts], config: SshConfig, packages: Sequence[str] = ()
+) -> None:
     """Update the environment of every node; nodes that share a folder share it, too.
+
+    `packages`: these alone, in place of all that the trainer and reports need. An installation that
+    nodes see has its environment already.
 
     Raises:
         MusterError: one line for every node on which it failed.
     """
     apart = send_checkout(nodes, config)
-    each = [*[node for node in nodes if node.shared][:1], *apart]
+    shared = [] if IS_INSTALLED else [node for node in nodes if node.shared]
+    each = [*shared[:1], *apart]
     with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
-        made = pool.map(lambda node: _make_environment(node, config), each)
+        made = pool.map(lambda node: _make_environment(node, config, packages), each)
         fail([problem for problem in made if problem])
 
 
-def _make_environment(node: NodeFacts, config: SshConfig) -> str | None:
+def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str]) -> str | None:
     """The error on a node, from the script's last line; None if it succeeded."""
-    words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", "")]
+    words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", ""), *packages]
     argv, script = openssh.command(node.spec, config, words), SCRIPT.read_bytes()
     try:
         done = subprocess.run(argv, input=script, capture_output=True, timeout=SETUP_S, check=False)

@@ -250,4 +250,4 @@ def _of_sweep(one: CommandLine) -> Iterator[str]:
     if one.run.checkpoint_dir is not None:
         yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
     if one.ssh.setup:
-        yield "--setup runs nothing; give it to launch/ssh.sh, before the sweep"
+        yield "--setup runs nothing; give it to muster run, before the sweep"

@@ -89,7 +89,7 @@ def present() -> ClusterState:
     """
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
-        raise MusterError("no testbed is up; make one: python launch/testbed.py up --nodes 4")
+        raise MusterError("no testbed is up; make one: muster testbed up --nodes 4")
     return cluster
 
 

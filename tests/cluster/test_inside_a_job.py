@@ -14,7 +14,7 @@ from tests.cluster.ways import DOCTOR, SHORT, Run, finish, start, whole_matrix
 from tests.launch.submit import SUBMIT, wait_until
 from tests.train.workers import losses, read_json
 
-INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 
 
 def submit(*flags: str) -> str:

@@ -1,5 +1,6 @@
 """Muster from a wheel, without its checkout, on machines: Slurm, ssh, a laptop's login node."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ import muster
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "owner", configs.OWNER)
 print("muster", muster.__path__[0], muster.stopping(), flush=True)
 """
+OTHER_PYTHON = ["--python", sys.executable]
 OUTPUT = "muster {}/muster False"
-UNASKED = ["--no-preflight"]  # what it asks is tested elsewhere, and takes long
 
 
 @pytest.fixture
@@ -48,13 +49,29 @@ def test_a_batch_script_of_an_installation(cluster, installed, project):
 
 
 @pytest.mark.usefixtures("no_named_python")
+def test_plain_srun_of_an_installation_takes_the_active_environment(
+    cluster, installed, project, monkeypatch
+):
+    """Muster's own Python has no torch."""
+    (project / "train.py").write_text("import sys, torch; print('by', sys.executable)")
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    script = f"{_path(installed)}/slurm/multinode_manual.sh"
+    argv = [*ways.SBATCH, "--nodes", "2", f"--output={project}/job.out", script]
+    code, _, err = ways.call(cluster, [*argv, "--", "train.py"], project)
+    printed = (project / "job.out").read_text()
+    assert code == 0, err + printed
+    assert printed.count(f"by {sys.prefix}/bin/python") == 2
+
+
+@pytest.mark.usefixtures("no_named_python")
 @pytest.mark.parametrize("launcher", ["slurm", "ssh"])
 def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     before = installed.files()
     flags = ["--nodes", "2", "--launcher", launcher, *ways.MANUAL]
     flags += {
         "slurm": ["--wait"],
-        "ssh": ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config), *UNASKED],
+        # nodes are asked about this Python, not about Muster's own, which has no torch
+        "ssh": ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config), *OTHER_PYTHON],
     }[launcher]
     out, _ = ways.succeed(
         cluster, [str(installed.muster), "run", *flags, "--", "train.py"], project
@@ -64,12 +81,24 @@ def test_an_installation_that_nodes_see(cluster, installed, project, launcher):
     assert installed.files() == before
 
 
+@pytest.mark.usefixtures("no_named_python")
+def test_the_doctor_of_a_small_installation_says_what_a_measurement_needs(
+    cluster, installed, project
+):
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(cluster.ssh_config)]
+    argv = [str(installed.muster), "doctor", *flags, "--", "train.py"]
+    code, out, err = ways.call(cluster, argv, project)
+    assert code == 1 and "every pair" in out
+    assert "not measured: the trainer that comes with Muster needs the extra [trainer]" in err
+
+
 def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project, monkeypatch
 ):
     before = installed.files()
-    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", "/root/muster/.venv/bin/python")
-    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), *UNASKED]
+    theirs = "/root/muster/.venv/bin/python"  # of nodes alone
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", theirs)
+    flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), "--python", theirs]
     argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]
     out, _ = ways.succeed(apart, argv, project)
     assert "rank 0 of 2 owner user" in out

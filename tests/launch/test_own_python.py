@@ -1,5 +1,6 @@
 """Which Python the scripts start that know none yet, and where an installation has its runs."""
 
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -65,7 +66,8 @@ def test_a_python_without_the_packages_is_passed_over_and_the_way_to_one_is_said
 
 @pytest.mark.parametrize("lib", ["lib", "lib64"])
 def test_an_installation_takes_that_of_its_prefix(tmp_path, lib):
-    own = executable(tmp_path / "bin/python", HAS_PACKAGES)
+    own = executable(tmp_path / "bin/python3.12", HAS_PACKAGES)
+    executable(tmp_path / "bin/python", HAS_PACKAGES)  # of /usr or ~/.local, it may be another one
     root = tmp_path / lib / "python3.12" / "site-packages" / "muster" / "_checkout"
     assert python_of(root)[:2] == (0, str(own))
 
@@ -88,10 +90,28 @@ def test_muster_itself_takes_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(checkout, "CHECKOUT", root)
     monkeypatch.setattr(checkout, "IS_INSTALLED", True)
     assert checkout.own_python() == sys.executable  # there is none at its prefix
-    own = executable(tmp_path / "bin/python", HAS_PACKAGES)
+    own = executable(tmp_path / "bin/python3.12", HAS_PACKAGES)
+    executable(tmp_path / "bin/python", HAS_PACKAGES)
     assert checkout.own_python() == str(own)
     monkeypatch.setattr(checkout, "CHECKOUT", Path("/target/a/b/muster/_checkout"))
     assert checkout.own_python() == sys.executable
+
+
+@pytest.mark.parametrize(("place", "is_installed"), [("clone", False), ("muster", True)])
+def test_a_clone_with_the_name_of_an_installations_folder_is_none(tmp_path, place, is_installed):
+    package = tmp_path / place / "_checkout" / "muster"
+    for folder in (package, package.parents[1] if is_installed else package):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / "muster/checkout.py", folder)
+    values = runpy.run_path(str(package / "checkout.py"))
+    assert (values["CHECKOUT"], values["IS_INSTALLED"]) == (package.parent, is_installed)
+
+
+@pytest.mark.parametrize(("named", "taken"), [("/opt/python", "/opt/python"), ("", "own")])
+def test_a_named_python_is_that_of_nodes(monkeypatch, named, taken):
+    monkeypatch.setattr(checkout, "own_python", lambda: "own")
+    monkeypatch.setenv("MUSTER_PYTHON", named)
+    assert checkout.nodes_python() == taken
 
 
 def test_an_installation_has_its_runs_where_it_is_called(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from muster import extras
 def folder(tmp_path, monkeypatch):
     """The checkout's, in a place of its own, with this Python outside of it."""
     monkeypatch.setattr(extras, "CHECKOUT", tmp_path / "check out")
+    monkeypatch.setattr(extras, "OWN_FOLDER", tmp_path / "check out" / ".venv" / "bin")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))
     return tmp_path
 
@@ -55,8 +56,12 @@ def test_where_an_environment_is_ready_it_is_to_be_activated(folder):
     activate = folder / "check out" / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.touch()
-    expected = f"{sys.executable} has no yaml; activate Muster's environment: source '{activate}'"
-    assert extras.without_base("yaml") == expected
+    do = f"activate Muster's environment: source '{activate}'"
+    assert extras.without_base("yaml") == f"{sys.executable} has no yaml; {do}"
+    assert not extras.lacking(extras.REPORT, ["pillow"], sys.executable).endswith(do)
+    (activate.parents[1] / "lib" / "python3.12" / "site-packages" / "PIL").mkdir(parents=True)
+    assert extras.lacking(extras.REPORT, ["pillow"], sys.executable).endswith(f"no pillow; {do}")
+    assert not extras.lacking(extras.REPORT, ["pillow"], "/opt/env/bin/python").endswith(do)
 
 
 def test_a_module_that_is_none_of_ours_is_an_error_of_its_program():

@@ -158,6 +158,14 @@ def test_what_the_workers_python_lacks_is_said_of_it():
     assert (apart.verdict, apart.found[0]) == ("FAIL", "node0: has no torch")
 
 
+def test_a_node_without_musters_environment_gets_one_that_fits_the_run():
+    row = row_of_python(NAMED, versions=None, workers=THEIRS)
+    assert "muster run --hosts HOSTS --setup --python /opt/python" in row.fix
+    assert row_of_python(CHOSEN, versions=None).fix.startswith(
+        "make it on all nodes: muster run --hosts HOSTS --setup, or"
+    )
+
+
 def test_without_the_trainers_packages_it_is_said_what_installs_them():
     spoilt = {0: {"versions": {**VERSIONS, "torch": None}, "python": sys.executable}}
     row = node_checks.python(findings(launcher="local", nodes=spoilt))

@@ -143,4 +143,5 @@ def test_a_batch_script_without_a_leader_asks_for_it_too():
     for words, code in ((["srun", "train.py"], 2), (["train.py"], 0)):
         done = call(sys.executable, REPOSITORY / "muster" / "run_module.py", module, *words)
         assert done.returncode == code, done.stderr
+    assert done.stdout == f"{sys.executable}\n"  # the active one, and not Muster's own
     assert f"{module} " in (REPOSITORY / "slurm" / "multinode_manual.sh").read_text()

@@ -9,7 +9,7 @@ from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
-INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID python launch/submit.py ..."
+INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
 TOO_MANY = f"--nodes 5, but this is inside job 12, which has 4; take fewer, or {INSTEAD}"
 NEW = "for a new job, but this is inside job 12, which has its own"
 OF_SBATCH = f"--partition, --time, --slurm are {NEW}; {INSTEAD}"

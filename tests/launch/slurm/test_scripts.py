@@ -12,7 +12,11 @@ from tests.written import executable
 
 # Each says what it was called with; scontrol as Slurm does, and in its own time.
 COMMANDS = {
-    "python": 'case "$2" in *grid) echo 18 2 bf16 64 ;; *) echo "$PWD: $*" > leader ;; esac',
+    "python": """case "$2" in
+*grid) echo 18 2 bf16 64 ;;
+*other_launchers) echo /active/python ;;
+*) echo "$PWD: $*" > leader ;;
+esac""",
     "srun": 'echo "$PWD: $*" > step',
     "scontrol": f"""touch asked; [ ! -e slow ] || sleep 2
 case "$2" in
@@ -64,6 +68,7 @@ def test_paths_for_an_installation_are_those_of_the_sbatch_call(job, tmp_path):
 def test_a_script_that_was_copied_elsewhere_says_where_to_submit_it(job, tmp_path, capfd):
     assert job("multinode.sh", MUSTER_DIR=str(tmp_path)).wait(timeout=300) == 2
     assert f"no Muster in {tmp_path}; submit from the checkout" in capfd.readouterr().err
+    assert job("multinode.sh", MUSTER_DIR="/nowhere").wait(timeout=300) == 2
 
 
 def test_each_starter_and_point_is_told(job, tmp_path):
@@ -103,13 +108,13 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     assert job("multinode_manual.sh", "--", "t.py", "--lr", "1").wait(timeout=300) == 0
     found = (tmp_path / "step").read_text().strip()
     assert found.startswith(f"{tmp_path}: {step[5:]} bash -c export RANK=$SLURM_PROCID ")
-    assert found.endswith(f"worker {python} t.py --lr 1")
+    assert found.endswith("worker /active/python t.py --lr 1")
 
 
 def test_plain_srun_s_workers_replace_placeholders(job, tmp_path):
     places = "SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_NODEID=1 SLURM_NNODES=2"
     executable(tmp_path / "srun", f'#!/bin/bash\nshift 3; exec env {places} "$@"\n')
-    others = f'case "$2" in launch.*) ;; *) exec {sys.executable} "$@" ;; esac'
+    others = f'case "$2" in launch.*) echo "$0" ;; *) exec {sys.executable} "$@" ;; esac'
     executable(tmp_path / "python", f"#!/bin/bash\n{others}\n")
     (tmp_path / "t.py").write_text("import sys; open('words', 'w').write(' '.join(sys.argv))")
     words = ["{rank}", "{node_rank}", "{nnodes}", "{local_world_size}", "{master_addr}", "{}"]

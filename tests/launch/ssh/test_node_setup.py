@@ -1,18 +1,23 @@
 """The environment is made once in each folder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.settings.launch import SshConfig
+from launch.launchers.base import launcher_of
+from launch.programs.command_line import CommandLine
 from launch.ssh import transfer
+from muster import extras
 from muster.errors import MusterError
 from tests.written import write
 
-# In the place of node_setup.sh: FOLDER TORCH_INDEX
+BASE = [*extras.packages(extras.BASE)]
+# In the place of node_setup.sh: FOLDER TORCH_INDEX [PACKAGE ...]
 SCRIPT = """
 cd -- "$1"
-echo "made from ${2:-the usual index}" >>made
+echo "made from ${2:-the usual index}${3+, alone: ${*:3}}" >>made
 if [[ -e broken ]]; then echo "has no Python 3.11 or newer" >&2; exit 1; fi
 """
 
@@ -34,6 +39,24 @@ def test_each_folder_once_and_from_the_index_that_is_named(hosts, setup, monkeyp
     assert setup(nodes) == [["made from the usual index"]] * 3
     monkeypatch.setenv("TORCH_INDEX", "https://index.example")
     assert setup(nodes)[1][1:] == ["made from https://index.example"]
+
+
+@pytest.mark.usefixtures("setup")
+def test_where_programs_have_their_own_torch_the_launchers_packages_suffice(hosts):
+    (node,) = hosts("a")
+    for words, alone in (([], ""), (["--python", "/opt/python"], f", alone: {' '.join(BASE)}")):
+        flags = ["--hosts", "a", "--remote-dir", node.repository, "--no-preflight"]
+        launcher_of(CommandLine.of([*flags, "--setup", *words])).set_up()
+        made = Path(node.repository, "made").read_text().splitlines()
+        assert made[-1] == f"made from the usual index{alone}"
+
+
+def test_into_an_installation_that_nodes_see_nothing_is_written(hosts, setup, monkeypatch):
+    monkeypatch.setattr(transfer, "IS_INSTALLED", True)
+    (node,) = hosts("a")
+    Path(node.repository).mkdir()
+    with pytest.raises(FileNotFoundError, match="made"):
+        setup([replace(node, shared=True)])
 
 
 def test_every_node_on_which_it_failed_is_named(hosts, setup):
