@@ -142,8 +142,8 @@ def test_other_settings_are_named(tmp_path):
     _, lines = run(others, tmp_path / "other")
     (line,) = (line for line in lines if "other settings" in line)
     assert line == (
-        "going on with other settings than the checkpoint's: --weight-decay 0.1 → 0.0, "
-        "--adam-beta1 0.9 → 0.8, --dropout unset → 0.5, --batch-size 256 → 64"
+        "going on with other settings than the checkpoint's: --dropout unset → 0.5, "
+        "--batch-size 256 → 64, --weight-decay 0.1 → 0.0, --adam-beta1 0.9 → 0.8"
     )
 
 
