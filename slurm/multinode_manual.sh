@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, by plain srun
-# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder
+# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder; by
+#         Muster's Python, or $MUSTER_PYTHON; python train.py by the one that is on PATH
 # sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
 #
 # No agent of Muster is between Slurm and the workers: nothing watches them, and none is
@@ -47,7 +48,7 @@ step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffe
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
 "$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "${@:2}" || exit # not torchrun, too
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
-[[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$python" "$@"
+[[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$python" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}
 # The variables by which torchrun tells a program its rank.
 # shellcheck disable=SC2016 # for each task to expand
