@@ -80,7 +80,7 @@ def lines_of(data: bytes) -> list[str]:
     for line in data.decode(errors="backslashreplace").split("\n"):
         if line.startswith(CONSEQUENCE):
             continue
-        drawn = line.rstrip("\r ")
+        drawn = line.partition(CONSEQUENCE)[0].rstrip("\r ")
         plain = printable(TORCHS_PREFIX.sub("", drawn[drawn.rfind("\r") + 1 :]))
         if len(plain) > LINE_CHARACTERS:
             half = LINE_CHARACTERS // 2

@@ -411,6 +411,7 @@ def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_i
         (b"\x1b[2J\x1b]0;title\x07red\xff\xc3\x28", [r"\x1b[2J\x1b]0;title\x07red\xff\xc3("]),
         (b" 10%|#   |\r 20%|##  |\r 30%|### |\nbad\r\n", [" 30%|### |", "bad"]),
         (b"(a consequence) error: lost rank 0\nown\n", ["own"]),
+        (b"\r 10%(a consequence) Traceback\n(a consequence) lost\n", [" 10%"]),
         (b"a" * 1_000_000 + b"z\nb\n", ["a" * 200 + " ... " + "a" * 199 + "z", "b"]),
         ("\u2028\x85ü".encode(), [r"\u2028\x85ü"]),
     ],
