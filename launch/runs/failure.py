@@ -226,8 +226,8 @@ def command_killed(facts: Facts) -> Failure | None:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
             dumped = True
-    found = OF_RANK.match(agent["message"])
-    first = int(found[1]) if found else None
+    named = OF_RANK.match(agent["message"])
+    first = int(named[1]) if named else None
     output = "" if first is None or dumped else _last_lines(facts, first)
     why = _starved([agent]) if number == signal.SIGKILL else ""
     if agent["ranks"] and set(agent["ranks"]) <= set(facts.done):

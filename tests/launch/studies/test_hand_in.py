@@ -23,8 +23,10 @@ grid:
 
 
 @pytest.fixture
-def done(tmp_path):
+def done(tmp_path, monkeypatch):
     """Reads a study, of which every run is done."""
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path)
 
     def done(path: Path) -> Sweep:
         study = study_file.read(path, ["--data-dir", "a b"])
