@@ -66,7 +66,8 @@ def main() -> int:
             patience_s = None if args.patience is None else waiting.seconds(args.patience)
             return waiting.wait(_find(root, args.run), patience_s)
         case "logs":
-            return _logs(_find(root, args.run), args.rank, follow=args.follow)
+            run = _find(root, args.run)
+            return _logs(run, _attempt(run, args.attempt), args.rank, follow=args.follow)
         case "stacks" if args.native:
             raise UsageError(
                 "there is no --native any more; --full names each rank's process, of which "
@@ -132,7 +133,12 @@ def _parser() -> argparse.ArgumentParser:
         help="at most so long: 90 (seconds), 30m or 2h; then exit with code 124",
     )
     logs = verbs.add_parser("logs", parents=[one], help="what the workers of a run print")
-    logs.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
+    until = logs.add_mutually_exclusive_group()
+    until.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
+    until.add_argument(
+        "--attempt", type=int, metavar="N",
+        help="of a run that was restarted: 0 is the first (default: the last)",
+    )  # fmt: skip
     logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
     stacks = verbs.add_parser(
         "stacks", parents=[one], help="what each rank of a run does, and waits for"
@@ -328,13 +334,27 @@ def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
         print("there is nothing to remove")
 
 
-def _logs(run: Path, rank: int | None, *, follow: bool) -> int:
+def _attempt(run: Path, number: int | None) -> Path:
+    """The folder with the output of an attempt; that of the last is the run's.
+
+    Raises:
+        UsageError: there is no such attempt.
+    """
+    folders = run_files.attempt_folders(run)
+    last = max(folders, default=-1) + 1
+    if number not in (None, last, *folders):
+        raise UsageError(f"--attempt {number}: {run.name} has attempts 0 to {last}")
+    return run if number is None else folders.get(number, run)
+
+
+def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
+    """Print the output in `files`, which is the run's folder or that of an earlier attempt."""
     as_json = json_output.has_begun()
-    follower = Follower(run, prefixes=True, only=rank, consequences=True, as_json=as_json)
+    follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
     while True:
         over = run_state.of(run, watchers).over
-        follower.nodes = run_record.nodes_of_ranks(run)
+        follower.nodes = run_record.nodes_of_ranks(files)
         follower.poll(last=over or not follow)
         if over or not follow:
             if rank is not None and follower.nodes and rank not in follower.nodes:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, by plain srun
-# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder
+# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder; by
+#         the active environment's Python; python train.py by the one that is on PATH
 # sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
 #
 # No agent of Muster is between Slurm and the workers: nothing watches them, and none is
@@ -49,7 +50,7 @@ step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffe
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
 # Refuses torchrun, which would start all workers in each task; prints the active environment's Python.
 active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
-[[ ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
+[[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}
 # The variables by which torchrun tells a program its rank.
 # shellcheck disable=SC2016 # for each task to expand

@@ -144,7 +144,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    print(printable(report(failure, spec.run_dir, job.shown)), file=sys.stderr)
+    attempt = spec.attempt if job.is_led_here and spec.max_restarts else None
+    print(printable(report(failure, spec.run_dir, job.shown, attempt)), file=sys.stderr)
     return failure.code
 
 

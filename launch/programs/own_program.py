@@ -27,6 +27,7 @@ WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 # Settings that name a folder, and those that name a file, a folder or something else.
 FOLDERS = ("data_dir", "cache_dir", "logs_dir", "checkpoint_dir")
 NAMES = ("resume", "model", "tokenizer")
+GENERATED = ("cs744", "generated")  # a task, and the --data-dir that is no folder but a choice
 # What is read before the first step, with what to give for one that does not exist.
 READ = {
     "data_dir": "give the folder with the task's files",
@@ -164,7 +165,8 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
     for name, do in READ.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
-        if not value or is_name or (name == "resume" and value == "auto"):
+        is_made = name == "data_dir" and (train.task, Path(value).name) == GENERATED
+        if not value or is_name or is_made or (name == "resume" and value == "auto"):
             continue
         own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
         places = [Path(folder, own) for folder in folders]

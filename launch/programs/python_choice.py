@@ -106,8 +106,8 @@ def choose(workers: str, asked: Asked) -> PythonChoice:
 
 def absent(python: str | None, asked: Asked) -> Iterator[str]:
     """A line if the Python that was named is not on this machine."""
-    found = str(asked.cwd / python) if python is not None and "/" in python else python
-    if found is not None and shutil.which(found, path=asked.env.get("PATH")) is None:
+    program = str(asked.cwd / python) if python is not None and "/" in python else python
+    if program is not None and shutil.which(program, path=asked.env.get("PATH")) is None:
         yield (
             f"--python {python}: no such program, or it may not be run; leave it out for the "
             "active environment's"

@@ -114,7 +114,7 @@ def _cannot_keep(command: PythonCommand, words: Sequence[str]) -> str:
     listed = " ".join(command.options)
     variables = [*_variables(command.options)]
     named = [] if command.interpreter is None else ["--python", command.interpreter]
-    flags = shlex.join([*named, *(word for one in variables for word in ("--env", one))])
+    flags = shlex.join([*named, *(word for text in variables for word in ("--env", text))])
     line = f"{flags} -- {shlex.join(command.program)}"
     if len(variables) < len(command.options):  # then as any other command
         line = f"-- {shlex.join(['env', *words])}"
@@ -128,5 +128,5 @@ def _variables(options: Sequence[str]) -> Iterator[str]:
     for option in options:
         if option in VARIABLES:
             yield VARIABLES[option]
-        elif option.startswith("-W ") and sum(one.startswith("-W ") for one in options) == 1:
+        elif option.startswith("-W ") and sum(other.startswith("-W ") for other in options) == 1:
             yield f"PYTHONWARNINGS={option.removeprefix('-W ')}"

@@ -86,10 +86,11 @@ def explain(
     )
 
 
-def report(failure: Failure, run_dir: Path, shown: bytes = b"") -> str:
+def report(failure: Failure, run_dir: Path, shown: bytes = b"", attempt: int | None = None) -> str:
     """What is printed of a failure: the cause, then the end of that rank's output, and its place.
 
-    `shown`: the end of the output that was printed already, which is not printed again.
+    `shown`: the end of the output that was printed already, which is not printed again. `attempt`:
+    its number, if others may follow.
     """
     seen = set(last_output.lines_of(shown))
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
@@ -97,7 +98,7 @@ def report(failure: Failure, run_dir: Path, shown: bytes = b"") -> str:
     if seen.issuperset(text):
         lines = lines[:-2] + [failure.brief] if failure.brief else lines[:-1]
     output = "" if seen.issuperset(failure.output.splitlines()) else failure.output
-    return "\n".join([*lines, *output_lines(run_dir.name, failure.rank, output)])
+    return "\n".join([*lines, *output_lines(run_dir.name, failure.rank, output, attempt)])
 
 
 def odd_message(facts: Facts) -> Failure | None:
@@ -225,8 +226,8 @@ def command_killed(facts: Facts) -> Failure | None:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             context += crash.dump
             dumped = True
-    found = OF_RANK.match(agent["message"])
-    first = int(found[1]) if found else None
+    named = OF_RANK.match(agent["message"])
+    first = int(named[1]) if named else None
     output = "" if first is None or dumped else _last_lines(facts, first)
     why = _starved([agent]) if number == signal.SIGKILL else ""
     if agent["ranks"] and set(agent["ranks"]) <= set(facts.done):

@@ -23,6 +23,7 @@ DUMP_BYTES, LOG_BYTES = 4_000_000, 1_000_000
 LOG_LINES = 25  # usually a whole traceback
 # Of a failed rank's output, as it is printed and recorded.
 END_BYTES, END_LINES, END_CHARACTERS, LINE_CHARACTERS = 32_768, 20, 4_000, 400
+BESIDE_ERRORS = 5  # lines of stdout before those of stderr
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
 # torchrun logs notes, and after a failure a long report that hides the reason.
 TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
@@ -59,14 +60,15 @@ def crash_of(errors: Path) -> Crash | None:
 
 
 def end_of(run_dir: Path, rank: int) -> str:
-    """The last lines of a rank's stderr, as a terminal shows them; of its stdout if that is empty.
+    """The last lines of a rank's stdout, then of its stderr, as a terminal shows them.
 
-    What it printed because it lost another rank is left out.
+    Where stderr has any, few of stdout are shown: either may have the reason, and the other only
+    progress or warnings. What it printed because it lost another rank is left out.
     """
-    for file in (ERRORS, OUTPUT):
-        if lines := lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)):
-            return "\n".join(_last_of(lines))
-    return ""
+    output, errors = (
+        lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)) for file in (OUTPUT, ERRORS)
+    )
+    return "\n".join(_last_of([*(output[-BESIDE_ERRORS:] if errors else output), *errors]))
 
 
 def lines_of(data: bytes) -> list[str]:
@@ -78,7 +80,7 @@ def lines_of(data: bytes) -> list[str]:
     for line in data.decode(errors="backslashreplace").split("\n"):
         if line.startswith(CONSEQUENCE):
             continue
-        drawn = line.rstrip("\r ")
+        drawn = line.partition(CONSEQUENCE)[0].rstrip("\r ")
         plain = printable(TORCHS_PREFIX.sub("", drawn[drawn.rfind("\r") + 1 :]))
         if len(plain) > LINE_CHARACTERS:
             half = LINE_CHARACTERS // 2

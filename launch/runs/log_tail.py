@@ -34,7 +34,9 @@ LIST_S = 1.0
 LOOK_S = 0.5  # between two looks for requests
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 REDRAWN_S = 5.0  # between two lines of one progress bar
-CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(CONSEQUENCE.encode()), re.MULTILINE)
+MARK = CONSEQUENCE.encode()
+CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
+AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the line that it has begun
 
 
 @dataclass
@@ -132,14 +134,14 @@ class Follower:
     def _to_show(self, file: _File, new: bytes) -> bytes:
         if self._prefixes:
             return self._prefixed(file, new)
-        return new if self._consequences else CONSEQUENCES.sub(b"", new)
+        return new if self._consequences else CONSEQUENCES.sub(b"", AFTER_A_BAR.sub(b"", new))
 
     def _prefixed(self, file: _File, new: bytes) -> bytes:
         node = self.nodes.get(file.rank, "node?")
         prefix = f"{on_one_line(node)}.{file.rank}| ".encode()
         lines = _lines(file, new)
         if not self._consequences:
-            lines = (line for line in lines if not line.startswith(CONSEQUENCE.encode()))
+            lines = (line.partition(MARK)[0] for line in lines if not line.startswith(MARK))
         if self._as_json:
             for line in lines:
                 text = line.decode(errors="replace")

@@ -122,16 +122,19 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
     sys.stdout.flush()
 
 
-def output_lines(run_id: str, rank: int | None, output: str) -> list[str]:
+def output_lines(
+    run_id: str, rank: int | None, output: str, attempt: int | None = None
+) -> list[str]:
     """The last lines that the rank printed which failed, and where to find all of them.
 
-    There are none where it was no rank that failed.
+    There are none where it was no rank that failed. `attempt`: its number, if others may follow.
     """
     if rank is None:
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
-    return [*head, *printed, f"its output: muster jobs logs {run_id} --rank {rank}"]
+    of_attempt = "" if attempt is None else f" --attempt {attempt}"
+    return [*head, *printed, f"its output: muster jobs logs {run_id}{of_attempt} --rank {rank}"]
 
 
 def read_end(run_dir: Path) -> dict[str, Any] | None:

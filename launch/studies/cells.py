@@ -225,7 +225,8 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     for one in (cell.parsed for cell in cells):
         program, launcher = one.program(Path.cwd()), launcher_of(one)
         if isinstance(program, UserProgram):
-            program.check(launcher.assume().nodes[0].python)
+            is_local = launcher.name == "local"
+            program.check(launcher.assume().nodes[0].python, runs_here=is_local)
         elif launcher.sees_python and isinstance(program.run, TrainElsewhere):
             program.check_plugins(launcher.assume().nodes[0].python)
     return tuple(cells)

@@ -75,7 +75,7 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         return values[variable]
 
     arguments = _arguments(words)
-    return [*words[: len(words) - len(arguments)], *(PLACE.sub(value, one) for one in arguments)]
+    return [*words[: len(words) - len(arguments)], *(PLACE.sub(value, word) for word in arguments)]
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:

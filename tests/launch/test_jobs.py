@@ -291,6 +291,18 @@ def test_a_damaged_record_is_named_with_the_reason(tmp_path):
     assert f"{tmp_path}/deep/exit.json is unreadable: it is not whole, or no JSON (nested" in out
 
 
+def test_the_output_of_each_attempt_is_shown(tmp_path):
+    folder = run_folder(tmp_path, "a", end={"code": 1, "message": ""})
+    agent = {"node": "node1", "ranks": [1]}
+    for place, text in ((folder / "attempts" / "0", "first\n"), (folder, "second\n")):
+        files = {"workers/rank_00001.err": text, "agents/node_00000.json": agent}
+        write(place, files)
+    for flags, text in (([], "second"), (["--attempt", "0"], "first"), (["--attempt=1"], "second")):
+        assert jobs(tmp_path, "logs", "a", *flags, "--rank", "1")[2] == f"node1.1| {text}\n"
+    refused = (2, "", "error: --attempt 2: a has attempts 0 to 1\n")
+    assert jobs(tmp_path, "logs", "a", "--attempt", "2") == refused
+
+
 @pytest.mark.parametrize("words", [["logs", "-f"], ["list"], ["list", "--json"], ["status"]])
 def test_output_that_is_only_read_at_its_head_is_no_error(tmp_path, words):
     line = f"{'x' * 100}\n"

@@ -26,6 +26,8 @@ from configs.help_page import Parser
 from configs.raw import Given
 from configs.settings.program import name_problems
 from launch.programs.other_launchers import refuse_several
+from launch.programs.python_command import plain
+from launch.programs.user_program import name_of
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost
@@ -75,9 +77,11 @@ def main() -> int:
         become(*COMMANDS[word], *rest, typed=word)
     if word in STARTING:
         refuse_several(os.environ)
-    name, words = _named(word, words, program) if word in STARTING else ("", words)
+    script, python = plain(program[1:], None) if program[1:] else ((), None)
+    name, words = _named(word, words, script) if word in STARTING else ("", words)
     given = {one.name for one in cluster} | _typed(words)
-    is_own = "python" in given or ((program or "cells" in given) and OWN_PYTHON & given)
+    named = "python" in given or python is not None
+    is_own = named or ((program or "cells" in given) and OWN_PYTHON & given)
     installation = install(
         Connection(of_login["login"], of_login.get("login_config")),
         of_login.get("login_dir"),
@@ -234,7 +238,7 @@ def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, li
         return given.name, words
     if word != "run":
         return f"{word}-{token_hex(4)}", words
-    what = Path(program[1]).stem if len(program) > 1 else "train"
+    what = name_of(program) if program else "train"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{token_hex(2)}"
     return name, [*words, "--run-id", name]
 

@@ -176,6 +176,7 @@ def test_what_the_trainer_is_to_read_is_refused_where_it_is_known_not_to_exist(t
     here = ["--resume", "auto", "--data-dir", str(tmp_path), "--model", str(tmp_path)]
     assert all_lines(*OWN, *here) == []
     assert all_lines(*OWN, "--resume", "configs/../train") == []  # workers start in the checkout
+    assert all_lines(*OWN, "--task", "cs744", "--data-dir", "generated") == []  # made, not read
 
 
 def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatch):

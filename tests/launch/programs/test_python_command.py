@@ -113,6 +113,9 @@ def test_a_python_that_is_not_here_is_refused_before_the_start(tmp_path):
         program = CommandLine.of(["--python", name, "--", "train.py"]).program(tmp_path)
         with pytest.raises(UsageError, match=f"^--python {name}: no such program"):
             program.check(sys.executable, runs_here=True)
+    flags = ["--launcher=local", "--workers=manual", "--python=nopython"]
+    with pytest.raises(UsageError, match=r"^--python nopython: no such program"):
+        from_grid(["lr=1,2"], flags, [str(tmp_path / "train.py")], None)
 
 
 @pytest.mark.parametrize("flag", ["--prologue", "--wrap"])

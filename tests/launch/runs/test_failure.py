@@ -395,6 +395,7 @@ def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_i
     assert last_lines(tmp_path) == [
         "error: rank 1 on node1: exit code 7",
         "the end of its output:",
+        "  step 1",
         "  cannot read data: /data/x missing",
         POINTER.format(tmp_path.name),
     ]
@@ -404,12 +405,13 @@ def test_of_a_rank_that_exits_one_sees_what_it_printed_last_and_where_the_rest_i
 @pytest.mark.parametrize(
     ("stderr", "lines"),
     [
-        (b"", ["from stdout"]),
-        (b"\n \n", ["from stdout"]),
+        (b"", []),
+        (b"\n \n", []),
         (b"".join(b"%d\n" % number for number in range(1000)), [*map(str, range(980, 1000))]),
         (b"\x1b[2J\x1b]0;title\x07red\xff\xc3\x28", [r"\x1b[2J\x1b]0;title\x07red\xff\xc3("]),
         (b" 10%|#   |\r 20%|##  |\r 30%|### |\nbad\r\n", [" 30%|### |", "bad"]),
         (b"(a consequence) error: lost rank 0\nown\n", ["own"]),
+        (b"\r 10%(a consequence) Traceback\n(a consequence) lost\n", [" 10%"]),
         (b"a" * 1_000_000 + b"z\nb\n", ["a" * 200 + " ... " + "a" * 199 + "z", "b"]),
         ("\u2028\x85ü".encode(), [r"\u2028\x85ü"]),
     ],
@@ -420,7 +422,15 @@ def test_whatever_a_rank_has_printed_its_end_is_short_and_only_shown(
     ended(1, "exit", 1.0, "exit code 7", code=7)
     printed(tmp_path, err=stderr, out=b"from stdout\n")
     _, *rest = last_lines(tmp_path)
-    assert rest[1:-1] == [f"  {line}" for line in lines]
+    assert rest[1:-1] == [f"  {line}" for line in ["from stdout", *lines][-20:]]
+
+
+def test_beside_warnings_the_reason_may_be_on_stdout(ended, tmp_path):
+    ended(1, "exit", 1.0, "exit code 7", code=7)
+    lines = [*map(str, range(9)), "cannot open /data"]
+    printed(tmp_path, err=b"UserWarning: old\n", out="\n".join(lines).encode())
+    shown = [line.strip() for line in last_lines(tmp_path)[2:-1]]
+    assert shown == [*lines[-5:], "UserWarning: old"]
 
 
 def test_the_end_of_an_output_fits_into_the_space_that_is_reserved_for_the_record(ended, tmp_path):

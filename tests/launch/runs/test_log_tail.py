@@ -74,6 +74,16 @@ def test_that_a_rank_ended_because_another_had_stays_in_its_log(
     assert b"error: lost rank 1 on a\n" in shown and b"error: lost rank 0 on a, rank 1" in shown
 
 
+@pytest.mark.parametrize(
+    ("prefixes", "shown"), [(False, b"\r 1%\nend\n"), (True, b" 1%\nnode?.0| end\n")]
+)
+def test_it_does_so_behind_a_progress_bar_too(tmp_path, workers, capfdbinary, prefixes, shown):
+    follower = Follower(tmp_path, prefixes=prefixes)
+    workers(0, f"\r 1%{CONSEQUENCE}Traceback:\n{CONSEQUENCE}lost rank 1\nend\n", "err")
+    follower.poll(last=True)
+    assert capfdbinary.readouterr().err == b"node?.0| " * prefixes + shown
+
+
 def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):
     """Drawn anew after each `\\r`, as by tqdm, or before it, as by wget; every few seconds."""
     monkeypatch.setattr(log_tail, "REDRAWN_S", 3600.0)

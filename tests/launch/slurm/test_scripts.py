@@ -109,6 +109,8 @@ def test_plain_srun_starts_a_worker_for_each_task(job, tmp_path):
     found = (tmp_path / "step").read_text().strip()
     assert found.startswith(f"{tmp_path}: {step[5:]} bash -c export RANK=$SLURM_PROCID ")
     assert found.endswith("worker /active/python t.py --lr 1")
+    assert job("multinode_manual.sh", "--", "-m", "t.main").wait(timeout=300) == 0
+    assert (tmp_path / "step").read_text().strip().endswith("worker /active/python -m t.main")
 
 
 def test_plain_srun_s_workers_replace_placeholders(job, tmp_path):
