@@ -15,6 +15,8 @@ from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
+from configs.settings.problems import add_new as add_new
+from configs.settings.problems import named_in as named_in
 from configs.settings.program import ProgramConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.command import LOGIN
@@ -28,6 +30,7 @@ NOT_REPEATED = frozenset(
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
+SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
 Known = Mapping[str, Field[Any]]
 # The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
@@ -104,25 +107,6 @@ def read(
     return tuple(_made(cls, values, problems) for cls in made), problems
 
 
-def add_new(problems: list[str], more: Iterable[str]) -> None:
-    """Add to `problems` those of `more` that are about other settings.
-
-    A setting that is wrong itself, or was misspelt, may make others look wrong.
-    """
-    named = named_in(problems)
-    problems += [line for line in more if not named & named_in([line])]
-
-
-def named_in(problems: Iterable[str]) -> set[str]:
-    """The flags that problems are about; that of a file begins with `FILE:LINE: name`."""
-    found: set[str] = set()
-    for line in problems:
-        found |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-        if of_file := re.match(r"\S+:\d+: (\w+):", line):
-            found.add(f"--{dashed(of_file[1])}")
-    return found
-
-
 def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
     """The settings in `argv` and in the file of its --config, unchecked; a later one counts.
 
@@ -196,10 +180,13 @@ def _typed_in(
             problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
             rest = rest if equals else rest[1:]
         elif name is None:
-            if not equals and rest and _is_value(rest[0], flags):
+            if short := SHORT.fullmatch(word):
+                flag, text = short.groups()
+            elif not equals and rest and _is_value(rest[0], flags):
                 text = rest.pop(0)
-            is_run = LaunchConfig in classes
-            meant = advice(flag.lstrip("-"), text, trains=TrainConfig in made) if is_run else ""
+            meant = f"did you mean {flag} {text}?" if flag in flags else ""
+            if LaunchConfig in classes:
+                meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in made)
             problems.append(f"unknown flag {word}; {meant or alike(flag, suggested) or see}")
         elif name in switches and not equals:
             raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from configs import plugins
+from configs.settings.problems import add_new
+from configs.settings.problems import flag as flag
 from muster.errors import refuse
 
 # What a setting changes in a run, beside its name:
@@ -38,11 +40,6 @@ neutral, computing, sharing, sending, gradients = (
 )
 
 
-def flag(name: str) -> str:
-    """The spelling of a field on the command line."""
-    return "--" + name.replace("_", "-")
-
-
 def applying(rules: Mapping[str, object]) -> Iterator[str]:
     """The lines whose conditions, beside them, hold."""
     return (line for line, holds in rules.items() if holds)
@@ -54,7 +51,9 @@ class Config:
     asks_plugins_here: ClassVar[bool] = True  # this Python has the workers' modes and tasks
 
     def __post_init__(self) -> None:
-        refuse([*self._beyond_limits(), *self._problems()])
+        problems = [*self._beyond_limits()]
+        add_new(problems, self._problems())
+        refuse(problems)
 
     def _problems(self) -> Iterator[str]:
         """A line for each problem beyond the limits of single values."""

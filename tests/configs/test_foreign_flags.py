@@ -46,6 +46,8 @@ MEANT = [
     (["--num_machines", "2"], "--num_machines; use --nodes 2"),
     (["--mixed_precision", "bf16"], "--mixed_precision; use --env ACCELERATE_MIXED_PRECISION=bf16"),
     (["-n", "4"], "-n; use --nodes and --nproc-per-node"),
+    (["-n4"], "-n4; use --nodes and --nproc-per-node"),
+    (["-N2"], "-N2; did you mean -N 2?"),
     (["--hostfile", "h"], "--hostfile; use --hosts h"),
     (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
     (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
