@@ -15,6 +15,7 @@ from muster.errors import UsageError, text_of
 
 LAUNCHERS, STARTERS = "muster.launchers", "muster.starters"
 MODES, COMPRESSORS, TASKS = "muster.modes", "muster.compressors", "muster.tasks"
+ENTRIES = "entry_points.txt"  # the file that names them
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
 
 
@@ -54,13 +55,19 @@ def _installed(group: str) -> Iterator[Any]:
     """The entry points of a group; of a package that is on the path twice, the first one's."""
     from importlib.metadata import distributions  # here, since it takes as long as a short command
 
-    seen = set()
     for package in distributions():
         with suppress(Exception):  # a stranger's file may be damaged
             entries = [entry for entry in package.entry_points if entry.group == group]
-            if entries and package.name not in seen:
-                seen.add(package.name)
+            if entries and _is_imported(package):
                 yield from entries
+
+
+def _is_imported(package: Any) -> bool:
+    """Whether no other version of it comes before it on the path."""
+    from importlib.metadata import distribution
+
+    first = distribution(package.name)
+    return first.read_text(ENTRIES) == package.read_text(ENTRIES)
 
 
 def _package(entry: Any) -> str:

@@ -1,5 +1,6 @@
 """Entry points of other packages: names without an import, and errors that name the package."""
 
+import shutil
 import sys
 
 import pytest
@@ -51,3 +52,14 @@ def test_two_packages_with_one_name_are_named(package):
     named = r"several packages add 'chess': json:loads \(second\), json:dumps \(first\)"
     with pytest.raises(UsageError, match=named):
         plugins.load("train.tasks", "chess")
+
+
+def test_an_older_version_that_is_hidden_by_a_newer_one_adds_nothing(
+    package, tmp_path, monkeypatch
+):
+    package("first", "chess = json:dumps\n")
+    newer = tmp_path / "newer"
+    shutil.copytree(tmp_path / "first", newer)
+    (newer / "first-1.0.dist-info" / "entry_points.txt").unlink()
+    monkeypatch.syspath_prepend(newer)
+    assert entry_points.names("muster.tasks") == []
