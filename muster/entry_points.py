@@ -33,7 +33,8 @@ def load(group: str, name: str) -> Any:
     """What the entry point names, or None if there is no such entry point.
 
     Raises:
-        UsageError: two packages add different things of this name, or it cannot be imported.
+        UsageError: two packages add different things of this name, it cannot be imported, or it
+            cannot be called.
     """
     entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
     if not entries:
@@ -42,13 +43,14 @@ def load(group: str, name: str) -> Any:
         places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
         raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
     (entry,) = entries.values()
+    place = f"{group}: {name!r} is {entry.value} of the package {_package(entry)}"
     try:
-        return entry.load()
+        build = entry.load()
     except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"{group}: {name!r} is {entry.value} of the package {_package(entry)}, which cannot be "
-            f"loaded: {text_of(error)}"
-        ) from error
+        raise UsageError(f"{place}, which cannot be loaded: {text_of(error)}") from error
+    if not callable(build):
+        raise UsageError(f"{place}, which is no function; name one: MODULE:build")
+    return build
 
 
 def _installed(group: str) -> Iterator[Any]:

@@ -25,12 +25,14 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_name_is_listed_beside_the_files_and_loaded_when_it_is_chosen(package):
-    package("first", "tables = json:dumps\nlost = no_such_module:build\n")
-    assert entry_points.names("muster.tasks") == ["lost", "tables"]
+    package("first", "tables = json:dumps\nlost = no_such_module:build\nwhole = json\n")
+    assert entry_points.names("muster.tasks") == ["lost", "tables", "whole"]
     assert {"tables", "rte"} <= {*plugins.names("train.tasks")}
     assert plugins.load("train.tasks", "tables")(1) == "1"
     with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
         plugins.load("train.tasks", "lost")
+    with pytest.raises(UsageError, match="'whole' is json of the package first, which is no func"):
+        plugins.load("train.tasks", "whole")
 
 
 def test_a_file_comes_before_an_entry_point_of_its_name(package):
