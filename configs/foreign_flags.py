@@ -18,7 +18,7 @@ PYTHON = "activate it before, name its Python with --python, or use --prologue"
 MODULE = "it follows after --: -- -m {value}"
 NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
-OUTPUT = "what the workers print is in the run folder; --logs-dir chooses where"
+OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
 OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # which is rather the size of one
 # Where no program follows.

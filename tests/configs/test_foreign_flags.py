@@ -53,7 +53,7 @@ MEANT = [
     (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
     (["--comment", "a b"], "--comment; give this option of sbatch as --slurm comment='a b'"),
     (["--gpus-per-task", "1"], "--gpus-per-task; use --gpus-per-node"),
-    (["--output", "x"], "--output; what the workers print is in the run folder"),
+    (["--output", "x"], "--output; leave it out: what workers print is in the run folder"),
     (["--job-name", "x"], "--job-name; use --run-id x"),
     (["--conda", "env"], "--conda; activate it before, name its Python with --python"),
     (["--image", "x.sif"], "--image; use --wrap"),
