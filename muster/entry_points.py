@@ -69,7 +69,7 @@ def _is_imported(package: Any) -> bool:
     from importlib.metadata import distribution
 
     first = distribution(package.name)
-    return first.read_text(ENTRIES) == package.read_text(ENTRIES)
+    return bool(first.read_text(ENTRIES) == package.read_text(ENTRIES))
 
 
 def _package(entry: Any) -> str:

@@ -80,3 +80,18 @@ def test_a_program_without_its_dashes_is_no_value_of_an_unknown_flag():
     first, second = refusal("--verbose", "train.py")
     assert first.startswith("unknown flag --verbose; ")
     assert second.endswith("a program of your own follows after --: -- train.py")
+
+
+@pytest.mark.parametrize("program", ["my.py --lr 1 --foo 2", "python my.py", "bin/python3.12 a.py"])
+def test_a_program_without_its_dashes_is_one_line_whatever_follows(program):
+    (line,) = refusal("--nodes", "2", *program.split())
+    word = program.split()[0]
+    assert line.startswith(f"unknown argument {word!r}; ") and line.endswith(f": -- {word}")
+
+
+@pytest.mark.parametrize("dash", "\u2013\u2014")
+def test_a_long_dash_in_place_of_two_hyphens_is_one_line(dash):
+    words = [f"{dash}nodes", "2", "--verbose"]
+    first, second = refusal(*words, "--", "train.py")
+    assert first == f"{dash}nodes: it begins with a long dash; type two hyphens: --nodes"
+    assert second.startswith("unknown flag --verbose")
