@@ -1,6 +1,7 @@
 """Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
 
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, fields
@@ -14,9 +15,9 @@ from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
+from configs.settings.fields import add_new as add_new
+from configs.settings.fields import named_in as named_in
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
-from configs.settings.problems import add_new as add_new
-from configs.settings.problems import named_in as named_in
 from configs.settings.program import ProgramConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.command import LOGIN
@@ -181,7 +182,7 @@ def _typed_in(
         flag = dashed(word)
         name = flags.get(flag)
         if not flag.startswith("-"):
-            problems.append(_no_flag(word, takes_program=ProgramConfig in classes))
+            problems.append(_no_flag(word, rest, takes_program=ProgramConfig in classes))
             if ProgramConfig in classes and _is_program(word):
                 break  # the words behind it are its own
             _drop_values(rest, flags)
@@ -207,13 +208,16 @@ def _typed_in(
     return raw, problems
 
 
-def _no_flag(word: str, *, takes_program: bool) -> str:
-    """A line about a word that is neither a flag nor its value."""
+def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
+    """A line about a word that is neither a flag nor its value, with `rest` behind it."""
     plain = word.lstrip(LONG_DASHES)
     if plain != word:
         return f"{word}: it begins with a long dash; type two hyphens: --{plain}"
-    program = word if _is_program(word) else "train.py"
-    hint = f"; a program of your own follows after --: -- {program}" if takes_program else ""
+    program = ["train.py"]
+    if _is_program(word):
+        program = [word] if word.endswith(".py") else [word, *rest[:1]]
+    meant = f"; a program of your own follows after --: -- {shlex.join(program)}"
+    hint = meant if takes_program else ""
     return f"unknown argument {word!r}; settings are given as --flag VALUE{hint}"
 
 
@@ -226,6 +230,8 @@ def _unknown(word: str, flag: str, text: str, classes: Sequence[type], made: Seq
     names = {item.name for cls in (*made, ProgramConfig) for item in fields(cls)}
     suggested = [one for one in flags if flags[one] in names | {"help", "help_all", "config"}]
     meant = f"did you mean {flag} {text}?" if flag in flags else ""
+    whole = f"--{flag.lstrip('-')}"  # `-nodes`
+    meant = meant or (f"did you mean {whole}?" if whole in flags else "")
     if LaunchConfig in classes:
         meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in made)
     return f"unknown flag {word}; {meant or alike(flag, suggested) or see}"

@@ -47,6 +47,7 @@ MEANT = [
     (["--mixed_precision", "bf16"], "--mixed_precision; use --env ACCELERATE_MIXED_PRECISION=bf16"),
     (["-n", "4"], "-n; use --nodes and --nproc-per-node"),
     (["-n4"], "-n4; use --nodes and --nproc-per-node"),
+    (["-help"], "-help; did you mean --help?"),
     (["-N2"], "-N2; did you mean -N 2?"),
     (["--hostfile", "h"], "--hostfile; use --hosts h"),
     (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
@@ -85,8 +86,9 @@ def test_a_program_without_its_dashes_is_no_value_of_an_unknown_flag():
 @pytest.mark.parametrize("program", ["my.py --lr 1 --foo 2", "python my.py", "bin/python3.12 a.py"])
 def test_a_program_without_its_dashes_is_one_line_whatever_follows(program):
     (line,) = refusal("--nodes", "2", *program.split())
-    word = program.split()[0]
-    assert line.startswith(f"unknown argument {word!r}; ") and line.endswith(f": -- {word}")
+    word, behind, *_ = program.split()
+    shown = word if word.endswith(".py") else f"{word} {behind}"
+    assert line.startswith(f"unknown argument {word!r}; ") and line.endswith(f": -- {shown}")
 
 
 @pytest.mark.parametrize("dash", "\u2013\u2014")
