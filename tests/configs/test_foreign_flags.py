@@ -47,6 +47,8 @@ MEANT = [
     (["--mixed_precision", "bf16"], "--mixed_precision; use --env ACCELERATE_MIXED_PRECISION=bf16"),
     (["-n", "4"], "-n; use --nodes and --nproc-per-node"),
     (["-n4"], "-n4; use --nodes and --nproc-per-node"),
+    (["--num_workers", "2"], "--num_workers; use --nproc-per-node 2, or give it to the program"),
+    (["--workdir", "x"], "--workdir; the program starts in the folder in which"),
     (["-help"], "-help; did you mean --help?"),
     (["-N2"], "-N2; did you mean -N 2?"),
     (["--hostfile", "h"], "--hostfile; use --hosts h"),
