@@ -127,8 +127,8 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
 def _place(text: str, error: str) -> tuple[int, str]:
     """The line of an error of tomllib, and what it says beside that."""
     why, _, place = error.rpartition(" (at ")
-    found = re.match(r"line (\d+)", place)
-    return int(found[1]) if found else text.rstrip("\n").count("\n") + 1, why or error
+    line = re.match(r"line (\d+)", place)
+    return int(line[1]) if line else text.rstrip("\n").count("\n") + 1, why or error
 
 
 def _as_toml(line: str) -> str:

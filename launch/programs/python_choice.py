@@ -108,8 +108,8 @@ def absent(
     python: str | None, asked: Asked, otherwise: str = "the active environment's"
 ) -> Iterator[str]:
     """A line if the Python that was named is not on this machine; `otherwise`: that of others."""
-    found = str(asked.cwd / python) if python is not None and "/" in python else python
-    if found is not None and shutil.which(found, path=asked.env.get("PATH")) is None:
+    path = str(asked.cwd / python) if python is not None and "/" in python else python
+    if path is not None and shutil.which(path, path=asked.env.get("PATH")) is None:
         yield (
             f"--python {python}: no such program, or it may not be run; leave it out for "
             f"{otherwise}"
