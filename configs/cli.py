@@ -1,6 +1,7 @@
 """Flags override the file, the file overrides the defaults; every dataclass field is a flag."""
 
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, fields
@@ -14,6 +15,8 @@ from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
 from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
+from configs.settings.fields import add_new as add_new
+from configs.settings.fields import named_in as named_in
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
@@ -28,6 +31,8 @@ NOT_REPEATED = frozenset(
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
+LONG_DASHES = "\u2013\u2014"  # which a text processor makes of two hyphens
+SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
 Known = Mapping[str, Field[Any]]
 # The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
@@ -104,25 +109,6 @@ def read(
     return tuple(_made(cls, values, problems) for cls in made), problems
 
 
-def add_new(problems: list[str], more: Iterable[str]) -> None:
-    """Add to `problems` those of `more` that are about other settings.
-
-    A setting that is wrong itself, or was misspelt, may make others look wrong.
-    """
-    named = named_in(problems)
-    problems += [line for line in more if not named & named_in([line])]
-
-
-def named_in(problems: Iterable[str]) -> set[str]:
-    """The flags that problems are about; that of a file begins with `FILE:LINE: name`."""
-    found: set[str] = set()
-    for line in problems:
-        found |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-        if of_file := re.match(r"\S+:\d+: (\w+):", line):
-            found.add(f"--{dashed(of_file[1])}")
-    return found
-
-
 def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
     """The settings in `argv` and in the file of its --config, unchecked; a later one counts.
 
@@ -156,9 +142,28 @@ def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
     return word.startswith("--") or dashed(word.partition("=")[0]) in flags  # -1e-4 is not
 
 
-def _is_value(word: str, flags: Mapping[str, str]) -> bool:
-    """Whether a word may be the value of an unknown flag, and is no program without its `--`."""
-    return not _is_flag(word, flags) and not word.endswith(".py")
+def _is_program(word: str) -> bool:
+    """Whether a word begins a program, whose `--` was forgotten."""
+    return word.endswith(".py") or re.fullmatch(r"python[\d.]*", Path(word).name) is not None
+
+
+def _drop_values(rest: list[str], flags: Mapping[str, str]) -> None:
+    """Drop the words that belong to a wrong one: no mistakes of their own."""
+    while rest and not _is_flag(rest[0], flags) and not _is_program(rest[0]):
+        rest.pop(0)
+
+
+def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
+    """The name of the setting for each spelling of a flag; and those that are switches."""
+    flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
+    switches = {"help", "help_all"}
+    for item in (item for cls in classes for item in fields(cls)):
+        spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
+        if item.type is bool:
+            switches.add(item.name)
+            spellings.append(f"--no-{item.name}")
+        flags |= dict.fromkeys(map(dashed, spellings), item.name)
+    return flags, switches
 
 
 def _typed_in(
@@ -169,21 +174,7 @@ def _typed_in(
     Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
     errors are; what is suggested for them is a flag of `made`.
     """
-    flags = {"--help": "help", "-h": "help", "--help-all": "help_all", "--config": "config"}
-    switches = {"help", "help_all"}
-    for item in (item for cls in classes for item in fields(cls)):
-        spellings = [f"--{item.name}", *item.metadata.get("aliases", ())]
-        if item.type is bool:
-            switches.add(item.name)
-            spellings.append(f"--no-{item.name}")
-        flags |= dict.fromkeys(map(dashed, spellings), item.name)
-    program = "; a program of your own follows after --: -- train.py"
-    hint = program if ProgramConfig in classes else ""
-    see = "see --help"
-    if ProgramConfig in made and TrainConfig not in made:
-        see += ", or give it to the program, after its name"
-    names = {item.name for cls in (*made, ProgramConfig) for item in fields(cls)}
-    suggested = [one for one in flags if flags[one] in names | {"help", "help_all", "config"}]
+    flags, switches = _spellings(classes)
     raw, problems = [], []
     rest = list(argv)
     while rest:
@@ -191,16 +182,19 @@ def _typed_in(
         flag = dashed(word)
         name = flags.get(flag)
         if not flag.startswith("-"):
-            problems.append(f"unknown argument {word!r}; settings are given as --flag VALUE{hint}")
+            problems.append(_no_flag(word, rest, takes_program=ProgramConfig in classes))
+            if ProgramConfig in classes and _is_program(word):
+                break  # the words behind it are its own
+            _drop_values(rest, flags)
         elif (gone := flag[2:].replace("-", "_")) in GONE:
             problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
             rest = rest if equals else rest[1:]
         elif name is None:
-            if not equals and rest and _is_value(rest[0], flags):
+            if short := SHORT.fullmatch(word):
+                flag, text = short.groups()
+            elif not equals and rest and not (_is_flag(rest[0], flags) or _is_program(rest[0])):
                 text = rest.pop(0)
-            is_run = LaunchConfig in classes
-            meant = advice(flag.lstrip("-"), text, trains=TrainConfig in made) if is_run else ""
-            problems.append(f"unknown flag {word}; {meant or alike(flag, suggested) or see}")
+            problems.append(_unknown(word, flag, text, classes, made))
         elif name in switches and not equals:
             raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
@@ -212,6 +206,35 @@ def _typed_in(
         else:
             problems.append(f"{flag} needs a value")
     return raw, problems
+
+
+def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
+    """A line about a word that is neither a flag nor its value, with `rest` behind it."""
+    plain = word.lstrip(LONG_DASHES)
+    if plain != word:
+        return f"{word}: it begins with a long dash; type two hyphens: --{plain}"
+    program = ["train.py"]
+    if _is_program(word):
+        program = [word] if word.endswith(".py") else [word, *rest[:1]]
+    meant = f"; a program of your own follows after --: -- {shlex.join(program)}"
+    hint = meant if takes_program else ""
+    return f"unknown argument {word!r}; settings are given as --flag VALUE{hint}"
+
+
+def _unknown(word: str, flag: str, text: str, classes: Sequence[type], made: Sequence[type]) -> str:
+    """A line about an unknown flag, with what was probably meant; `text`: its value, if any."""
+    flags, _ = _spellings(classes)
+    see = "see --help"
+    if ProgramConfig in made and TrainConfig not in made:
+        see += ", or give it to the program, after its name"
+    names = {item.name for cls in (*made, ProgramConfig) for item in fields(cls)}
+    suggested = [one for one in flags if flags[one] in names | {"help", "help_all", "config"}]
+    meant = f"did you mean {flag} {text}?" if flag in flags else ""
+    whole = f"--{flag.lstrip('-')}"  # `-nodes`
+    meant = meant or (f"did you mean {whole}?" if whole in flags else "")
+    if LaunchConfig in classes:
+        meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in made)
+    return f"unknown flag {word}; {meant or alike(flag, suggested) or see}"
 
 
 def _recipe_of(task: str) -> Path | None:

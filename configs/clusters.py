@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from configs.raw import Given, alike, text_of
+from configs.raw import SWITCH, Given, alike, text_of
 from muster.errors import UsageError, refuse
 from muster.ownership import distrusted
 from muster.run_files import project_of
@@ -89,10 +89,10 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         number, why = _place(text, str(error))
         line = text.split("\n")[number - 1]
         try:
-            tomllib.loads(line)  # it is right by itself, such as a key that is given twice
-            hint = ""
-        except tomllib.TOMLDecodeError:
-            hint = _with_quotes(line)
+            tomllib.loads(line)
+            hint = "; it is given twice" if "overwrite" in why else ""
+        except tomllib.TOMLDecodeError:  # else it is right by itself
+            hint = _as_toml(line)
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
@@ -127,14 +127,18 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
 def _place(text: str, error: str) -> tuple[int, str]:
     """The line of an error of tomllib, and what it says beside that."""
     why, _, place = error.rpartition(" (at ")
-    found = re.match(r"line (\d+)", place)
-    return int(found[1]) if found else text.rstrip("\n").count("\n") + 1, why or error
+    line = re.match(r"line (\d+)", place)
+    return int(line[1]) if line else text.rstrip("\n").count("\n") + 1, why or error
 
 
-def _with_quotes(line: str) -> str:
-    """For a line with a text that has no quotes: with them."""
+def _as_toml(line: str) -> str:
+    """For a line with a text that has no quotes: how TOML has it."""
     word = re.fullmatch(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(#.*)?", line)
-    return f'; a text needs quotes: {word[1]} = "{word[2]}"' if word else ""
+    if word is None:
+        return ""
+    if word[2].lower() in SWITCH:
+        return f"; a switch is true or false: {word[1]} = {str(SWITCH[word[2].lower()]).lower()}"
+    return f'; a text needs quotes: {word[1]} = "{word[2]}"'
 
 
 def _line(text: str, cluster: str, key: str) -> str:

@@ -18,7 +18,7 @@ PYTHON = "activate it before, name its Python with --python, or use --prologue"
 MODULE = "it follows after --: -- -m {value}"
 NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
-OUTPUT = "what the workers print is in the run folder; --logs-dir chooses where"
+OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
 OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # which is rather the size of one
 # Where no program follows.
@@ -45,7 +45,7 @@ TEXTS = {
     # mpirun, horovodrun
     **dict.fromkeys(("n", "np", "num-proc"), TOTAL),
     **dict.fromkeys(("npernode", "ppn", "perhost"), EACH),
-    **dict.fromkeys(("H", "host", "hostfile", "machinefile"), HOSTS),
+    **dict.fromkeys(("H", "host", "hostfile", "host-file", "machinefile"), HOSTS),
     **dict.fromkeys(("genv", "envs"), VARIABLE),
     "allow-run-as-root": "leave it out: nothing has to be allowed",
     "oversubscribe": "leave it out: any --nproc-per-node is allowed",
@@ -66,6 +66,9 @@ TEXTS = {
     **dict.fromkeys(("singularity", "container-mounts"), CONTAINER),
     # other names of ours
     "port": "use --master-port {value}",
+    "num-workers": "use --nproc-per-node {value}, or give it to the program, after its name",
+    **dict.fromkeys(("cwd", "workdir", "D"), REFUSED["chdir"]),
+    "background": "use --detach",
     **dict.fromkeys(("walltime", "time-limit"), "use --time {value}"),
     "debug": "leave it out: muster jobs logs and muster jobs stacks show more of a run",
     "verbose": "leave it out: muster jobs logs shows what each worker prints",

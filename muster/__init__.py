@@ -14,6 +14,7 @@ Pages: docs/library.md, docs/own-programs.md (stopping), docs/python.md (functio
 The import needs the standard library alone and loads only what is used: no torch.
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -57,4 +58,5 @@ def __dir__() -> list[str]:
 def _is_usable(name: str) -> bool:
     needed = ["torch"] if _PLACES.get(name, "").startswith("train.") else []
     needed += ["numpy"] if name in _NEED_NUMPY else []
-    return all(find_spec(package) is not None for package in needed)
+    # find_spec raises for a module that was put in the place of another, as tests do
+    return all(sys.modules.get(one) is not None or find_spec(one) is not None for one in needed)

@@ -84,6 +84,8 @@ def main() -> None:
     if word not in COMMANDS:
         similar = closest(word, [*COMMANDS, "--version"])
         hint = f"did you mean muster {similar}?" if similar else "muster --help lists them"
+        if word.endswith(".py"):
+            hint = f"to run it: muster run -- {word}"
         sys.stderr.write(f"error: unknown command {word!r}; {hint}\n")
         sys.exit(2)
     if (word in AT_LOGIN and is_elsewhere(rest)) or [word, *rest[:1]] == ["jobs", "fetch"]:

@@ -15,6 +15,7 @@ from muster.errors import UsageError, text_of
 
 LAUNCHERS, STARTERS = "muster.launchers", "muster.starters"
 MODES, COMPRESSORS, TASKS = "muster.modes", "muster.compressors", "muster.tasks"
+ENTRIES = "entry_points.txt"  # the file that names them
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
 
 
@@ -32,7 +33,8 @@ def load(group: str, name: str) -> Any:
     """What the entry point names, or None if there is no such entry point.
 
     Raises:
-        UsageError: two packages add different things of this name, or it cannot be imported.
+        UsageError: two packages add different things of this name, it cannot be imported, or it
+            cannot be called.
     """
     entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
     if not entries:
@@ -41,26 +43,33 @@ def load(group: str, name: str) -> Any:
         places = ", ".join(f"{entry.value} ({_package(entry)})" for entry in entries.values())
         raise UsageError(f"{group}: several packages add {name!r}: {places}; uninstall all but one")
     (entry,) = entries.values()
+    place = f"{group}: {name!r} is {entry.value} of the package {_package(entry)}"
     try:
-        return entry.load()
+        build = entry.load()
     except (ImportError, AttributeError) as error:
-        raise UsageError(
-            f"{group}: {name!r} is {entry.value} of the package {_package(entry)}, which cannot be "
-            f"loaded: {text_of(error)}"
-        ) from error
+        raise UsageError(f"{place}, which cannot be loaded: {text_of(error)}") from error
+    if not callable(build):
+        raise UsageError(f"{place}, which is no function; name one: MODULE:build")
+    return build
 
 
 def _installed(group: str) -> Iterator[Any]:
     """The entry points of a group; of a package that is on the path twice, the first one's."""
     from importlib.metadata import distributions  # here, since it takes as long as a short command
 
-    seen = set()
     for package in distributions():
         with suppress(Exception):  # a stranger's file may be damaged
             entries = [entry for entry in package.entry_points if entry.group == group]
-            if entries and package.name not in seen:
-                seen.add(package.name)
+            if entries and _is_imported(package):
                 yield from entries
+
+
+def _is_imported(package: Any) -> bool:
+    """Whether no other version of it comes before it on the path."""
+    from importlib.metadata import distribution
+
+    first = distribution(package.name)
+    return bool(first.read_text(ENTRIES) == package.read_text(ENTRIES))
 
 
 def _package(entry: Any) -> str:

@@ -1,7 +1,8 @@
-"""The parts of one setting, and checks that all settings share."""
+"""The parts of one setting, checks that all settings share, and lines about their problems."""
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, field, fields
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -17,6 +18,9 @@ from muster.errors import refuse
 # computing  how the same is computed: only seconds, but steps are not the same work
 # nothing    no number of the run
 Affects = Literal["losses", "gradients", "sending", "sharing", "computing", "nothing"]
+# In a line about a problem: a flag, and a setting of a file, `FILE:LINE: name`.
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+OF_FILE = re.compile(r".+?:\d+: (\w+)")
 MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the courses forbid it
 
 
@@ -43,6 +47,25 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def add_new(problems: list[str], more: Iterable[str]) -> None:
+    """Add to `problems` those of `more` that are about other settings.
+
+    A setting that is wrong itself, or was misspelt, may make others look wrong.
+    """
+    named = named_in(problems)
+    problems += [line for line in more if not named & named_in([line])]
+
+
+def named_in(problems: Iterable[str]) -> set[str]:
+    """The flags that problems are about; a line about a file names its settings without dashes."""
+    flags: set[str] = set()
+    for line in problems:
+        flags |= set(FLAG.findall(line))
+        if of_file := OF_FILE.match(line):
+            flags.add(flag(of_file[1]))
+    return flags
+
+
 def applying(rules: Mapping[str, object]) -> Iterator[str]:
     """The lines whose conditions, beside them, hold."""
     return (line for line, holds in rules.items() if holds)
@@ -54,7 +77,9 @@ class Config:
     asks_plugins_here: ClassVar[bool] = True  # this Python has the workers' modes and tasks
 
     def __post_init__(self) -> None:
-        refuse([*self._beyond_limits(), *self._problems()])
+        problems = [*self._beyond_limits()]
+        add_new(problems, self._problems())
+        refuse(problems)
 
     def _problems(self) -> Iterator[str]:
         """A line for each problem beyond the limits of single values."""

@@ -5,6 +5,7 @@ The names of `logs/<run_id>/` sort by time. A run never takes the folder of anot
 
 import itertools
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -113,6 +114,10 @@ class ProgramConfig(Config):
         for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
             if path is not None:
                 yield from _text_problems(option, path)
+        try:
+            shlex.split(self.wrap or "")
+        except ValueError as error:
+            yield f"--wrap {self.wrap}: {error}; it is split into words as a shell does it"
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
                 known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)

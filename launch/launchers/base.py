@@ -179,7 +179,9 @@ def judged(line: CommandLine, problems: list[str], *, with_program: bool = True)
         except UsageError as error:
             cli.add_new(problems, str(error).splitlines())
     if with_program:
-        cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else "ssh"))
+        is_named = line.launch.launcher != "auto" and line.launch.hosts is None
+        refused = line.launch.launcher if is_named else "ssh"  # of which least is known here
+        cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else refused))
     return launcher
 
 

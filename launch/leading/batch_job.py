@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from configs import cli
 from configs.settings.launch import Slots
 from configs.settings.program import with_id
 from launch.agent.processes.die_with_parent import die_with_parent
@@ -75,10 +76,14 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     Raises:
         UsageError: wrong flags; every problem at once.
     """
-    line = CommandLine.of(flags, prog="sbatch slurm/*.sh")
+    line, problems = CommandLine.read(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
-    program: Any = line.program(Path(os.environ.get("SLURM_SUBMIT_DIR", "")))
-    refuse(_problems(line, current))
+    cwd = Path(os.environ.get("SLURM_SUBMIT_DIR", ""))
+    cli.add_new(problems, _problems(line, current))
+    if not current.attempt:  # later ones run the snapshot of the first
+        cli.add_new(problems, line.missing(cwd, "slurm"))
+    refuse(problems)
+    program: Any = line.program(cwd)
     if line.unasked:
         print(line.unasked, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None

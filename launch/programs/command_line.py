@@ -14,6 +14,7 @@ from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConf
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
+from launch.programs.python_choice import absent, workers_environment
 from launch.programs.python_command import plain
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
@@ -95,8 +96,9 @@ class CommandLine(Settings):
         flags, words = split(reveal(argv, os.environ))
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch, ssh, slurm, run, more = settings
+        of_python: list[str] = []
         if words:
-            program, python = plain(words, more.python)
+            program, python, of_python = plain(words, more.python)
             typed = words[0] if len(program) < len(words) else None
             own = replace(more, python=python)
             made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
@@ -104,6 +106,7 @@ class CommandLine(Settings):
             made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         problems = [*made.foreign()]
         cli.add_new(problems, wrong)
+        problems += of_python
         return made, problems
 
     def missing(self, cwd: Path, launcher: str) -> list[str]:
@@ -111,10 +114,32 @@ class CommandLine(Settings):
 
         A dry run reads none of the trainer's, so its lines may be for another day.
         """
+        lines = [*self._absent_python(cwd)] if launcher == "local" else []
         if self.train is None or self.words:
-            return missing_script(self.words, cwd)
+            return [*lines, *self._wrong_variables(), *missing_script(self.words, cwd)]
         reads = self.launch.program == LaunchConfig.program and not self.launch.dry_run
-        return [*missing_inputs(self.train, cwd, launcher)] if reads else []
+        return [*lines, *(missing_inputs(self.train, cwd, launcher) if reads else ())]
+
+    def _wrong_variables(self) -> list[str]:
+        """A line for each variable of --env and --env-file that cannot be passed on."""
+        try:
+            (self.own or ProgramConfig()).variables(os.environ)
+        except UsageError as error:
+            return str(error).splitlines()
+        return []
+
+    def _absent_python(self, cwd: Path) -> Iterator[str]:
+        """A line if the Python that is named for the workers here does not exist."""
+        own = self.own or ProgramConfig()
+        if own.prologue is not None or own.wrap is not None:
+            return  # which may bring it
+        python = own.python if self.own else self.python
+        otherwise = "the active environment's" if self.own else "Muster's own"
+        is_on_path = python is not None and "/" not in python
+        if is_on_path and (own.env or own.env_file is not None):
+            return  # PATH may be another one there
+        asked = workers_environment(cwd, {}, os.environ, is_over_ssh=False)
+        yield from absent(python, asked, otherwise)
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""
@@ -127,10 +152,10 @@ class CommandLine(Settings):
     @property
     def python(self) -> str | None:
         """The Python that is named for our trainer's workers."""
-        named = [one.text for one in self.given if one.name == "python" and not _is_default(one)]
-        if not named or "/" not in named[-1]:
-            return named[-1] if named else None
-        return str(Path(named[-1]).absolute())
+        last = next((one for one in reversed(self.given) if one.name == "python"), None)
+        if last is None or _is_default(last):
+            return None
+        return str(Path(last.text).absolute()) if "/" in last.text else last.text
 
     @property
     def workers_python(self) -> WorkersPython:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,11 @@ def _added_to(python: str) -> Collection[str] | None:
     """The plug-ins that the packages of a Python add, or None if that is not known here."""
     if is_this_python(python):
         return entry_points.every_name()
+    return _added_to_other(python)
+
+
+@cache  # the runs of a sweep have one
+def _added_to_other(python: str) -> Collection[str] | None:
     added: Collection[str] | None = node_facts.plugins(python)
     return added
 

@@ -104,13 +104,15 @@ def choose(workers: str, asked: Asked) -> PythonChoice:
     return PythonChoice(None, "Muster's own")
 
 
-def absent(python: str | None, asked: Asked) -> Iterator[str]:
-    """A line if the Python that was named is not on this machine."""
-    program = str(asked.cwd / python) if python is not None and "/" in python else python
-    if program is not None and shutil.which(program, path=asked.env.get("PATH")) is None:
+def absent(
+    python: str | None, asked: Asked, otherwise: str = "the active environment's"
+) -> Iterator[str]:
+    """A line if the Python that was named is not on this machine; `otherwise`: that of others."""
+    path = str(asked.cwd / python) if python is not None and "/" in python else python
+    if path is not None and shutil.which(path, path=asked.env.get("PATH")) is None:
         yield (
-            f"--python {python}: no such program, or it may not be run; leave it out for the "
-            "active environment's"
+            f"--python {python}: no such program, or it may not be run; leave it out for "
+            f"{otherwise}"
         )
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.errors import UsageError
-
 PYTHON = re.compile(r"python(\d(\.\d+t?)?)?")
 CHOSEN = ("python", "python3")  # of whatever environment is active: no particular Python
 WITH_VALUE = "WX"
@@ -47,26 +45,26 @@ class PythonCommand:
         return None if self.python in CHOSEN else self.python
 
 
-def plain(words: Sequence[str], python: str | None) -> tuple[Sequence[str], str | None]:
+def plain(words: Sequence[str], python: str | None) -> tuple[Sequence[str], str | None, list[str]]:
     """The program without `python` in front, and the value of --python with the one it names.
 
-    Raises:
-        UsageError: it names another Python than --python, or options that cannot be kept.
+    Also a line if it names another Python than --python, or options that cannot be kept.
     """
     command = read(words)
     if command is None:
-        return words, python
+        return words, python, []
     named, program = command.interpreter, shlex.join(command.program)
-    if command.options:
-        raise UsageError(_cannot_keep(command, words))
-    if named is None:
-        return command.program, python
-    if python is not None and os.path.normpath(python) != os.path.normpath(named):
-        raise UsageError(
+    problems = [_cannot_keep(command, words)] if command.options else []
+    if named is not None and python is not None and _is_other(named, python) and not problems:
+        problems.append(
             f"--python {python}, and {named} in front of {command.program[0]}, are two; type "
             f"--python {shlex.quote(named)} -- {program}"
         )
-    return command.program, python or named
+    return command.program, python or named, problems
+
+
+def _is_other(python: str, other: str) -> bool:
+    return os.path.normpath(python) != os.path.normpath(other)
 
 
 def read(words: Sequence[str]) -> PythonCommand | None:

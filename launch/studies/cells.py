@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -214,22 +214,34 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     problems = [
         f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
     ]
+    refuse([*problems, *_lines(cells, _problems)])
+    refuse(_lines(cells, _of_program))
+    return tuple(cells)
+
+
+def _lines(cells: Sequence[Cell], problems_of: Callable[[Cell], Iterable[str]]) -> Iterator[str]:
+    """A line for each problem: once for what is wrong with all cells, else with the cell's name."""
     wrong: dict[str, list[Cell]] = {}  # by problem
     for cell in cells:
-        for line in _problems(cell):
+        for line in problems_of(cell):
             wrong.setdefault(line, []).append(cell)
     for line, those in wrong.items():
         of_all = len(those) == len(cells) > 1
-        problems += [line] if of_all else [f"{one.id}: {line}" for one in those]
-    refuse(problems)
-    for one in (cell.parsed for cell in cells):
-        program, launcher = one.program(Path.cwd()), launcher_of(one)
+        yield from [line] if of_all else [f"{cell.id}: {line}" for cell in those]
+
+
+def _of_program(cell: Cell) -> list[str]:
+    """A line for each problem of what a cell runs, for which a Python is asked."""
+    program, launcher = cell.parsed.program(Path.cwd()), launcher_of(cell.parsed)
+    try:
         if isinstance(program, UserProgram):
             is_local = launcher.name == "local"
             program.check(launcher.assume().nodes[0].python, runs_here=is_local)
         elif launcher.sees_python and isinstance(program.run, TrainElsewhere):
             program.check_plugins(launcher.assume().nodes[0].python)
-    return tuple(cells)
+    except UsageError as error:
+        return str(error).splitlines()
+    return []
 
 
 def _problems(cell: Cell) -> list[str]:

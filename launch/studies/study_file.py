@@ -26,8 +26,6 @@ OF_TESTBED = (RATE, BUSY)
 # Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
 # are one series, as are the runs of one entry.
 NAME = "name"
-
-
 OWN = REPOSITORY / "configs" / "studies"
 
 

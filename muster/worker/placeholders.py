@@ -11,7 +11,6 @@ This file is loaded by its path. It needs the standard library alone, of Python 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import sys
@@ -85,6 +84,8 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 def notes(words: Sequence[str]) -> Iterator[str]:
     """A line for each name in braces that is nearly one of ours, and so stays as it is."""
+    import difflib  # here: workers have no use for it
+
     for name in dict.fromkeys(name for word in _arguments(words) for name in OTHER.findall(word)):
         known = difflib.get_close_matches(name.lower(), [*VARIABLES, *OF_OTHERS], 1, ALIKE)
         if name not in VARIABLES and known:

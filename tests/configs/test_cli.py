@@ -226,10 +226,18 @@ def test_a_value_of_the_wrong_kind_hides_no_other_problem():
     assert starts == ["--epochs", "--device", "--dropout", "--seed", "--split"]
 
 
+def test_flags_that_differ_in_a_digit_are_two():
+    lines = problems("--adam-beta1=x", "--adam-beta2=3", "--seed=-1")
+    assert [line.split()[0].rstrip(":") for line in lines] == [
+        "--adam-beta1", "--seed", "--adam-beta2",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["--lr=x", "--end-lr=3"],  # above the default of --lr
+        ["--sync=al_reduce", "--compress=topk"],  # not in any mode
         ["--max-restart=3", "--on-hang=restart"],  # needs --max-restarts
     ],
 )

@@ -46,12 +46,17 @@ MEANT = [
     (["--num_machines", "2"], "--num_machines; use --nodes 2"),
     (["--mixed_precision", "bf16"], "--mixed_precision; use --env ACCELERATE_MIXED_PRECISION=bf16"),
     (["-n", "4"], "-n; use --nodes and --nproc-per-node"),
+    (["-n4"], "-n4; use --nodes and --nproc-per-node"),
+    (["--num_workers", "2"], "--num_workers; use --nproc-per-node 2, or give it to the program"),
+    (["--workdir", "x"], "--workdir; the program starts in the folder in which"),
+    (["-help"], "-help; did you mean --help?"),
+    (["-N2"], "-N2; did you mean -N 2?"),
     (["--hostfile", "h"], "--hostfile; use --hosts h"),
     (["--ntasks-per-node", "2"], "--ntasks-per-node; use --nproc-per-node 2"),
     (["--mail-type", "END"], "--mail-type; give this option of sbatch as --slurm mail-type=END"),
     (["--comment", "a b"], "--comment; give this option of sbatch as --slurm comment='a b'"),
     (["--gpus-per-task", "1"], "--gpus-per-task; use --gpus-per-node"),
-    (["--output", "x"], "--output; what the workers print is in the run folder"),
+    (["--output", "x"], "--output; leave it out: what workers print is in the run folder"),
     (["--job-name", "x"], "--job-name; use --run-id x"),
     (["--conda", "env"], "--conda; activate it before, name its Python with --python"),
     (["--image", "x.sif"], "--image; use --wrap"),
@@ -78,3 +83,19 @@ def test_a_program_without_its_dashes_is_no_value_of_an_unknown_flag():
     first, second = refusal("--verbose", "train.py")
     assert first.startswith("unknown flag --verbose; ")
     assert second.endswith("a program of your own follows after --: -- train.py")
+
+
+@pytest.mark.parametrize("program", ["my.py --lr 1 --foo 2", "python my.py", "bin/python3.12 a.py"])
+def test_a_program_without_its_dashes_is_one_line_whatever_follows(program):
+    (line,) = refusal("--nodes", "2", *program.split())
+    word, behind, *_ = program.split()
+    shown = word if word.endswith(".py") else f"{word} {behind}"
+    assert line.startswith(f"unknown argument {word!r}; ") and line.endswith(f": -- {shown}")
+
+
+@pytest.mark.parametrize("dash", "\u2013\u2014")
+def test_a_long_dash_in_place_of_two_hyphens_is_one_line(dash):
+    words = [f"{dash}nodes", "2", "--verbose"]
+    first, second = refusal(*words, "--", "train.py")
+    assert first == f"{dash}nodes: it begins with a long dash; type two hyphens: --nodes"
+    assert second.startswith("unknown flag --verbose")

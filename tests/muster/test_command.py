@@ -58,6 +58,7 @@ def test_fetching_needs_a_login_node_and_its_help_none(tmp_path, words, code, te
         ("jbos", "error: unknown command 'jbos'; did you mean muster jobs?\n"),
         ("version", "error: unknown command 'version'; did you mean muster --version?\n"),
         ("xyz", "error: unknown command 'xyz'; muster --help lists them"),
+        ("a.py", "error: unknown command 'a.py'; to run it: muster run -- a.py\n"),
     ],
 )
 def test_an_unknown_command_names_the_one_that_was_meant(word, text, monkeypatch, capsys):

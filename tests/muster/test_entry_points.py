@@ -1,5 +1,6 @@
 """Entry points of other packages: names without an import, and errors that name the package."""
 
+import shutil
 import sys
 
 import pytest
@@ -24,12 +25,14 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_name_is_listed_beside_the_files_and_loaded_when_it_is_chosen(package):
-    package("first", "tables = json:dumps\nlost = no_such_module:build\n")
-    assert entry_points.names("muster.tasks") == ["lost", "tables"]
+    package("first", "tables = json:dumps\nlost = no_such_module:build\nwhole = json\n")
+    assert entry_points.names("muster.tasks") == ["lost", "tables", "whole"]
     assert {"tables", "rte"} <= {*plugins.names("train.tasks")}
     assert plugins.load("train.tasks", "tables")(1) == "1"
     with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
         plugins.load("train.tasks", "lost")
+    with pytest.raises(UsageError, match="'whole' is json of the package first, which is no func"):
+        plugins.load("train.tasks", "whole")
 
 
 def test_a_file_comes_before_an_entry_point_of_its_name(package):
@@ -51,3 +54,14 @@ def test_two_packages_with_one_name_are_named(package):
     named = r"several packages add 'chess': json:loads \(second\), json:dumps \(first\)"
     with pytest.raises(UsageError, match=named):
         plugins.load("train.tasks", "chess")
+
+
+def test_an_older_version_that_is_hidden_by_a_newer_one_adds_nothing(
+    package, tmp_path, monkeypatch
+):
+    package("first", "chess = json:dumps\n")
+    newer = tmp_path / "newer"
+    shutil.copytree(tmp_path / "first", newer)
+    (newer / "first-1.0.dist-info" / "entry_points.txt").unlink()
+    monkeypatch.syspath_prepend(newer)
+    assert entry_points.names("muster.tasks") == []

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import ModuleType
 
 import muster
 from tests.commands import call
@@ -17,6 +18,11 @@ def test_completion_lists_all_names_and_loads_nothing():
     code = "import muster, sys; print(*dir(muster)); sys.exit('torch' in sys.modules)"
     done = call(sys.executable, "-c", code, cwd=REPOSITORY)
     assert (done.returncode, {*muster.__all__} - {*done.stdout.split()}) == (0, set())
+
+
+def test_completion_works_where_a_test_has_put_something_else_in_torchs_place(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert {"sync", "launch"} <= {*dir(muster)}
 
 
 def test_help_shows_what_a_python_without_torch_has():

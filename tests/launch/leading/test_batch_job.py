@@ -53,6 +53,13 @@ REFUSED = [
 ]
 
 
+def test_all_that_is_wrong_is_named_at_once(tmp_path):
+    words = ["--max-restarts", "-1", "--partition", "gpu", "--", "python", "-O", "none.py"]
+    code, _, err = begin(tmp_path, *words)
+    starts = ("--task is a", "--max-restarts", "python -O", "--partition", "none.py: No such")
+    assert code == 2 and all(f"error: {start}" in err for start in starts), err
+
+
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
 def test_what_has_no_use_in_a_job_is_refused(tmp_path, flags, message):
     code, out, err = begin(tmp_path, *flags)

@@ -158,6 +158,52 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path, monkeypatch):
     assert lines[-1].endswith("; did you mean train.py?")
 
 
+HIDDEN = [
+    (["--", "python", "-O", "tain.py"], "python -O: Muster starts Python itself"),
+    (["--python", "/a/python", "--", "/b/python", "tain.py"], "--python /a/python, and /b/python"),
+    (["--python", "nopython", "--", "tain.py"], "--python nopython: no such program"),
+]
+
+
+@pytest.mark.parametrize(("words", "start"), HIDDEN)
+def test_what_is_wrong_with_a_python_hides_nothing_else(tmp_path, monkeypatch, words, start):
+    monkeypatch.chdir(tmp_path)
+    lines = all_lines(*OWN, "--nodes=0", "--lr=1", "--partition=gpu", *words)
+    starts = ("--lr is a setting", "--nodes must be", start, "--partition has", "tain.py: No such")
+    for begin in starts:
+        assert any(line.startswith(begin) for line in lines), lines
+    assert len(lines) == len(starts)
+
+
+def test_the_trainer_s_python_that_is_not_here_is_named_with_all_else():
+    lines = all_lines(*OWN, "--python", "nopython", "--nodes=0", "--task=synthetic")
+    assert [line.split(":")[0] for line in lines] == [
+        "--nodes must be at least 1 (got 0)",
+        "--python nopython",
+    ]
+    assert all_lines("--launcher=ssh", "--hosts=a", "--python=nopython", "--task=synthetic") == []
+
+
+@pytest.mark.parametrize("more", [["--env", "PATH=/x"], ["--wrap", "env"]])
+def test_a_python_that_the_workers_alone_may_find_is_not_refused(tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert all_lines(*OWN, "--python", "nopython", *more, "--", "train.py") == []
+
+
+def test_a_variable_that_is_not_set_here_is_named_with_all_else(monkeypatch):
+    monkeypatch.delenv("NOT_SET", raising=False)
+    lines = all_lines(*OWN, "--env", "NOT_SET", "--nodes=0", "--", "none.py")
+    starts = ("--nodes must", "--env NOT_SET: it is not set here", "none.py: No such file")
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(start)
+
+
+def test_an_open_quote_in_wrap_is_refused():
+    (line,) = all_lines(*OWN, "--wrap", "env 'x", "--", "true")
+    assert line == "--wrap env 'x: No closing quotation; it is split into words as a shell does it"
+
+
 @pytest.mark.parametrize("words", [["--launcher", "slrum"], ["--hostfile", "h"]])
 def test_a_wrong_launcher_makes_no_other_setting_wrong(words):
     (line,) = all_lines(*words, "--user", "me", "--", "true")

@@ -12,6 +12,7 @@ from launch.launchers.base import launcher_of
 from launch.nodes import node_facts
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
+from launch.studies.cells import from_grid
 from muster.errors import UsageError
 
 ADDED = "[muster.tasks]\nchess = plays:build\n[muster.compressors]\nsign = sends:build\n"
@@ -93,3 +94,12 @@ def test_a_launcher_of_a_package_has_the_name_of_its_module(tmp_path, monkeypatc
         launcher_of(CommandLine.of(["--launcher", "mine"]))
     assert "local" in own_names("launch.launchers")
     assert launcher_of(CommandLine.of(["--launcher", "local"])).name == "local"
+
+
+def test_each_run_of_a_sweep_with_a_mode_that_the_workers_lack_is_named(python):
+    flags = ["--launcher", "local", "--python", str(python), "--task", "synthetic"]
+    with pytest.raises(UsageError) as refused:
+        from_grid(["sync=ddp,dpp,nosync"], flags, [], None)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith(f"synthetic-sync-dpp: --sync: unknown 'dpp' to {python}; known: ")
+    assert second.startswith("synthetic-sync-nosync: --sync: unknown 'nosync' to ")
