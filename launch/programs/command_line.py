@@ -98,7 +98,10 @@ class CommandLine(Settings):
         launch, ssh, slurm, run, more = settings
         of_python: list[str] = []
         if words:
-            program, python, of_python = plain(words, more.python)
+            program: Sequence[str] = words
+            python = more.python
+            if Path(words[0]).name.startswith("python"):
+                program, python, of_python = plain(words, more.python)
             typed = words[0] if len(program) < len(words) else None
             own = replace(more, python=python)
             made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)

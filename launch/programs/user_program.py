@@ -106,7 +106,7 @@ class UserProgram:
         )
 
     def _notes_on_placeholders(self) -> Iterator[str]:
-        if self._words[0] == "--function":
+        if not _may_have_placeholders(self._words):
             return
         yield from placeholders.notes(self._words)
         starter = starter_of(self._launch.workers)
@@ -209,9 +209,12 @@ def _is_application(word: str, cwd: Path) -> bool:
 def of_words(words: Sequence[str], cwd: Path) -> Program:
     """The program of a command line."""
     plain = tuple(words) if _is_python(words, cwd) else ("--exec", *words)
-    is_function = words[0] == "--function"
-    fills = not is_function and bool(placeholders.used(words))
+    fills = _may_have_placeholders(words) and bool(placeholders.used(words))
     return Program(plain, cwd=str(cwd), has_placeholders=fills)
+
+
+def _may_have_placeholders(words: Sequence[str]) -> bool:
+    return words[0] != "--function" and any("{" in word for word in words)
 
 
 def name_of(words: Sequence[str]) -> str:
