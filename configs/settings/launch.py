@@ -110,7 +110,8 @@ class LaunchConfig(Config):
         if self.network is not None:
             yield from _network_problems(self.network)
         modules = self.preload or "torch"
-        nodes, (first, last) = self.nodes or self.least_nodes, self.ports or (MIN_PORT, MAX_PORT)
+        nodes = self.least_nodes if self.nodes is None else self.nodes
+        first, last = self.ports or (MIN_PORT, MAX_PORT)
         yield from applying({
             f"--preload {modules} is for --workers preload; here it is {self.workers}":
                 self.preload is not None and self.workers != "preload",

@@ -199,6 +199,11 @@ def test_a_variable_that_is_not_set_here_is_named_with_all_else(monkeypatch):
         assert line.startswith(start)
 
 
+def test_at_most_no_node_is_refused():
+    (line,) = all_lines(*OWN, "--nodes", "1:0", "--", "true")
+    assert line == "--nodes 1:0: the first number must be the smaller one"
+
+
 def test_an_open_quote_in_wrap_is_refused():
     (line,) = all_lines(*OWN, "--wrap", "env 'x", "--", "true")
     assert line == "--wrap env 'x: No closing quotation; it is split into words as a shell does it"
