@@ -41,7 +41,7 @@ def test_the_flag_of_the_page_records_shows_and_keeps_the_best(tmp_path, monkeyp
         monkeypatch.setenv(name, "/proc/no-home")
     (tmp_path / "my_metric.py").write_text(files()[0])
     (tmp_path / "f1.py").write_text(files()[0].replace("MyMetric", "F1"))  # the Hub's is not here
-    (command,) = re.findall(r"python launch/submit.py --nodes 4 (.*--metrics.*)\n", PAGE)
+    (command,) = re.findall(r"muster run --nodes 4 (.*--metrics.*)\n", PAGE)
     flags = command.replace("f1:", f"{tmp_path}/f1.py:").replace("./my", f"{tmp_path}/my")
     more = ["--epochs", "2", "--dropout", "0", "--logs-dir", str(tmp_path), "--run-id", "run"]
     code, out, err = submit("--nodes", "2", *flags.split(), *more)

@@ -162,7 +162,7 @@ def test_no_record_ends_a_report(tmp_path_factory, without_figures, record):
 def test_without_the_librarys_parts_all_but_the_pdf_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     _, problem = page.write(read_subject([make_run(tmp_path / "run")]), tmp_path / "report")
-    assert "pip install weasyprint" in problem
+    assert "WeasyPrint is missing; install it with " in problem
     assert not (tmp_path / "report" / "report.pdf").exists()
     assert (tmp_path / "report" / "index.html").exists()
 
