@@ -77,7 +77,11 @@ def main() -> int:
         become(*COMMANDS[word], *rest, typed=word)
     if word in STARTING:
         refuse_several(os.environ)
-    script, python = plain(program[1:], None) if program[1:] else ((), None)
+    script: Sequence[str] = ()
+    python = None
+    if program[1:]:
+        script, python, problems = plain(program[1:], None)
+        refuse(problems)
     name, words = _named(word, words, script) if word in STARTING else ("", words)
     given = {one.name for one in cluster} | _typed(words)
     named = "python" in given or python is not None
