@@ -48,7 +48,7 @@ class Cluster:
 def bring_up(*flags: str, env: Mapping[str, str] | None = None) -> Cluster:
     """Have a testbed with `flags` up."""
     done = testbed("up", *flags, env=env)
-    if "make it anew" in done.stderr:  # a test has killed a part of it
+    if "make it again" in done.stderr:  # a test has killed a part of it
         take_down()
         done = testbed("up", *flags, env=env)
     assert done.returncode == 0, done.stderr
