@@ -145,7 +145,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
             print(alone, file=sys.stderr)
         return 0
     attempt = spec.attempt if job.is_led_here and spec.max_restarts else None
-    print(printable(report(failure, spec.run_dir, job.shown, attempt)), file=sys.stderr)
+    if text := report(failure, spec.run_dir, job.shown, attempt):
+        print(printable(text), file=sys.stderr)
     return failure.code
 
 

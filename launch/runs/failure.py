@@ -89,6 +89,8 @@ def explain(
 def report(failure: Failure, run_dir: Path, shown: bytes = b"", attempt: int | None = None) -> str:
     """What is printed of a failure: the cause, then the end of that rank's output, and its place.
 
+    It is empty where all was printed already, as of a run that was stopped in order.
+
     `shown`: the end of the output that was printed already, which is not printed again. `attempt`:
     its number, if others may follow.
     """
@@ -96,6 +98,8 @@ def report(failure: Failure, run_dir: Path, shown: bytes = b"", attempt: int | N
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
     lines = [f"run folder: {run_dir}", *failure.context, failure.text]
     if seen.issuperset(text):
+        if failure.rank is None and not failure.context:
+            return ""
         lines = lines[:-2] + [failure.brief] if failure.brief else lines[:-1]
     output = "" if seen.issuperset(failure.output.splitlines()) else failure.output
     return "\n".join([*lines, *output_lines(run_dir.name, failure.rank, output, attempt)])

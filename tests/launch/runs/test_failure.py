@@ -12,7 +12,7 @@ import pytest
 from launch.agent.processes.workers import how_it_ended
 from launch.agent.recovery import Recovery
 from launch.runs import run_record
-from launch.runs.failure import explain, report
+from launch.runs.failure import Failure, explain, report
 from launch.runs.last_output import crash_of, of_logs
 from launch.spec import NodeCommand
 from tests.fuzzing import fuzzed
@@ -511,3 +511,9 @@ def test_of_a_rank_that_was_killed_one_sees_what_it_printed_last(ended, tmp_path
         POINTER.format(tmp_path.name),
     ]
     assert lines[-4].startswith("error: rank 1")
+
+
+def test_of_a_run_that_was_stopped_in_order_nothing_is_printed_twice(tmp_path):
+    stopped = Failure(75, "stopped cleanly after step 3")
+    assert report(stopped, tmp_path, b"step 3\nstopped cleanly after step 3\n") == ""
+    assert "stopped cleanly" in report(stopped, tmp_path, b"step 3\n")
