@@ -9,6 +9,7 @@ standard library alone, of Python 3.10 or newer.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from muster.errors import UsageError, text_of
@@ -34,7 +35,7 @@ def load(group: str, name: str) -> Any:
 
     Raises:
         UsageError: two packages add different things of this name, it cannot be imported, or it
-            cannot be called.
+            is a module.
     """
     entries = {entry.value: entry for entry in _installed(group) if entry.name == name}
     if not entries:
@@ -48,8 +49,8 @@ def load(group: str, name: str) -> Any:
         build = entry.load()
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{place}, which cannot be loaded: {text_of(error)}") from error
-    if not callable(build):
-        raise UsageError(f"{place}, which is no function; name one: MODULE:build")
+    if isinstance(build, ModuleType):
+        raise UsageError(f"{place}, which is a module; name what is in it: MODULE:build")
     return build
 
 

@@ -31,7 +31,7 @@ def test_a_name_is_listed_beside_the_files_and_loaded_when_it_is_chosen(package)
     assert plugins.load("train.tasks", "tables")(1) == "1"
     with pytest.raises(UsageError, match="'lost' is no_such_module:build of the package first"):
         plugins.load("train.tasks", "lost")
-    with pytest.raises(UsageError, match="'whole' is json of the package first, which is no func"):
+    with pytest.raises(UsageError, match="'whole' is json of the package first, which is a mod"):
         plugins.load("train.tasks", "whole")
 
 
