@@ -13,13 +13,12 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.plugins import REPOSITORY
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
-from configs.settings.fields import add_new as add_new
-from configs.settings.fields import named_in as named_in
+from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
+from muster.checkout import CHECKOUT
 from muster.command import LOGIN
 from muster.errors import UsageError, refuse
 from muster.errors import run as run
@@ -239,7 +238,7 @@ def _unknown(word: str, flag: str, text: str, classes: Sequence[type], made: Seq
 
 def _recipe_of(task: str) -> Path | None:
     """The file that is read without --config: configs/TASK.yaml, if there is one."""
-    path = REPOSITORY / "configs" / f"{Path(task).name}.yaml"
+    path = CHECKOUT / "configs" / f"{Path(task).name}.yaml"
     return path if path.exists() else None
 
 

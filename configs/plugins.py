@@ -8,13 +8,11 @@ of the folder comes before an entry point of the same name.
 """
 
 import importlib
-from pathlib import Path
 from typing import Any
 
 from muster import entry_points
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 CONTRACT = "base"
 FAMILIES = {
@@ -48,7 +46,7 @@ def is_known(package: str, name: str) -> bool:
 
 def own_names(package: str) -> list[str]:
     """The plug-ins that are files of this checkout."""
-    folder = REPOSITORY.joinpath(*package.split("."))
+    folder = CHECKOUT.joinpath(*package.split("."))
     stems = {file.stem for file in folder.glob("*.py") if not file.stem.startswith("_")}
     families = FAMILIES.get(package, {})
     return sorted((stems - {CONTRACT, *families}).union(*families.values()))

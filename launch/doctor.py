@@ -7,6 +7,7 @@ from pathlib import Path
 # replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
+from configs.settings.fields import add_new
 from muster import errors
 
 errors.begin()
@@ -82,7 +83,7 @@ def main() -> int:
     line = CommandLine(checked, ssh, slurm, words, typed, run, own, train=train, bench=bench)
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    cli.add_new(problems, line.foreign())
+    add_new(problems, line.foreign())
     as_asked = judged(line, problems, with_program=False)
     refuse(problems)
     assert as_asked is not None  # or there are problems

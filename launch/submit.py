@@ -9,6 +9,7 @@ from pathlib import Path
 # replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
+from configs.settings.fields import add_new
 from muster import errors
 
 errors.begin()
@@ -16,7 +17,6 @@ errors.begin()
 import os
 from dataclasses import asdict
 
-from configs import cli
 from configs.settings.program import ProgramConfig
 from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
@@ -38,7 +38,7 @@ def main() -> int:
     if launch.json:
         json_output.begin()
     launcher = judged(line, problems)
-    cli.add_new(problems, _problems(line))
+    add_new(problems, _problems(line))
     refuse(problems)
     assert launcher is not None  # or there are problems
     if line.ssh.setup:

@@ -22,7 +22,6 @@ from rich.table import Table
 
 from configs import console
 from configs.help_page import Parser, describe
-from configs.plugins import REPOSITORY
 from launch.virtual_cluster import (
     commands,
     daemons,
@@ -32,6 +31,7 @@ from launch.virtual_cluster import (
     ssh_daemons,
 )
 from launch.virtual_cluster.virtual_nodes import Options, rate, rate_text
+from muster.checkout import CHECKOUT
 from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import printable
@@ -114,7 +114,7 @@ def _up(args: argparse.Namespace) -> int:
     )
     commands.refuse_unfit_box()
     slurm_daemons.refuse_gpus(wanted.gpus)
-    lifecycle.up(wanted, REPOSITORY, _say)
+    lifecycle.up(wanted, CHECKOUT, _say)
     command = as_typed()
     print(
         f"{wanted.nodes} nodes are up: node0 to node{wanted.nodes - 1}\n"
@@ -128,7 +128,7 @@ def _up(args: argparse.Namespace) -> int:
 
 def _venv(named: str | None) -> Path | None:
     """The environment that is visible in a private home: the named one, or the checkout's own."""
-    venv = Path(named).absolute() if named else REPOSITORY / ".venv"
+    venv = Path(named).absolute() if named else CHECKOUT / ".venv"
     if named and not (venv / "bin" / "python").exists():
         raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
     return venv if named or (venv.is_dir() and not venv.is_symlink()) else None

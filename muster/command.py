@@ -77,7 +77,8 @@ def main() -> None:
         print(version_text(CHECKOUT))
         sys.exit(0)
     if word == "help" and rest:  # muster help jobs cancel
-        word, rest = rest[0], [*rest[1:], "--help"]
+        word = rest[0]
+        rest = [*rest[1:], "--help"]
     if word in ("--help", "-h", "help"):
         sys.stdout.write(USAGE)
         sys.exit(0)

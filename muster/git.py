@@ -26,6 +26,7 @@ NO_PROGRAMS = (
     f"core.hooksPath={os.devnull}",
     "diff.ignoreSubmodules=dirty",
 )
+SHORT_S = 10.0  # for a question whose answer is only recorded or shown
 DRIVERS = r"^(filter|diff)\..*\.(clean|smudge|process|required|command|textconv)$"
 OWN_SCOPES = ("local", "worktree")  # of a repository's configuration; others are the user's
 
@@ -69,6 +70,19 @@ def top_of(folder: Path) -> Path | None:
         if os.path.lexists(place) and not _is_empty(place):
             return one
     return None
+
+
+def ask_top(folder: Path, *words: str) -> str | None:
+    """What git says of a repository whose top is `folder`; None if that is none, or git is silent.
+
+    Where a folder only lies in a repository, that is another project's.
+    """
+    if top_of(folder) != folder.resolve():
+        return None
+    try:
+        return ask(folder, *words, timeout_s=SHORT_S).decode(errors="replace").strip()
+    except GitFailed:  # no git here, or a copy of the code without its history
+        return None
 
 
 def project_of(cwd: Path) -> Path:

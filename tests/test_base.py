@@ -135,7 +135,7 @@ def test_values_are_swept(muster, tmp_path):
 @pytest.mark.parametrize(
     "words", [["report", "."], ["report", "compare", ".", "."], ["study", STUDY]]
 )
-def test_what_a_report_needs_is_said_before_anything_is_done(muster, tmp_path, words):
+def test_missing_packages_of_a_report_are_refused_before_anything_is_done(muster, tmp_path, words):
     if words[0] == "study":
         words = ["study", REPOSITORY / STUDY, "--output", tmp_path / "study"]
     done = call(muster, *words, cwd=tmp_path)
@@ -159,7 +159,7 @@ OWN_PROGRAMS += [["sweep", "--over", "lr=1e-3,1e-2", "--launcher", "local"]]
 
 
 @pytest.mark.parametrize("words", OWN_PROGRAMS)
-def test_what_the_trainer_needs_is_said_before_it_starts(muster, tmp_path, words):
+def test_missing_packages_of_the_trainer_are_refused_before_it_starts(muster, tmp_path, words):
     done = call(muster, *words, "--logs-dir", tmp_path)
     python = muster.with_name("python")
     assert done.returncode == 2

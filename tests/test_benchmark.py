@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 
 from configs import cli
-from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from tests.benchmarks import bench, figure, made, overhead, startup, step_memory, targets
 from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, chosen
@@ -142,7 +142,7 @@ def test_what_a_rank_holds_at_the_end_of_a_backward_pass():
     The network is a tenth of BERT-base, of which zero1 is at most 0.55: what is on its way in
     buckets counts for more.
     """
-    mini = str(REPOSITORY / "configs" / "models" / "bert-mini.json")
+    mini = str(CHECKOUT / "configs" / "models" / "bert-mini.json")
     most = {step_memory.PLAIN: 1, "all_reduce": 0.85, "zero1": 0.6, "fsdp": 0.35}
     found = {mode: step_memory.measured(mode, 4, mini) for mode in most}
     plain = found[step_memory.PLAIN]

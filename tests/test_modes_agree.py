@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from configs import plugins
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.launch.submit import submit
 from tests.train.workers import records
 
@@ -49,14 +49,14 @@ def test_the_main_job_learns_what_a_bag_of_words_cannot(tmp_path):
     assert summary["accuracy"] > 0.9 and summary["batch_size"] == 64
     assert [one["epoch"] for one in summary["evaluations"]] == [1, 2, 3]
     assert "epoch 3" in out and "run folder" in out
-    page = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     found, shown = (re.findall(r"^step \d  loss (\S+)$", text, re.M) for text in (out, page))
     # another processor rounds
     assert [*map(float, found)] == pytest.approx([*map(float, shown)], abs=1e-4)
 
 
 def test_readme_shows_the_losses_that_one_process_has(single):
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\|`.*?((?:\|0\.\d{6}){5})\|$", readme, re.M)
     assert len(rows) == 2
     losses = single[0]["first_losses"]

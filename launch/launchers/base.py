@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from configs import cli, plugins
+from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
@@ -172,16 +173,16 @@ def judged(line: CommandLine, problems: list[str], *, with_program: bool = True)
     `with_program`: also which files the program lacks.
     """
     launcher = None
-    if not {"--launcher", "--hosts"} & cli.named_in(problems):
+    if not {"--launcher", "--hosts"} & named_in(problems):
         try:
             launcher = launcher_of(line)
-            cli.add_new(problems, launcher.problems())
+            add_new(problems, launcher.problems())
         except UsageError as error:
-            cli.add_new(problems, str(error).splitlines())
+            add_new(problems, str(error).splitlines())
     if with_program:
         is_named = line.launch.launcher != "auto" and line.launch.hosts is None
         refused = line.launch.launcher if is_named else "ssh"  # of which least is known here
-        cli.add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else refused))
+        add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else refused))
     return launcher
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.checks.examination import look
@@ -18,6 +17,7 @@ from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
 ADDRESS = "127.0.0.1"
@@ -47,7 +47,7 @@ class Local(Launcher):
     def assume(self) -> Facts:
         config = self._config
         counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
-        here = sys.executable, str(REPOSITORY)
+        here = sys.executable, str(CHECKOUT)
         nodes = tuple(
             NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
             for index, count in enumerate(counts)
@@ -65,7 +65,7 @@ class Local(Launcher):
         )
 
     def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
-        argv = (sys.executable, str(REPOSITORY / "launch" / "agent" / "__main__.py"))
+        argv = (sys.executable, str(CHECKOUT / "launch" / "agent" / "__main__.py"))
         return AgentJob(
             spec,
             facts,

@@ -10,7 +10,6 @@ from typing import Any
 
 from ClusterShell.RangeSet import RangeSet
 
-from configs.plugins import REPOSITORY
 from configs.settings.launch import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
@@ -26,6 +25,7 @@ from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob, Watcher, become
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 from muster.run_files import SUBMITIT
 
@@ -99,7 +99,7 @@ class Slurm(Launcher):
         counts = self._config.nproc("gpu" if self._gpus else 1, count)
         hosts = here or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
-            NodeFacts(NodeSpec(host, nproc), host, python, str(REPOSITORY), nproc)
+            NodeFacts(NodeSpec(host, nproc), host, python, str(CHECKOUT), nproc)
             for host, nproc in zip(hosts, counts, strict=False)
         )
         return Facts(nodes, DECIDED, self._config.master_port, self._config.network)

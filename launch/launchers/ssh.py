@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from configs.settings.launch import SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.processes.process_tree import between_attempts
@@ -22,7 +21,7 @@ from launch.runs import node_history
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
 from muster import extras, run_files
-from muster.checkout import nodes_python
+from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError
 
 
@@ -78,7 +77,7 @@ class Ssh(Launcher):
     def assume(self) -> Facts:
         specs = self.specs()
         named = self._ssh.remote_dir
-        folder = named or str(REPOSITORY)
+        folder = named or str(CHECKOUT)
         python = f"{named}/.venv/bin/python" if named else nodes_python()
         found = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
@@ -196,8 +195,8 @@ def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
     }
     found = {root: place for root, place in found.items() if root.exists()}
     for root, place in found.items():
-        if any(node.shared for node in facts.nodes) and not (REPOSITORY / place).exists():
-            (REPOSITORY / place).symlink_to(root)  # a node with this checkout finds it there
+        if any(node.shared for node in facts.nodes) and not (CHECKOUT / place).exists():
+            (CHECKOUT / place).symlink_to(root)  # a node with this checkout finds it there
     return {root: str(place) for root, place in found.items()}
 
 

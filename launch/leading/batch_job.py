@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs import cli
+from configs.settings.fields import add_new
 from configs.settings.launch import Slots
 from configs.settings.program import with_id
 from launch.agent.processes.die_with_parent import die_with_parent
@@ -79,9 +79,9 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     line, problems = CommandLine.read(flags, prog="sbatch slurm/*.sh")
     launch = line.launch
     cwd = Path(os.environ.get("SLURM_SUBMIT_DIR", ""))
-    cli.add_new(problems, _problems(line, current))
+    add_new(problems, _problems(line, current))
     if not current.attempt:  # later ones run the snapshot of the first
-        cli.add_new(problems, line.missing(cwd, "slurm"))
+        add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
     program: Any = line.program(cwd)
     if line.unasked:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from configs.plugins import REPOSITORY
 from launch.nodes.running_time import running_s
+from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
@@ -263,7 +263,7 @@ def start_each(
             log.parent.mkdir(exist_ok=True)
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the launcher
-            process, channel = talk_to(argv, errors, cwd=REPOSITORY, start_new_session=True)
+            process, channel = talk_to(argv, errors, cwd=CHECKOUT, start_new_session=True)
         heartbeat.add(channel)
         started.append(AgentProcess(channel, process))
     return started

@@ -29,12 +29,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
 from launch.nodes.message_forms import quoted
-from muster.checkout import IS_INSTALLED, own_python
+from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.forms import anything, fits
 from muster.printable import printable
 from muster.run_files import own_logs
@@ -50,8 +49,8 @@ LOAD = (
 # Who else reads the input of a command, or prints before it, and what to do.
 START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
 ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || return"
-# The checkout's folder in the home of a node that does not see this checkout.
-# In the home of a node with its own disk; beside an installation the user may have a clone, too.
+# The code's folder in the home of a node that does not see this machine's files. Beside an
+# installation the user may have a clone, too.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
 # srun may wait for nodes, and ssh for names, before the first answer; a machine may be busy.
 ANSWER_S = 90.0
@@ -325,7 +324,7 @@ def facts_request(
             "folder": folder or FOLDER,
             "named": folder is not None,
             "proof": str(proof),
-            "here": str(REPOSITORY),
+            "here": str(CHECKOUT),
             "own_python": own_python(),
             "code": _installed_code(),
             "python": python or os.environ.get("MUSTER_PYTHON"),
@@ -339,7 +338,7 @@ def facts_request(
 def _place_of_runs() -> Path:
     """The folder of run folders; that around it, where an installation has not made it yet."""
     if not IS_INSTALLED:
-        return REPOSITORY / "logs"
+        return CHECKOUT / "logs"
     logs = own_logs()
     return logs if logs.is_dir() else logs.parent
 
@@ -348,6 +347,6 @@ def _installed_code() -> list[str]:
     """pip's list of an installation's files with their digests, and its own digest; else empty."""
     if not IS_INSTALLED:
         return []
-    lists = REPOSITORY.parent.parent.glob("muster-*.dist-info/RECORD")
-    path = next(lists, REPOSITORY / "setup.cfg")  # unpacked by hand
+    lists = CHECKOUT.parent.parent.glob("muster-*.dist-info/RECORD")
+    path = next(lists, CHECKOUT / "setup.cfg")  # unpacked by hand
     return [str(path), sha256(path.read_bytes()).hexdigest()]

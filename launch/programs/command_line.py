@@ -10,6 +10,7 @@ from typing import Any
 
 from configs import cli
 from configs.raw import Given
+from configs.settings.fields import add_new
 from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
 from configs.settings.program import ProgramConfig, RunConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
@@ -108,7 +109,7 @@ class CommandLine(Settings):
         else:
             made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
         problems = [*made.foreign()]
-        cli.add_new(problems, wrong)
+        add_new(problems, wrong)
         problems += of_python
         return made, problems
 

@@ -17,7 +17,7 @@ from launch.nodes import node_facts
 from launch.programs import trainer_python
 from launch.spec import LaunchSpec, Program
 from muster import entry_points
-from muster.checkout import IS_INSTALLED
+from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import UsageError, refuse
 
 # Slow imports of the trainer, for --workers preload. transformers takes longer than torch, and some
@@ -90,7 +90,8 @@ class OwnProgram:
         added = (known if known is not None else _added_to(python)) if chosen else None
         if added is None:
             return
-        problems, where = [], f"{python} on {node}" if node else python
+        problems = []
+        where = f"{python} on {node}" if node else python
         for name, (package, value) in chosen.items():
             begin = f"{plugins.GROUPS[package]}:"
             others = [entry.removeprefix(begin) for entry in added if entry.startswith(begin)]
@@ -167,7 +168,7 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
     """
     if launcher == "ssh":
         return
-    folders = (cwd.absolute(), plugins.REPOSITORY)  # workers start in the second one
+    folders = (cwd.absolute(), CHECKOUT)  # workers start in the second one
     for name, do in READ.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
@@ -224,4 +225,4 @@ def _with_paths(
 
 
 def _in_checkout(path: str) -> str:
-    return path.removeprefix(f"{plugins.REPOSITORY}/")
+    return path.removeprefix(f"{CHECKOUT}/")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 PYTHON = re.compile(r"python(\d(\.\d+t?)?)?")
 CHOSEN = ("python", "python3")  # of whatever environment is active: no particular Python
-WITH_VALUE = "WX"
+# Options in one word, as in -uO; the last one may have a value, in this word or the next one.
+CLUSTER = re.compile(r"-(?!$)([^-cmWX]*)(?:([mWX])(.*))?", re.DOTALL)
 # What can be set for the program instead; all its workers start with it.
 VARIABLES = {
     "-O": "PYTHONOPTIMIZE=1",
@@ -53,7 +54,8 @@ def plain(words: Sequence[str], python: str | None) -> tuple[Sequence[str], str 
     command = read(words)
     if command is None:
         return words, python, []
-    named, program = command.interpreter, shlex.join(command.program)
+    named = command.interpreter
+    program = shlex.join(command.program)
     problems = [_cannot_keep(command, words)] if command.options else []
     if named is not None and python is not None and _is_other(named, python) and not problems:
         problems.append(
@@ -73,29 +75,21 @@ def read(words: Sequence[str]) -> PythonCommand | None:
         return None
     options: list[str] = []
     rest = list(words[1:])
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        cluster = rest.pop(0)
-        if cluster.startswith("--"):  # such as --version; of those with a script there is one
-            if cluster != "--check-hash-based-pycs" or not rest:
-                return None
-            options.append(f"{cluster} {rest.pop(0)}")
+    while rest and (cluster := CLUSTER.fullmatch(rest[0])):
+        del rest[0]
+        switches, with_value, value = cluster.groups()
+        options += [f"-{letter}" for letter in switches]
+        if with_value is None:
             continue
-        letters = cluster[1:]
-        while letters:
-            letter, letters = letters[0], letters[1:]
-            if letter in "cm" or letter in WITH_VALUE:
-                if not letters and not rest:
-                    return None
-                value, letters = letters or rest.pop(0), ""
-                if letter == "c":
-                    return None
-                if letter == "m":
-                    return PythonCommand(words[0], _needed(options), ("-m", value, *rest))
-                options.append(f"-{letter} {value}")
-            else:
-                options.append(f"-{letter}")
-    if not rest or not rest[0].endswith(".py"):
-        return None
+        if not value:
+            if not rest:
+                return None
+            value = rest.pop(0)
+        if with_value == "m":
+            return PythonCommand(words[0], _needed(options), ("-m", value, *rest))
+        options.append(f"-{with_value} {value}")
+    if not rest or rest[0].startswith("-") or not rest[0].endswith(".py"):
+        return None  # such as -c and --version, too
     return PythonCommand(words[0], _needed(options), tuple(rest))
 
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection, Iterator
 from functools import cache
 
-from configs.plugins import REPOSITORY
 from muster import extras
+from muster.checkout import CHECKOUT
 
 # Without these no worker begins; others are for some tasks and metrics, which name them.
 ALWAYS = frozenset("torch numpy safetensors tqdm psutil PyYAML rich".split())
@@ -45,7 +45,7 @@ def _lacks(python: str, modules: tuple[str, ...]) -> Collection[str] | str:
         return f"{python}: no such program"
     try:
         done = subprocess.run(
-            [python, "-c", ASK, *modules], cwd=REPOSITORY, stdin=subprocess.DEVNULL,
+            [python, "-c", ASK, *modules], cwd=CHECKOUT, stdin=subprocess.DEVNULL,
             capture_output=True, check=True, text=True,
         )  # fmt: skip
         is_new, lacks = done.stdout.splitlines()[-2:]

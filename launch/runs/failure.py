@@ -96,13 +96,16 @@ def report(failure: Failure, run_dir: Path, shown: bytes = b"", attempt: int | N
     """
     seen = set(last_output.lines_of(shown))
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
-    lines = [f"run folder: {run_dir}", *failure.context, failure.text]
+    cause = [*failure.context, failure.text]
     if seen.issuperset(text):
         if failure.rank is None and not failure.context:
             return ""
-        lines = lines[:-2] + [failure.brief] if failure.brief else lines[:-1]
+        cause = [*failure.context]
+        if failure.brief:  # it has the end of the context as well
+            cause[-1:] = [failure.brief]
     output = "" if seen.issuperset(failure.output.splitlines()) else failure.output
-    return "\n".join([*lines, *output_lines(run_dir.name, failure.rank, output, attempt)])
+    place = output_lines(run_dir.name, failure.rank, output, attempt)
+    return "\n".join([f"run folder: {run_dir}", *cause, *place])
 
 
 def odd_message(facts: Facts) -> Failure | None:

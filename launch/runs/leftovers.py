@@ -16,10 +16,10 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from configs.plugins import REPOSITORY
 from launch.nodes.node_facts import SENT
 from launch.runs import run_record, run_state
 from muster import scratch
+from muster.checkout import CHECKOUT
 from muster.command import logins
 
 DAY_S = 24 * 3600.0
@@ -116,7 +116,7 @@ def _records_of_logins() -> Iterator[Leftover]:
 def _links_to_sent_folders() -> Iterator[Leftover]:
     """Links in this checkout through which nodes that see it found what other nodes were sent."""
     for begin in SENT:
-        for link in sorted(Path(REPOSITORY, "logs").glob(f"{begin}*")):
+        for link in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*")):
             if link.is_symlink():
                 run_dir = link.readlink().parent
                 if _is_removed(run_dir) or (_is_folder(run_dir) and run_state.of(run_dir).over):
@@ -130,8 +130,8 @@ def _temporary() -> Iterator[Leftover]:
 
 def _at_login() -> Iterator[Leftover]:
     """Of an installation that laptops have sent: other versions, and sessions that are over."""
-    base = REPOSITORY.parent.parent
-    if REPOSITORY.parent.name != "versions" or not (REPOSITORY / ".sent").exists():
+    base = CHECKOUT.parent.parent
+    if CHECKOUT.parent.name != "versions" or not (CHECKOUT / ".sent").exists():
         return
     sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
     over = [path for path in sessions if _is_over(path)]
@@ -145,7 +145,7 @@ def _at_login() -> Iterator[Leftover]:
         stays = f"{', '.join(names[:3]) or 'a command'} may need it, and is not over"
     for path in sorted(base.glob("versions/*")):
         is_new = _age_s(path / ".sent") < DAY_S  # another laptop may be about to use it
-        if path != REPOSITORY and (path / ".sent").exists() and not is_new:
+        if path != CHECKOUT and (path / ".sent").exists() and not is_new:
             yield _folder(path, "another version of Muster", stays)
 
 

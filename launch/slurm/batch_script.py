@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from configs.settings.launch import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
 from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
 from launch.spec import Facts
-from muster.checkout import nodes_python
+from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError, refuse
 from muster.writing import write_text
 
@@ -46,7 +45,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
         "signal": f"B:USR2@{notice_s}",  # to the leader
         "time": DEFAULT_TIME,
         "requeue": True,  # after a node failure, or when its time is over
-        "chdir": str(REPOSITORY),
+        "chdir": str(CHECKOUT),
         **({"cpus_per_task": cores} if cores else {}),
         **asked(config),
     }

@@ -19,7 +19,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from configs.plugins import REPOSITORY
 from launch.agent.agent_job import AgentJob, SchedulersJob
 from launch.agent.membership.coordinator import TELL_S
 from launch.agent.membership.door import Door, Link, Who, listen
@@ -35,6 +34,7 @@ from launch.slurm.current_job import CurrentJob
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
@@ -86,7 +86,7 @@ class JobNodes:
         for why in without.values():
             print(f"note: going on without it: {why}", file=sys.stderr)
         nodes = tuple(
-            NodeFacts(NodeSpec(host, count), host, self.python, str(REPOSITORY), count)
+            NodeFacts(NodeSpec(host, count), host, self.python, str(CHECKOUT), count)
             for host, count in zip(hosts, self.job["nproc"], strict=True)
             if host not in without
         )
@@ -159,7 +159,7 @@ class JobNodes:
         with output:
             srun = subprocess.Popen(
                 self.srun(hosts, meeting),
-                cwd=REPOSITORY,
+                cwd=CHECKOUT,
                 env=dict(self.env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -16,14 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from configs.plugins import REPOSITORY
 from configs.settings.launch import SshConfig
 from launch.agent.processes import process_tree
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
 from launch.ssh import openssh
-from muster.checkout import IS_INSTALLED
+from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import MusterError
 from muster.printable import printable
 
@@ -152,7 +151,7 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
     """Copy the files; return the error, or None."""
     host = node.spec.host
     place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
-    ways = [(RULES, REPOSITORY, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
+    ways = [(RULES, CHECKOUT, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
     client = openssh.client(node.spec, config)
     for options, source, target in ways:
         try:

@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from configs import cli
-from configs.plugins import REPOSITORY
 from launch.spec import RUN_MODULE
 from launch.studies.cell_runs import STOPS, SUBMIT, Work, last_line, run_all, text_of, work_of
 from launch.studies.cells import Sweep
 from launch.virtual_cluster import lifecycle, ssh_daemons
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
 # Another program that takes cores until it is ended; by itself it ends after half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
-TESTBED = str(REPOSITORY / "launch" / "testbed.py")
+TESTBED = str(CHECKOUT / "launch" / "testbed.py")
 
 
 def run(study: Sweep, more: Sequence[str]) -> int | None:
@@ -80,7 +80,7 @@ def report(folder: Path) -> None:
 def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
     """Run a script of the checkout, with its output in `log`; its exit code and its last words."""
     codes = list[int]()
-    command = [sys.executable, str(REPOSITORY / script), *words]
+    command = [sys.executable, str(CHECKOUT / script), *words]
     stopped_by = run_all([Work(log, lambda _: command, lambda code, _: codes.append(code))])
     return -signal.SIGTERM if stopped_by else codes[0], last_line(text_of(log))
 

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from configs.plugins import REPOSITORY
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
 from launch.launchers.base import chosen, launcher_of
@@ -24,12 +23,13 @@ from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster import json_output, records, run_files
+from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
 from muster.forms import MORE, anything, fits
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.writing import read_json, tail, write_text
 
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
 # What is read of a cell that an earlier call has written down.
 CELL = {

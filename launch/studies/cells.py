@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs import cli
 from configs.raw import alike
+from configs.settings.fields import add_new
 from configs.settings.program import name_problems
 from configs.settings.train import TrainElsewhere
 from launch.launchers.base import chosen, judged, launcher_of
@@ -252,7 +252,7 @@ def _problems(cell: Cell) -> list[str]:
     except UsageError as error:
         return str(error).splitlines()
     judged(cell.parsed, problems)
-    cli.add_new(problems, _of_sweep(cell.parsed))
+    add_new(problems, _of_sweep(cell.parsed))
     # an earlier run may still make the checkpoint; later the run itself refuses a missing one
     return [line for line in problems if not line.startswith("--resume ")]
 

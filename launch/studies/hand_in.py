@@ -15,9 +15,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from launch.studies.cells import Cell, Sweep
 from muster import records, run_files
+from muster.checkout import CHECKOUT
 from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMARY
 
 FOLDER = "hand_in"
@@ -32,7 +32,7 @@ Measured by your own runs: the report's tables and figures, and the records in {
 `commands.txt` there has the command of each run, to be called in Muster's checkout.
 """
 CODE = ("configs", "muster", "train")  # all that workers run
-OF_MODES = REPOSITORY / "train" / "sync"
+OF_MODES = CHECKOUT / "train" / "sync"
 
 
 def archive(text: str) -> Path:
@@ -74,14 +74,14 @@ def pack(study: Sweep, asked: Path) -> Path:
     if not (home / "code").exists():
         for name in CODE:
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / name, home / "code" / name, ignore=ignored)
+            shutil.copytree(CHECKOUT / name, home / "code" / name, ignore=ignored)
     base = str(target).removesuffix(f".{form}")
     return Path(shutil.make_archive(base, FORMATS[form], home))
 
 
 def _about(study: Sweep, parts: list[str]) -> str:
     """What is Muster's, what was measured, and what a course wants."""
-    is_ours = study.texts and (REPOSITORY / study.source).is_file()
+    is_ours = study.texts and (CHECKOUT / study.source).is_file()
     texts = f", and so are the report's texts of `{study.source}`" if is_ours else ""
     folders = ", ".join(f"`{part}/`" for part in parts)
     return TEXT.format(texts=texts, parts=folders)

@@ -8,12 +8,12 @@ from typing import Any
 import yaml
 
 from configs import cli
-from configs.plugins import REPOSITORY
 from configs.raw import ShallowLoader, alike, not_yaml, text_of
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.studies import grid
 from launch.studies.cells import Cell, Sweep, checked
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
 
 # The user's texts, which stand beside the measured tables.
@@ -26,7 +26,7 @@ OF_TESTBED = (RATE, BUSY)
 # Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
 # are one series, as are the runs of one entry.
 NAME = "name"
-OWN = REPOSITORY / "configs" / "studies"
+OWN = CHECKOUT / "configs" / "studies"
 
 
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
@@ -102,7 +102,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
 def _shown(path: Path) -> str:
     """The file as a report names it: one of Muster's own is in its checkout."""
     place = path.resolve()
-    return str(place.relative_to(REPOSITORY) if place.is_relative_to(REPOSITORY) else path.name)
+    return str(place.relative_to(CHECKOUT) if place.is_relative_to(CHECKOUT) else path.name)
 
 
 def _own_study(path: Path) -> str:

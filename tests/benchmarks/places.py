@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from configs.plugins import REPOSITORY
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.benchmarks.cases import OURS, Case
 from tests.benchmarks.made import Made
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.cluster.testbeds import Cluster
 
 LOOPBACK = "loopback"  # a place without links
-SUBMIT = str(REPOSITORY / "launch" / "submit.py")
+SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 SCHEDULE_STEPS = "117"  # three epochs of RTE
 TIMEOUT_S = 1800.0
 TAIL = 2000  # characters of what a run that failed has printed
@@ -101,7 +101,7 @@ class Place:
             logs = logs or Path(folder)
             command += ["--logs-dir", str(logs), *words]
             try:
-                done = call(*command, cwd=REPOSITORY, env=env, timeout_s=self.timeout_s)
+                done = call(*command, cwd=CHECKOUT, env=env, timeout_s=self.timeout_s)
             except subprocess.TimeoutExpired:
                 raise MusterError(f"not done after {self.timeout_s:.0f} s") from None
             if done.returncode:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.benchmarks import made
 from tests.benchmarks.results import held, spread
 from tests.launch.submit import SUBMIT
@@ -105,7 +105,7 @@ def torchrun_s(nodes: int, each: int, folder: str) -> float:
     begun = time.perf_counter()
     others = [
         subprocess.Popen(
-            [sys.executable, *words], cwd=REPOSITORY, env=environment(folder),
+            [sys.executable, *words], cwd=CHECKOUT, env=environment(folder),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         ) for words in commands[1:]
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def to_answer(words: list[str]) -> float:
     """Until the command has said what it has to say."""
     begun = time.perf_counter()
     command = [sys.executable, *LOCAL, *words]
-    subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - begun
 
 
@@ -158,7 +158,7 @@ def to_first_step(words: list[str], folder: str) -> float:
     """Seconds until the first step is printed; the run is waited for."""
     begun, first_s = time.perf_counter(), None
     with subprocess.Popen(
-        [sys.executable, *words], cwd=REPOSITORY, env=environment(folder), stdin=subprocess.DEVNULL,
+        [sys.executable, *words], cwd=CHECKOUT, env=environment(folder), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         for line in process.stdout or ():
@@ -173,7 +173,7 @@ def to_first_step(words: list[str], folder: str) -> float:
 def environment(folder: str) -> dict[str, str]:
     """Of a start: its own state folder, one thread for each worker, output at once."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return env | {"PYTHONPATH": str(REPOSITORY), "XDG_STATE_HOME": f"{folder}/state"}
+    return env | {"PYTHONPATH": str(CHECKOUT), "XDG_STATE_HOME": f"{folder}/state"}
 
 
 if __name__ == "__main__":

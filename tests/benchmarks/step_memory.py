@@ -21,14 +21,14 @@ from typing import NamedTuple
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.train.workers import results_of
 from train.report.pages.page import markdown_table
 from train.sync import base
 from train.sync.base import SyncOptions
 from train.sync.ranks import Ranks
 
-MODEL = str(REPOSITORY / "configs" / "models" / "bert-base.json")
+MODEL = str(CHECKOUT / "configs" / "models" / "bert-base.json")
 PLAIN = "torch's DDP"
 MODES = (PLAIN, "ddp", "all_reduce", "zero1", "fsdp")
 SAMPLES, TOKENS = 2, 16  # of a rank's step: activations are gone at the end of the backward pass

@@ -96,13 +96,13 @@ def test_an_installation_is_sent_to_nodes_with_disks_of_their_own(
     apart, installed, project, monkeypatch
 ):
     before = installed.files()
-    theirs = "/root/muster/.venv/bin/python"  # of nodes alone
+    theirs = str(Path.home() / "muster" / ".venv" / "bin" / "python")  # of nodes alone
     monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", theirs)
     flags = ["--hosts", "node0,node1", "--ssh-config", str(apart.ssh_config), "--python", theirs]
     argv = [str(installed.muster), "run", *flags, *ways.MANUAL, "--", "train.py"]
     out, _ = ways.succeed(apart, argv, project)
     assert "rank 0 of 2 owner user" in out
-    assert OUTPUT.format("/root/.muster/checkout") in out
+    assert OUTPUT.format(Path.home() / ".muster" / "checkout") in out
     assert installed.files() == before
 
 

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import strategies as st
 
 from configs import cli, plugins
-from configs.plugins import REPOSITORY
 from configs.settings.launch import LaunchConfig
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.configs import odd_values
 from tests.fuzzing import fuzzed
@@ -52,9 +52,9 @@ def test_without_a_config_the_recipe_of_the_task_is_read(tmp_path, monkeypatch):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "quickstart.yaml").write_text("lr: 0.25\nepochs: 7\n")
     (tmp_path / "configs" / "synthetic.yaml").write_text("lr: 0.75\n")
-    (tmp_path / "train").symlink_to(REPOSITORY / "train")
-    monkeypatch.setattr(cli, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(plugins, "REPOSITORY", tmp_path)
+    (tmp_path / "train").symlink_to(CHECKOUT / "train")
+    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(plugins, "CHECKOUT", tmp_path)
     assert (train_config().lr, train_config().epochs) == (0.25, 7)
     assert train_config("--epochs=1").epochs == 1
     assert train_config("--task", "quickstart", "--task=synthetic").lr == 0.75

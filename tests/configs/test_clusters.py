@@ -9,10 +9,10 @@ import pytest
 from hypothesis import strategies as st
 
 from configs import cli, clusters
-from configs.plugins import REPOSITORY
 from launch.programs import command_line
 from launch.programs.command_line import CLASSES, CommandLine
 from muster import ownership
+from muster.checkout import CHECKOUT
 from muster.command import COMMANDS
 from muster.errors import UsageError
 from tests.commands import call
@@ -183,7 +183,7 @@ def test_a_group_of_your_own_is_nobody_else(project, monkeypatch):
 
 def test_muster_config_says_what_holds_and_from_where(project):
     first, module = COMMANDS["config"]
-    argv = [sys.executable, str(REPOSITORY / first), module, "--on", "hpc", "--time", "30"]
+    argv = [sys.executable, str(CHECKOUT / first), module, "--on", "hpc", "--time", "30"]
     done = call(*argv)
     assert done.returncode == 0, done.stderr
     assert f"partition: gpu  ({project / 'muster.toml'}:3)" in done.stdout

@@ -11,7 +11,7 @@ def test_a_new_file_is_a_new_name_and_a_table_has_several(tmp_path, monkeypatch)
         (tmp_path / "shapes" / f"{name}.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "shapes" / "cube.py").write_text("def build(side):\n    return side**3\n")
     (tmp_path / "shapes" / "round.py").write_text("def build(side):\n    return 3 * side\n")
-    monkeypatch.setattr(plugins, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(plugins, "CHECKOUT", tmp_path)
     monkeypatch.setattr(plugins, "FAMILIES", {"shapes": {"round": ("circle", "disc")}})
     monkeypatch.syspath_prepend(tmp_path)
     assert plugins.names("shapes") == ["circle", "cube", "disc", "square"]

@@ -17,11 +17,11 @@ from importlib import metadata
 from pathlib import Path
 
 from configs import cli
-from configs.plugins import REPOSITORY
 from muster import extras
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 
-PAGE = REPOSITORY / "logs" / "gpu-check.md"
+PAGE = CHECKOUT / "logs" / "gpu-check.md"
 NEEDED = ("torch", "transformers", "numpy", "psutil", "PyYAML", "rich")  # by every row
 
 

@@ -178,7 +178,8 @@ def test_without_a_name_cancel_ends_only_the_one_active_run_of_the_project(tmp_p
         (line,) = (done.stdout + done.stderr).splitlines()
         return f"{done.returncode} {line}"
 
-    sleep, over = ["sleep", "1000"], {"exit.json": {"code": 0, "message": ""}}
+    sleep = ["sleep", "1000"]
+    over = {"exit.json": {"code": 0, "message": ""}}
     with subprocess.Popen(sleep) as first, subprocess.Popen(sleep) as second:
         try:
             name_it = "name the one to end: muster jobs cancel RUN"

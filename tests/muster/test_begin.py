@@ -7,8 +7,8 @@ import sysconfig
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from muster import errors
+from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.written import write
 
@@ -29,7 +29,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_in_the_first_moment_is_no_traceback(command):
-    script = REPOSITORY / "launch" / f"{command}.py"
+    script = CHECKOUT / "launch" / f"{command}.py"
     done = call(sys.executable, "-c", INTERRUPTED, script, "--help")
     assert done.stderr == ""
     assert done.returncode == -signal.SIGINT
@@ -40,13 +40,13 @@ def test_what_pythonpath_has_for_programs_hides_none_of_our_modules(words, tmp_p
     hiding = ("yaml", "rich", "launch", "configs", "train", "statistics")
     text = "raise RuntimeError(__file__)\n"
     write(tmp_path, {f"{name}.py": text for name in hiding})
-    command = [sys.executable, REPOSITORY / "muster" / "command.py", *words]
+    command = [sys.executable, CHECKOUT / "muster" / "command.py", *words]
     done = call(*command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0 and "Error" not in done.stderr
 
 
 def test_packages_of_ours_may_come_by_pythonpath(tmp_path, monkeypatch):
-    own = [str(REPOSITORY), *sysconfig.get_paths().values()]
+    own = [str(CHECKOUT), *sysconfig.get_paths().values()]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *own]))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *own, "/last"])
     errors.own_packages_first()

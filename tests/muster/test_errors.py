@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from muster import errors
+from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
 
 # What a command is to do, and how its output goes.
@@ -58,7 +58,7 @@ def test_an_error_ends_the_command_with_its_code_and_lines(capsys, error, code, 
 def test_a_folder_that_was_removed_is_named(tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
-    run = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--", "x.py"]
+    run = [sys.executable, str(CHECKOUT / "muster" / "command.py"), "run", "--", "x.py"]
     line = 'cd "$0" && rmdir "$0" && exec "$@"'
     done = subprocess.run(["bash", "-c", line, folder, *run], capture_output=True, text=True)
     assert done.returncode == 2
@@ -75,7 +75,7 @@ def test_a_bug_keeps_its_traceback(error):
 
 def command(body, **streams):
     code = COMMAND.format(body=body)
-    return subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY, text=True, **streams)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=CHECKOUT, text=True, **streams)
 
 
 @pytest.mark.parametrize(

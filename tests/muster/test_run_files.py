@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from configs.plugins import REPOSITORY
 from muster import run_files
+from muster.checkout import CHECKOUT
 from muster.run_files import BELOW, FIELDS, FILES
 
 WORD = st.text("az09-", min_size=1, max_size=8)
@@ -55,7 +55,7 @@ def test_an_entry_of_the_folder_is_either_the_runs_or_an_attempts():
 @pytest.mark.parametrize("file", FILES, ids=lambda one: one.pattern)
 def test_the_page_on_run_folders_has_every_file(file):
     """By its folder or its name; what is only there while a run starts needs no words."""
-    page = (REPOSITORY / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "run-folder.md").read_text(encoding="utf-8")
     if not Path(file.pattern).name.startswith("."):
         assert f"`{file.top}" in page, file.pattern
 
@@ -81,9 +81,9 @@ def test_no_other_source_spells_a_file_of_a_run_folder():
     own = {name for name in own if name != re.escape("**")}
     own |= {"metrics", "workers", "exits", "agents", "profile", "traffic", "submitit", "attempts"}
     spelled = re.compile(rf"/ f?[\"']({'|'.join(sorted(own))})|glob\(f?[\"'][^\"']*rank_")
-    sources = [*REPOSITORY.glob("launch/**/*.py"), *REPOSITORY.glob("train/**/*.py")]
+    sources = [*CHECKOUT.glob("launch/**/*.py"), *CHECKOUT.glob("train/**/*.py")]
     found = [
-        f"{path.relative_to(REPOSITORY)}: {line.strip()}"
+        f"{path.relative_to(CHECKOUT)}: {line.strip()}"
         for path in sources
         if path.name != "worker_main.py"
         for line in path.read_text(encoding="utf-8").splitlines()

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.commands import call
 
 TOOL = """
@@ -24,7 +24,7 @@ def test_torchruns_folders_are_removed_with_its_agents_and_workers_have_the_user
         folder.mkdir()
     env = {"MUSTER_SCRATCH": str(folders[0]), "TMPDIR": str(folders[1])}
     done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "muster" / "run_module.py"), "tool"],
+        [sys.executable, str(CHECKOUT / "muster" / "run_module.py"), "tool"],
         env={**os.environ, **env, "PYTHONPATH": str(tmp_path / "packages")},
         capture_output=True,
         text=True,
@@ -38,6 +38,6 @@ def test_torchrun_asks_nobody_for_this_machines_name(tmp_path):
     """Where the server of names is silent each question takes seconds, and torchrun has seven."""
     tool = "import socket\nsocket.gethostbyaddr = None\nprint(socket.getfqdn('node0'))\n"
     (tmp_path / "tool.py").write_text(tool)
-    run_module = REPOSITORY / "muster" / "run_module.py"
+    run_module = CHECKOUT / "muster" / "run_module.py"
     done = call(sys.executable, run_module, "tool", env={"PYTHONPATH": str(tmp_path)})
     assert (done.stdout, done.stderr) == ("node0\n", "")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.train.distributed.test_world import TORCHRUN
 from tests.train.tasks.vision.files import write_cifar
@@ -62,7 +62,7 @@ def test_wrong_flags_are_refused():
 
 def script(folder, *flags):
     given = f"--data-dir {folder} --logs-dir {folder}/logs --run-id r --device cpu --threads 1"
-    return start([str(REPOSITORY / "train" / "main.py"), *given.split(), *flags], cwd="/")
+    return start([str(CHECKOUT / "train" / "main.py"), *given.split(), *flags], cwd="/")
 
 
 def test_two_nodes_print_what_the_course_asks_for_and_equal_one(tmp_path):
@@ -89,6 +89,6 @@ def test_two_nodes_print_what_the_course_asks_for_and_equal_one(tmp_path):
 
 def test_help_says_that_the_batch_size_is_the_total(tmp_path):
     ((code, out, _),) = finish(
-        [start([str(REPOSITORY / "train" / "main.py"), "--help"], cwd=tmp_path)]
+        [start([str(CHECKOUT / "train" / "main.py"), "--help"], cwd=tmp_path)]
     )
     assert code == 0 and "--batch-size is that of all nodes together" in " ".join(out.split())

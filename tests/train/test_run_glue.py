@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.fuzzing import fuzzed
 from tests.train.distributed.test_world import TORCHRUN
@@ -263,7 +263,7 @@ def start_script(folder, *flags):
         f" --task_name RTE --data_dir {folder}/rte --output_dir {folder}/out --do_train --do_eval"
         f" --logs_dir {folder}/logs --max_seq_length 24 --no_cuda"
     )
-    script = str(REPOSITORY / "train" / "run_glue.py")
+    script = str(CHECKOUT / "train" / "run_glue.py")
     # what torch prints is decided as it is imported
     return start([script, *given.split(), *flags], cwd="/", python=sys.executable)
 

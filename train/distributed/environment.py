@@ -11,9 +11,8 @@ import psutil
 import torch
 
 from muster import git
-from muster.git import GitFailed
+from muster.checkout import CHECKOUT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "numpy", "safetensors")
 
 
@@ -21,8 +20,8 @@ def describe(host: str, device: torch.device) -> dict[str, Any]:
     """Commit, versions, processors and network interfaces of this host."""
     return {
         "host": host,
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": git.ask_top(CHECKOUT, "rev-parse", "HEAD"),
+        "dirty": bool(git.ask_top(CHECKOUT, "status", "--porcelain", "--untracked-files=no")),
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
@@ -43,15 +42,6 @@ def link() -> dict[str, Any]:
     name = name.removeprefix("=")
     facts = _interfaces().get(name, {})
     return {"interface": name} | {key: facts.get(key) for key in ("mtu_bytes", "speed_mbit")}
-
-
-def _git(*args: str) -> str | None:
-    if git.top_of(REPOSITORY) != REPOSITORY:  # an environment may be in a project of the user's
-        return None
-    try:
-        return git.ask(REPOSITORY, *args, timeout_s=10).decode(errors="replace").strip()
-    except GitFailed:
-        return None  # no git here, or a copy of the code without its history
 
 
 def _version(package: str) -> str | None:

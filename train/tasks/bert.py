@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import BertForPreTraining
 
-from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from train.tasks.base import Answers, Batch, Metric, Output, Samples, in_float32
 from train.tasks.language import classifier
@@ -28,7 +28,7 @@ from train.tasks.pretraining.segment_pairs import (
 )
 from train.tasks.pretraining.shards import Shards
 
-BERT_BASE = REPOSITORY / "configs" / "models" / "bert-base.json"
+BERT_BASE = CHECKOUT / "configs" / "models" / "bert-base.json"
 TOKENIZER = "bert-base-uncased"  # with the shape's vocabulary
 SHARDS_PADDING = 0
 INPUTS = ("input_ids", "token_type_ids", "attention_mask", "masked_positions")  # of the model

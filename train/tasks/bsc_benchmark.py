@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from train.model.rng import hash_seed
 from train.tasks.base import Samples
@@ -13,7 +13,7 @@ from train.tasks.language import tokens
 from train.tasks.language.prepared import TokenSet
 from train.tasks.text.classification import GlueTask, Spec
 
-DISTILBERT = REPOSITORY / "configs" / "models" / "distilbert.json"
+DISTILBERT = CHECKOUT / "configs" / "models" / "distilbert.json"
 TRAIN_SAMPLES, EVALUATION_SAMPLES = 1024 * 32, 1024 * 128  # the study's, unless flags set others
 SPEC = Spec(
     name="bsc_benchmark",

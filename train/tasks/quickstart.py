@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
+from muster.checkout import CHECKOUT
 from train.tasks.language import classifier
 from train.tasks.sources import cache
 from train.tasks.text import generated
 from train.tasks.text.classification import GlueTask, Spec
 
-SMALL_BERT = REPOSITORY / "configs" / "models" / "small-bert.json"
+SMALL_BERT = CHECKOUT / "configs" / "models" / "small-bert.json"
 SPEC = Spec(
     name="quickstart",
     text=("sentence1", "sentence2"),

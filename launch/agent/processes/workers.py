@@ -40,6 +40,14 @@ OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
 
 
+class NoSuchProgram(MusterError):
+    """A node lacks the program that is to be started."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(f"{program}: no such program, or it may not be run")
+        self.program = program  # as it was named
+
+
 class Workload:
     """torchrun, or the workers themselves, from their start to their end.
 
@@ -57,8 +65,8 @@ class Workload:
         commands = [command.decided(master_port) for command in assignment.commands]
         try:
             self._children = [spawn(command, env, self._log) for command in commands]
-        except MusterError as error:
-            if str(error).startswith(f"{assignment.spec.program.python}: "):
+        except NoSuchProgram as error:
+            if error.program == assignment.spec.program.python:
                 raise UsageError(f"--python {error}") from None
             raise
 
@@ -150,13 +158,14 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     """Start a process of a node in its own session; it dies with this one.
 
     Raises:
-        MusterError: there is no such program.
+        NoSuchProgram: this node has none of that name.
+        MusterError: it cannot be started for another reason.
     """
     env = {**env, **command.env}
     program = command.argv[0]
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
-        raise MusterError(f"{program}: no such program, or it may not be run")
+        raise NoSuchProgram(program)
     if why := interpreter.problem(found, env.get("PATH")):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():

@@ -17,13 +17,13 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 
-from configs.plugins import REPOSITORY
 from launch.nodes import node_facts
 from launch.nodes.survey import ONLY_BY_HAND, START_UP
 from launch.programs import project_snapshot
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from muster import extras
+from muster.checkout import CHECKOUT
 from muster.command import say_typed
 from muster.errors import MusterError
 
@@ -96,7 +96,7 @@ def install(
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
         # another laptop may send the same files
-        _send_files(connection, map(os.fsencode, names), REPOSITORY, checkout)
+        _send_files(connection, map(os.fsencode, names), CHECKOUT, checkout)
         connection.run(["sh", "-c", 'umask go-w && : > "$1"', "sh", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
@@ -122,9 +122,9 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
 def _files() -> list[str]:
     """The checkout's files that are needed to run, in order, by relative name."""
     return sorted(
-        str(path.relative_to(REPOSITORY))
+        str(path.relative_to(CHECKOUT))
         for needed in (*node_facts.PACKAGES, *OTHER_FILES)
-        for path in [REPOSITORY / needed, *(REPOSITORY / needed).rglob("*")]
+        for path in [CHECKOUT / needed, *(CHECKOUT / needed).rglob("*")]
         if path.is_file() and "__pycache__" not in path.parts
     )
 
@@ -132,7 +132,7 @@ def _files() -> list[str]:
 def _version(names: Sequence[str]) -> str:
     digest = sha256()
     for name in names:
-        digest.update(f"\0{name}\0".encode() + (REPOSITORY / name).read_bytes())
+        digest.update(f"\0{name}\0".encode() + (CHECKOUT / name).read_bytes())
     return digest.hexdigest()[:12]
 
 

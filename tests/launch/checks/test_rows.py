@@ -150,7 +150,7 @@ def test_a_program_with_its_own_python_needs_no_torch_in_musters():
     assert row_of_python(WorkersPython(()), versions=BARE).verdict == "ok"
 
 
-def test_what_the_workers_python_lacks_is_said_of_it():
+def test_packages_that_the_workers_python_lacks_are_named_with_it():
     assert "node0: /opt/python has no torch" in row_of_python(NAMED, workers=BARE).found
     assert "node0: no Python at /opt/python" in row_of_python(NAMED, workers=None).found
     assert "--python" in row_of_python(NAMED, workers=None).fix
@@ -166,7 +166,7 @@ def test_a_node_without_musters_environment_gets_one_that_fits_the_run():
     )
 
 
-def test_without_the_trainers_packages_it_is_said_what_installs_them():
+def test_missing_packages_of_the_trainer_are_named_with_what_installs_them():
     spoilt = {0: {"versions": {**VERSIONS, "torch": None}, "python": sys.executable}}
     row = node_checks.python(findings(launcher="local", nodes=spoilt))
     assert row.fix.startswith("install: ") and "or name another with --python" in row.fix

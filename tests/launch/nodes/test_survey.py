@@ -52,7 +52,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
     checkout, temporary = tmp_path / "checkout", tmp_path / "tmp"
     temporary.mkdir()
     write(checkout, {"logs": ""})  # where a folder is to be: it cannot be made, not even by root
-    monkeypatch.setattr(survey, "REPOSITORY", checkout)
+    monkeypatch.setattr(survey, "CHECKOUT", checkout)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     with facts_request() as request, Survey(here(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
@@ -81,7 +81,7 @@ def installation(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(survey, "IS_INSTALLED", True)
     monkeypatch.setattr("muster.checkout.IS_INSTALLED", True)
     monkeypatch.setattr("muster.checkout.CHECKOUT", packages / "muster" / "_checkout")
-    monkeypatch.setattr(survey, "REPOSITORY", packages / "muster" / "_checkout")
+    monkeypatch.setattr(survey, "CHECKOUT", packages / "muster" / "_checkout")
     return packages / "muster" / "_checkout"
 
 

@@ -246,7 +246,7 @@ def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatc
     "words",
     [["--task", "quickstart"], ["--sync", "ddp"], ["--quiet"], ["--program", "worker"], PROGRAM],
 )
-def test_only_who_asks_for_nothing_is_told_that_the_trainer_runs(words):
+def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
     assert CommandLine.of([*OWN, *words]).unasked == ""
     line = CommandLine.of([*OWN, "--nodes", "2"])
     assert line.unasked == "note: no program after --: this trains Muster's own task quickstart"

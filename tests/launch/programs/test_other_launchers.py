@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from launch.programs import other_launchers, python_choice
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import call_in, in_our_flags, notes
 from launch.studies import cells
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.commands import call
 from tests.written import executable
@@ -141,7 +141,7 @@ def test_the_note_is_printed_once_for_a_sweep(tmp_path, capsys):
 def test_a_batch_script_without_a_leader_asks_for_it_too():
     module = other_launchers.__name__
     for words, code in ((["srun", "train.py"], 2), (["train.py"], 0)):
-        done = call(sys.executable, REPOSITORY / "muster" / "run_module.py", module, *words)
+        done = call(sys.executable, CHECKOUT / "muster" / "run_module.py", module, *words)
         assert done.returncode == code, done.stderr
     assert done.stdout == f"{sys.executable}\n"  # the active one, and not Muster's own
-    assert f"{module} " in (REPOSITORY / "slurm" / "multinode_manual.sh").read_text()
+    assert f"{module} " in (CHECKOUT / "slurm" / "multinode_manual.sh").read_text()

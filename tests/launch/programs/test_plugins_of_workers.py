@@ -58,7 +58,7 @@ def test_what_the_workers_python_lacks_is_refused_with_what_it_has(python):
     assert compress == f"--compress: unknown 'sing' {where} bf16, fp16, int8, powersgd, sign, topk"
 
 
-def test_what_a_node_has_said_counts_and_a_python_of_its_own_is_not_looked_for_here():
+def test_the_answer_of_a_node_counts_and_its_python_is_not_looked_for_here():
     made = program("--task", "chess", "--hosts", "a,b", launcher="ssh")
     made.check_plugins("/nodes/own/python", ["muster.tasks:chess"])
     made.check_plugins("/nodes/own/python")

@@ -93,7 +93,7 @@ def leader(**more) -> dict:
 
 
 def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "REPOSITORY", tmp_path / "muster")
+    monkeypatch.setattr(leftovers, "CHECKOUT", tmp_path / "muster")
     logs = tmp_path / "muster" / "logs"
     write(logs, {"runs/job.json": leader(), "over/exit.json": {"code": 0, "message": ""}})
     for name in ("runs", "over", "removed"):
@@ -102,7 +102,7 @@ def test_a_link_in_the_checkout_goes_when_its_run_is_over(tmp_path, monkeypatch)
 
 
 def test_a_link_in_the_checkout_to_a_disk_that_is_away_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "REPOSITORY", tmp_path / "muster")
+    monkeypatch.setattr(leftovers, "CHECKOUT", tmp_path / "muster")
     logs = tmp_path / "muster" / "logs"
     logs.mkdir(parents=True)
     (logs / ".snapshot-run").symlink_to(tmp_path / "disk" / "logs" / "run" / "snapshot")
@@ -117,7 +117,7 @@ def base(tmp_path, monkeypatch) -> Path:
         write(base / "versions" / name, {".sent": "", "launch/x.py": "12345"})
     make_old(base / "versions" / "this" / ".sent", days=9)
     make_old(base / "versions" / "other" / ".sent", days=9)
-    monkeypatch.setattr(leftovers, "REPOSITORY", base / "versions" / "this")
+    monkeypatch.setattr(leftovers, "CHECKOUT", base / "versions" / "this")
     return base
 
 

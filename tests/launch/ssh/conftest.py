@@ -35,7 +35,7 @@ def checkout(tmp_path, monkeypatch):
     packages = [f"{one}/here.py" for one in ("launch", "muster", "train")]
     names = ("Makefile", "configs/here.yaml", *packages)
     root = write(tmp_path / "checkout", dict(zip(names, names, strict=True)))
-    monkeypatch.setattr(transfer, "REPOSITORY", root)
+    monkeypatch.setattr(transfer, "CHECKOUT", root)
     return root
 
 

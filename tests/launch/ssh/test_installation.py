@@ -39,7 +39,7 @@ def test_nobody_else_may_write_what_was_sent(installation, umask, tmp_path, chec
     (project / "new.py").write_text("")
     assert Path(installed.send_project(installation, project)) == folder
     assert (folder / "run.sh").stat().st_mode & 0o777 == 0o755
-    monkeypatch.setattr(installed, "REPOSITORY", checkout)
+    monkeypatch.setattr(installed, "CHECKOUT", checkout)
     connection = installation.connection
     installed.install(connection, installation.folder, "python3", whole=False, say=print)
     assert {path.name for path in Path(installation.folder).iterdir()} == {"projects", "versions"}
@@ -93,7 +93,7 @@ def test_a_runtime_folder_that_was_removed_is_named(installation, tmp_path, monk
 def test_a_start_up_file_that_disturbs_the_shell_is_named(
     start_up, does, installation, tmp_path, checkout, monkeypatch
 ):
-    monkeypatch.setattr(installed, "REPOSITORY", checkout)
+    monkeypatch.setattr(installed, "CHECKOUT", checkout)
     write(tmp_path / "homes" / "node0", {".bashrc": start_up})
     connection = installation.connection
     with pytest.raises(

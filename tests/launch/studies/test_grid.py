@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.plugins import REPOSITORY
 from configs.settings.train import TrainConfig
 from launch.studies import grid
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.commands import call
 
@@ -73,7 +73,7 @@ def test_what_is_no_grid_is_refused_by_name(texts, message):
 
 def test_a_script_gets_the_values_of_one_point():
     words, values = [sys.executable, "-m", "launch.studies.grid"], ["workers=1,2", "batch=64,128"]
-    assert call(*words, "1", *values, cwd=REPOSITORY).stdout == "4 1 128\n"
-    done = call(*words, "4", *values, cwd=REPOSITORY)
+    assert call(*words, "1", *values, cwd=CHECKOUT).stdout == "4 1 128\n"
+    done = call(*words, "4", *values, cwd=CHECKOUT)
     assert "array index 4, but the grid has 4 points: --array=0-3" in done.stderr
     assert done.returncode == 2

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from launch.studies import cell_runs, hand_in, study_file
 from launch.studies.cells import Sweep
+from muster.checkout import CHECKOUT
 from tests.written import write
 
 GRID = """
@@ -74,7 +74,7 @@ def test_the_archive_says_first_what_is_not_the_student_s(own, done):
     hand_in.pack(own, Path("zip"))
     assert about.read_text() == "mine"
     about.unlink()
-    hand_in.pack(done(REPOSITORY / "configs" / "studies" / "cos598d.yaml"), Path("zip"))
+    hand_in.pack(done(CHECKOUT / "configs" / "studies" / "cos598d.yaml"), Path("zip"))
     assert "so are the report's texts of `configs/studies/cos598d.yaml`: a c" in about.read_text()
 
 

@@ -9,13 +9,13 @@ import zipfile
 
 import pytest
 
-from configs.plugins import REPOSITORY
+from muster.checkout import CHECKOUT
 from tests.commands import begin, call, ended, finish
 from tests.launch.submit import wait_until
 from tests.preload import interpreter, skip_if_quick
 from tests.written import write
 
-STUDY = str(REPOSITORY / "launch" / "study.py")
+STUDY = str(CHECKOUT / "launch" / "study.py")
 TEXT = """
 title: Two that work and one that does not
 base: {task: synthetic, max_steps: 3, evaluate: never, save_model: false}
@@ -32,7 +32,7 @@ grid: [{name: "Task 2b: by hand", sync: all_reduce, bucket_mb: 0, overlap: false
 """
 
 
-QUICK = REPOSITORY / "configs" / "studies" / "quick.yaml"
+QUICK = CHECKOUT / "configs" / "studies" / "quick.yaml"
 
 
 def study(folder, text, *words: str) -> subprocess.CompletedProcess:

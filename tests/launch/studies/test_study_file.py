@@ -8,14 +8,14 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from configs.plugins import REPOSITORY
 from launch.studies import cell_runs, study_file
 from launch.studies.cells import Sweep
+from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from tests.configs import odd_values
 from tests.fuzzing import fuzzed
 
-SHIPPED = sorted((REPOSITORY / "configs" / "studies").glob("*.yaml"))
+SHIPPED = sorted((CHECKOUT / "configs" / "studies").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_what_is_shipped_can_be_run(path):
 
 def test_bscs_own_grid_is_whole():
     """1 to 16 GPUs, 64 to 256 samples each, 128 to 4096 of an evaluation, parts that are equal."""
-    study = study_file.read(REPOSITORY / "configs" / "studies" / "bsc_cluster.yaml")
+    study = study_file.read(CHECKOUT / "configs" / "studies" / "bsc_cluster.yaml")
     found = set()
     for cell in study.cells:
         train, launch = cell.parsed.train, cell.parsed.launch

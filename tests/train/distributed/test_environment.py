@@ -14,7 +14,7 @@ def test_an_installation_in_a_project_of_the_users_names_no_commit(tmp_path, mon
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     installed = tmp_path / "env" / "lib" / "muster" / "_checkout"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(environment, "REPOSITORY", installed)
+    monkeypatch.setattr(environment, "CHECKOUT", installed)
     assert environment._git("rev-parse", "HEAD") is None
-    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
     assert len(environment._git("rev-parse", "HEAD") or "") == 40

@@ -99,7 +99,8 @@ class Compressor(BucketHook):
         Raises:
             UsageError: it is so old that errors were stored by bucket number.
         """
-        way, known = self.options.compress, own_plugins("compression")
+        way = self.options.compress
+        known = own_plugins("compression")
         keys = [name.split("/") for name in state]
         if any(one[0] in known and one[1] not in REMEMBERED for one in keys):
             raise UsageError(

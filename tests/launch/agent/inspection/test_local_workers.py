@@ -10,7 +10,6 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
 from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.node_inspection import Activity, NodeInspection
@@ -18,6 +17,7 @@ from launch.agent.inspection.rank_view import view_of
 from launch.agent.processes import process_state
 from launch.agent.processes.process_state import state_of, tree_of
 from launch.nodes.channel import Channel
+from muster.checkout import CHECKOUT
 from tests.commands import begin
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
@@ -62,7 +62,7 @@ def start(tmp_path, monkeypatch):
     (tmp_path / "inspection").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
-    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     with ExitStack() as stack:
 
         def start(how):
@@ -79,7 +79,7 @@ def start(tmp_path, monkeypatch):
 def start_command(start, tmp_path):
     """Starts a worker whose program is a command that does what it is told, in a shell."""
     env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}
-    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     with ExitStack() as stack:
 
         def start(how):

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from configs.plugins import REPOSITORY
 from launch.agent.inspection import local_workers
 from launch.agent.inspection.diagnosis import sentences
 from launch.agent.inspection.rank_view import Collective, Group, Meeting, Place, RankView, view_of
 from launch.nodes.this_machine import free_port
+from muster.checkout import CHECKOUT
 from muster.worker import unrecorded_waits
 from tests.commands import begin
 from tests.preload import interpreter, skip_if_quick
@@ -53,7 +53,7 @@ def test_why_ranks_wait_without_a_recorded_collective(how, tmp_path):
     env |= {"MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
     env |= {"TORCHELASTIC_USE_AGENT_STORE": str(how == "tcp")}
     env |= {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if how == "detail" else {}
-    main = REPOSITORY / "muster" / "worker" / "worker_main.py"
+    main = CHECKOUT / "muster" / "worker" / "worker_main.py"
     # torch reads the variable when it is loaded, which it is already in a preloaded Python
     python = interpreter() if how == "tcp" else sys.executable
     words = [python, main, tmp_path / "own.py", how, f"tcp://127.0.0.1:{free_port()}"]
