@@ -45,6 +45,7 @@ COMMANDS = [
     *("python -c 1/0", "python -uc 1/0", "python -O -c 1/0", "python tool", "python data.json"),
     *("env python train.py", "uv run python train.py", "conda run -n a python train.py"),
     *("pythonista train.py", "bash -c", "./python.sh train.py", "ipython train.py"),
+    "python --check-hash-based-pycs never train.py",
 ]
 
 
@@ -69,7 +70,6 @@ REFUSED = {
     "/a/python -X dev t.py": "--python /a/python --env PYTHONDEVMODE=1 -- t.py",
     "python -I t.py": "-- env python -I t.py",
     "/a/python -O -E t.py": "-- env /a/python -O -E t.py",
-    "python --check-hash-based-pycs never t.py": "-- env python --check-hash-based-pycs never t.py",
 }
 
 

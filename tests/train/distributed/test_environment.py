@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+import torch
 
 from train.distributed import environment
 
@@ -15,6 +16,6 @@ def test_an_installation_in_a_project_of_the_users_names_no_commit(tmp_path, mon
     installed = tmp_path / "env" / "lib" / "muster" / "_checkout"
     installed.mkdir(parents=True)
     monkeypatch.setattr(environment, "CHECKOUT", installed)
-    assert environment._git("rev-parse", "HEAD") is None
+    assert environment.describe("a", torch.device("cpu"))["commit"] is None
     monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
-    assert len(environment._git("rev-parse", "HEAD") or "") == 40
+    assert len(environment.describe("a", torch.device("cpu"))["commit"]) == 40
