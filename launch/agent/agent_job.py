@@ -45,8 +45,16 @@ from launch.agent.membership.door import loss_of, sealed
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
+from launch.deadlines import (
+    AGENTS_END_AFTER_STOP_S,
+    AGENTS_PAUSE_BETWEEN_FILES_S,
+    AGENTS_RECORD_LOST_PEER_S,
+    AGENTS_SEND_FILES_S,
+    LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+)
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
@@ -55,11 +63,6 @@ from muster import run_files
 from muster.errors import STOPPED
 from muster.orderly_stop import signal_name
 from muster.writing import write_json, writing
-
-# Time for workers and agents to find that another is gone, and to record how they ended.
-ECHO_S = 3.0
-STOP_S = 5.0
-REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class _AgentConnection:
@@ -100,9 +103,9 @@ class _AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None:
             return None
-        patience_s = SILENT_S
+        patience_s = LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
-            patience_s = max(SILENT_S, self.assignment.spec.join_s)
+            patience_s = max(LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         return loss_of(self.channel, self.place, patience_s)
 
 
@@ -186,9 +189,9 @@ class AgentJob:
                 name = signal_name(self.signals[0])
                 self._stop_all(128 + self.signals[0], name)
             elif self.trouble is not None:
-                self._tick_until(running_s() + ECHO_S)
+                self._tick_until(running_s() + AGENTS_RECORD_LOST_PEER_S)
                 self._stop_all(1, self.trouble)
-            self._tick_until(running_s() + STOP_S)
+            self._tick_until(running_s() + AGENTS_END_AFTER_STOP_S)
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
@@ -206,7 +209,7 @@ class AgentJob:
         return 1 if self.trouble is not None else 0
 
     def _tick(self) -> None:
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
@@ -249,7 +252,10 @@ class AgentJob:
         """Run until the end or the deadline; longer while nodes still send their files."""
         while not self._is_over():
             patient = max(deadline, self._patient_until)
-            if running_s() > min(patient + REST_S, max(patient, self._fed + 2.0)):
+            if running_s() > min(
+                patient + AGENTS_SEND_FILES_S,
+                max(patient, self._fed + AGENTS_PAUSE_BETWEEN_FILES_S),
+            ):
                 return
             self._tick()
             if self._interrupted_twice():
@@ -286,7 +292,7 @@ class AgentJob:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_until = running_s() + float(message["stopping"]) + STOP_S
+            self._patient_until = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
         elif "waiting" in message:
             about = {"text": message["waiting"], "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)
@@ -319,11 +325,16 @@ class AgentJob:
     def _end_agents(self) -> None:
         if self._is_local:
             hurry = self._interrupted_twice
-            process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
+            process_tree.end_descendants(
+                AGENTS_END_AFTER_STOP_S, in_a_hurry=hurry, spared=self._others
+            )
         else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = [agent.process for agent in self._agents]
             process_tree.end_started(
-                started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
+                started,
+                AGENTS_END_AFTER_STOP_S,
+                in_a_hurry=self._interrupted_twice,
+                patience_s=self._patience_s,
             )
 
     def _is_over(self) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from configs.settings.program import claim_on_node
+from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_ACCEPTS_FILES_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
 from launch.spec import Assignment
@@ -24,7 +25,6 @@ from muster.errors import UsageError
 from muster.run_files import RunFile
 from muster.writing import open_plain, writing
 
-EVERY_S = 0.2
 CHUNK_BYTES = 262_144
 # The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
@@ -46,18 +46,18 @@ class LogSync:
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
-        if time.monotonic() - self._looked > EVERY_S:
+        if time.monotonic() - self._looked > AGENT_SENDS_FILES_EVERY_S:
             self._looked = time.monotonic()
             self._send(channel)
 
-    def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
+    def send_rest(self, channel: Channel, patience_s: float = LEADER_ACCEPTS_FILES_S) -> None:
         """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
         self._turn.clear()  # another one begins, with the files that are new
         taken, waiting = time.monotonic(), -1
         while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
             if channel.waiting_bytes != waiting:
                 taken, waiting = time.monotonic(), channel.waiting_bytes
-            time.sleep(0.001)  # a pipe holds 64 kB: a longer sleep would limit the speed
+            time.sleep(FILES_TICK_S)
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:

@@ -45,8 +45,17 @@ from launch.agent.processes.workers import (
     refuse_absent_interface,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.deadlines import (
+    LEADER_LETS_AGENT_GO_S,
+    LEADER_STILL_LISTENS_S,
+    LEADER_TAKES_RECORD_S,
+    LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+    WORKERS_RECORD_LOST_PEER_S,
+)
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
+from launch.nodes.channel import Channel, Heartbeat
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
@@ -56,11 +65,6 @@ from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS, signal_nam
 from muster.scratch import scratch_folder
 
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
-DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
-# Time for workers to find that a peer is gone, and to record how they ended.
-ECHO_S, STOP_S = 1.5, 2.0
-# Time for the other agents to record how they ended.
-LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 def main() -> int:
@@ -126,7 +130,7 @@ class Agent:
             try:
                 return self._end(self._take_part())
             finally:
-                process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+                process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
 
     @cached_property
     def _workers(self) -> Stoppable:
@@ -171,7 +175,7 @@ class Agent:
     def _tick(self) -> None:
         """Check all sources of events; raises `Ended` if one ends this node's part."""
         assert self._peers is not None
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         self._peers.tick()
         self._inspection.tick()
         if self._log_sync is not None:
@@ -188,8 +192,10 @@ class Agent:
             self._stop(self._stop_request)
         if launcher.ended:
             raise Ended(1, "launcher", f"{name} lost its launcher")
-        if launcher.silent_s > SILENT_S:
-            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
+        if launcher.silent_s > LOST_WHEN_SILENT_S:
+            silence = (
+                f"heard nothing from its launcher for {LOST_WHEN_SILENT_S:.0f} s: is the link down?"
+            )
             raise Ended(1, "launcher", f"{name} {silence}")
         trouble = self._lost or (self._peers.trouble if self._finished is None else None)
         if trouble is not None and self._stopping is None:
@@ -265,25 +271,27 @@ class Agent:
             message = ended.message[: message_forms.FAILURE_CHARACTERS]
             self._say(failed=message, lost=index if ended.cause == "signal" else lost)
         if ended.cause in ("command", "peer"):
-            deadline = running_s() + ECHO_S
+            deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
             while self._has_workers() and running_s() < deadline and not self._signals:
-                time.sleep(TICK_S)
+                time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+            WORKERS_END_AFTER_SIGTERM_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
         )
         record = self._write_exit(ended, victims)
-        if launcher.silent_s < DEAF_S:
+        if launcher.silent_s < LEADER_STILL_LISTENS_S:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
-            launcher.drain(DRAIN_S)
-        deadline = running_s() + LEAVE_S
+            launcher.drain(LEADER_TAKES_RECORD_S)
+        deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not launcher.ended and running_s() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
         if self._peers is not None:
             self._peers.close()

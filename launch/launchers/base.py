@@ -13,6 +13,7 @@ from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.findings import Row
+from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
@@ -21,7 +22,6 @@ from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
 from muster.tool_environment import environment_for
 
-LOOK_S = 2.0
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
 
@@ -211,7 +211,7 @@ def _is_login_node() -> bool:
             env=environment_for("sinfo"),
             capture_output=True,
             check=False,
-            timeout=LOOK_S,
+            timeout=SLURM_CLUSTER_ANSWERS_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return True

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from launch.deadlines import BEAT_EVERY_S, LOST_WHEN_SILENT_S, MAIN_LOOP_TICK_S
 from launch.nodes.running_time import running_s
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
@@ -30,10 +31,6 @@ LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: a sender without end cannot block this process
-TICK_S = 0.05
-BEAT_S = 1.0
-# If nothing is heard for so long, the other side counts as lost: a broken link reports nothing.
-SILENT_S = 15.0
 
 
 class Channel:
@@ -134,7 +131,7 @@ class Channel:
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
     def first(
-        self, *names: str, patience_s: float = SILENT_S, within_s: float = math.inf
+        self, *names: str, patience_s: float = LOST_WHEN_SILENT_S, within_s: float = math.inf
     ) -> dict[str, Any] | None:
         """Wait for a message with one of `names`; None if the other side is gone or silent.
 
@@ -147,7 +144,7 @@ class Channel:
                 if message.keys() & set(names):
                     self._put_back = messages[at:]  # for the code that takes over from here
                     return message
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
         return None
 
     def _read(self, line: bytes) -> dict[str, Any] | None:
@@ -174,7 +171,7 @@ class Channel:
         """Wait until the other side has received everything, at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
             self.receive()
 
     def close(self) -> None:
@@ -221,7 +218,7 @@ class Heartbeat:
             running_s()  # which goes by these looks
             for channel in self._wires:
                 channel.beat()
-            if self._over.wait(BEAT_S):
+            if self._over.wait(BEAT_EVERY_S):
                 return
 
 

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-STOPPED_S = 4.0  # more between two looks: the process was stopped
-COUNTED_S = 1.0  # of such a time, since the last look may have been a heartbeat's
+from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
 
 
 class RunningClock:
@@ -29,7 +28,7 @@ class RunningClock:
             now = self._now()
             passed_s = now - self._looked
             self._looked = now
-            self._running_s += passed_s if passed_s <= STOPPED_S else COUNTED_S
+            self._running_s += passed_s if passed_s <= ITSELF_STOPPED_AFTER_S else STOP_COUNTS_AS_S
             return self._running_s
 
 

@@ -20,10 +20,10 @@ from secrets import token_hex
 from typing import Any
 
 from launch.agent.agent_job import AgentJob, SchedulersJob
-from launch.agent.membership.coordinator import TELL_S
 from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
+from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
@@ -39,8 +39,6 @@ from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
-SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
-TICK_S = 0.05
 LOG_BYTES = 65_536  # that are read of srun's output
 OPTIONS = (
     "--ntasks-per-node=1",
@@ -114,7 +112,7 @@ class JobNodes:
                 commands_of(spec, facts),
                 lambda _: agents,
                 prefixes=False,
-                patience_s=SRUN_ENDS_S,
+                patience_s=SRUN_ENDS_AFTER_TASKS_S,
                 inside=SchedulersJob(self.current.name, self.current.cluster, self.is_nearly_over),
                 ends_unix_s=end_unix_s(self.current.job_id, self.env),
                 heartbeat=heartbeat,
@@ -173,7 +171,7 @@ class JobNodes:
             return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
             heartbeat.stop()
-            process_tree.end_started([srun], SRUN_ENDS_S)
+            process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
             door.close()
@@ -241,10 +239,10 @@ def _gather(
                 f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
                 "sinfo and squeue --steps"
             )
-        if waited_s > TELL_S and not is_announced and not spec.quiet:
+        if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
             is_announced = True
             print(f"waiting for {missing}", flush=True)
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:

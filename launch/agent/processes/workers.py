@@ -15,6 +15,11 @@ from typing import Any
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
+from launch.deadlines import (
+    STARTER_ENDS_OTHER_WORKERS_S,
+    STARTER_LOG_READ_EVERY_S,
+    STARTER_OUTWAITS_GRACE_S,
+)
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
     absent_interface,
@@ -30,11 +35,7 @@ from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
 
-# A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
-# would wait half a minute for it.
-LOOK_S, FAILED_S = 0.2, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
-SHUTDOWN_S = 5
 READ_BYTES = 1_000_000  # of a log at a time
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
@@ -105,7 +106,7 @@ class Workload:
         unless one of them resists.
         """
         now = running_s()
-        if now - self._looked < LOOK_S or not self.runs:
+        if now - self._looked < STARTER_LOG_READ_EVERY_S or not self.runs:
             return None
         self._looked = now
         ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
@@ -114,7 +115,7 @@ class Workload:
         if not gone:
             return None
         self._failed_at = self._failed_at or now
-        if not ends and now - self._failed_at < FAILED_S:
+        if not ends and now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
             return None
         if killed := self._killed(ends):
             return killed
@@ -263,7 +264,7 @@ def environment_of(
         **assignment.spec.secrets,
     }
     # torchrun's own grace after SIGTERM to workers; ours decides
-    patience_s = math.ceil(assignment.spec.stop_grace_s) + SHUTDOWN_S
+    patience_s = math.ceil(assignment.spec.stop_grace_s) + STARTER_OUTWAITS_GRACE_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
     if not gpu_count():  # otherwise Accelerate takes each worker for a run of its own
         env.setdefault("ACCELERATE_USE_CPU", "true")
