@@ -4,8 +4,8 @@ Settings have seconds of a user's own (`join_s`, `stop_grace_s`, `hang_after_s`)
 configs/. Code that must stand alone has its own: `launch/nodes/node_facts.py` is sent as text,
 `launch/ssh/connect.py` runs without our folders, and `muster/` may not import this.
 
-The two sides of a conversation must fit each other: `tests/launch/test_deadlines.py` says how.
-A name is read where it is used, `deadlines.LOST_WHEN_SILENT_S`, so a test can change it.
+A name says who does what within that time. The two sides of a conversation must fit each other:
+`tests/launch/test_deadlines.py` says how.
 """
 
 from typing import Final
