@@ -13,7 +13,14 @@ from typing import Final
 # -- leader and agents: does the other side live? ------------------------------------------------
 MAIN_LOOP_TICK_S: Final = 0.05  # leader and agent look at everything so often
 BEAT_EVERY_S: Final = 1.0  # a sign of life, from a thread of its own
-LOST_WHEN_SILENT_S: Final = 15.0  # a broken link reports nothing: who is silent for longer is lost
+# A broken link reports nothing, so silence has a limit. A lost agent holds up the others. A lost
+# leader does not: its agents only clean up. It may have been stopped itself, as by a laptop's lid.
+AGENT_LOST_WHEN_SILENT_S: Final = 15.0
+LEADER_LOST_WHEN_SILENT_S: Final = 75.0
+MAIN_LOOP_STANDS_AFTER_S: Final = (
+    3.0  # since it came round last: then a beat says what it waits for
+)
+AGENT_STANDS_NAMED_AFTER_S: Final = 20.0  # the leader prints that
 # Between two looks of the heartbeat's thread. More means that this process was itself stopped.
 ITSELF_STOPPED_AFTER_S: Final = 4.0
 STOP_COUNTS_AS_S: Final = 1.0  # of such a time, since the last look may have been a beat's
@@ -41,10 +48,8 @@ JOB_TIME_TO_SPARE_S: Final = 10.0  # between the end of workers' grace and that 
 
 # -- the end: an agent reports to its leader -----------------------------------------------------
 AGENT_SENDS_FILES_EVERY_S: Final = 0.2
-LEADER_ACCEPTS_FILES_S: Final = 20.0  # else an agent keeps the rest of its files
 FILES_TICK_S: Final = 0.001  # a pipe holds 64 kB: a longer one limits the speed
-LEADER_STILL_LISTENS_S: Final = 5.0  # one that was silent for longer is told nothing
-LEADER_TAKES_RECORD_S: Final = 5.0  # of an agent's end
+LEADER_STILL_LISTENS_S: Final = 5.0  # one that was silent for longer is sent nothing more
 LEADER_LETS_AGENT_GO_S: Final = 5.0  # after that
 
 # -- the end: the leader waits for its agents ----------------------------------------------------

@@ -46,11 +46,11 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
     AGENTS_END_AFTER_STOP_S,
     AGENTS_PAUSE_BETWEEN_FILES_S,
     AGENTS_RECORD_LOST_PEER_S,
     AGENTS_SEND_FILES_S,
-    LOST_WHEN_SILENT_S,
     MAIN_LOOP_TICK_S,
 )
 from launch.nodes import message_forms
@@ -103,9 +103,9 @@ class _AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None:
             return None
-        patience_s = LOST_WHEN_SILENT_S
+        patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
-            patience_s = max(LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
+            patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         return loss_of(self.channel, self.place, patience_s)
 
 

@@ -16,9 +16,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from configs.settings.program import claim_on_node
-from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_ACCEPTS_FILES_S
+from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_LOST_WHEN_SILENT_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
+from launch.nodes.running_time import running_s
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
@@ -46,17 +47,17 @@ class LogSync:
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
-        if time.monotonic() - self._looked > AGENT_SENDS_FILES_EVERY_S:
-            self._looked = time.monotonic()
+        if running_s() - self._looked > AGENT_SENDS_FILES_EVERY_S:
+            self._looked = running_s()
             self._send(channel)
 
-    def send_rest(self, channel: Channel, patience_s: float = LEADER_ACCEPTS_FILES_S) -> None:
-        """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
+    def send_rest(self, channel: Channel, patience_s: float = LEADER_LOST_WHEN_SILENT_S) -> None:
+        """Send all that is left; give up if the other side is gone, or silent for `patience_s`.
+
+        It may accept nothing for long, while its disk is slow.
+        """
         self._turn.clear()  # another one begins, with the files that are new
-        taken, waiting = time.monotonic(), -1
-        while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
-            if channel.waiting_bytes != waiting:
-                taken, waiting = time.monotonic(), channel.waiting_bytes
+        while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
             time.sleep(FILES_TICK_S)
             channel.receive()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
-from launch.deadlines import LOST_WHEN_SILENT_S, RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S, RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
 from launch.nodes.running_time import running_s
 from launch.runs import end_facts
 from muster import records, run_files
@@ -97,7 +97,7 @@ class Recovery:
         first = min([noticed, *by_workers])
         written = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may still have recorded a checkpoint
-        came = min(first, max(min(written), first - LOST_WHEN_SILENT_S)) if written else first
+        came = min(first, max(min(written), first - AGENT_LOST_WHEN_SILENT_S)) if written else first
         offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
         yield from (one - offset_s for one in (came, noticed, max(ends or known)))
 

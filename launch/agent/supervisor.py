@@ -47,9 +47,8 @@ from launch.agent.processes.workers import (
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
     LEADER_LETS_AGENT_GO_S,
+    LEADER_LOST_WHEN_SILENT_S,
     LEADER_STILL_LISTENS_S,
-    LEADER_TAKES_RECORD_S,
-    LOST_WHEN_SILENT_S,
     MAIN_LOOP_TICK_S,
     WORKERS_END_AFTER_SIGTERM_S,
     WORKERS_RECORD_LOST_PEER_S,
@@ -192,9 +191,10 @@ class Agent:
             self._stop(self._stop_request)
         if launcher.ended:
             raise Ended(1, "launcher", f"{name} lost its launcher")
-        if launcher.silent_s > LOST_WHEN_SILENT_S:
+        if launcher.silent_s > LEADER_LOST_WHEN_SILENT_S:
             silence = (
-                f"heard nothing from its launcher for {LOST_WHEN_SILENT_S:.0f} s: is the link down?"
+                f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s: is the link "
+                "down?"
             )
             raise Ended(1, "launcher", f"{name} {silence}")
         trouble = self._lost or (self._peers.trouble if self._finished is None else None)
@@ -288,7 +288,7 @@ class Agent:
             if self._log_sync is not None:
                 self._log_sync.send_rest(launcher)
             launcher.send(ended=record)
-            launcher.drain(LEADER_TAKES_RECORD_S)
+            launcher.drain(LEADER_LOST_WHEN_SILENT_S)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not launcher.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)

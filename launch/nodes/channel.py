@@ -19,8 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from launch.deadlines import BEAT_EVERY_S, LOST_WHEN_SILENT_S, MAIN_LOOP_TICK_S
-from launch.nodes.running_time import running_s
+from launch.deadlines import (
+    BEAT_EVERY_S,
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_STANDS_AFTER_S,
+    MAIN_LOOP_TICK_S,
+)
+from launch.nodes.running_time import main_thread_waits_for, running_s
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
@@ -79,11 +84,17 @@ class Channel:
             self.flush()
 
     def beat(self) -> None:
-        """Send a sign of life, unless data that shows it is waiting already."""
+        """Send a sign of life, unless data that shows it is waiting already.
+
+        It says what the thread that receives here waits for, if that has not come round for long.
+        """
         with self._lock:
             self.flush()
             if not self._out and not self.ended:
-                self.send(beat=time.time())
+                stands_s = running_s() - self._looked
+                more = {"stands_s": round(stands_s, 1), "waits_for": main_thread_waits_for()}
+                is_standing = stands_s > MAIN_LOOP_STANDS_AFTER_S
+                self.send(beat=time.time(), **(more if is_standing else {}))
 
     def flush(self) -> None:
         """Write as much as the other side accepts now."""
@@ -131,14 +142,14 @@ class Channel:
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
     def first(
-        self, *names: str, patience_s: float = LOST_WHEN_SILENT_S, within_s: float = math.inf
+        self, *names: str, patience_s: float = LEADER_LOST_WHEN_SILENT_S, within_s: float = math.inf
     ) -> dict[str, Any] | None:
         """Wait for a message with one of `names`; None if the other side is gone or silent.
 
         `within_s`: how long in all, for one that may say anything else for ever.
         """
-        deadline = time.monotonic() + within_s
-        while not self.ended and self.silent_s <= patience_s and time.monotonic() <= deadline:
+        deadline = running_s() + within_s
+        while not self.ended and self.silent_s <= patience_s and running_s() <= deadline:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
@@ -167,10 +178,12 @@ class Channel:
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line[:NOISE_BYTES].decode(errors="replace").rstrip())
 
-    def drain(self, timeout_s: float) -> None:
-        """Wait until the other side has received everything, at most `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
+    def drain(self, patience_s: float) -> None:
+        """Wait until the other side has received everything, or is silent for `patience_s`.
+
+        One that still gives signs of life may wait for its disk, and takes it later.
+        """
+        while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
             time.sleep(MAIN_LOOP_TICK_S)
             self.receive()
 

@@ -135,10 +135,10 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-BEAT = {"beat": (bool, int, float)}
 SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(SECONDS)
+BEAT = {"beat": (bool, int, float), "stands_s?": AGE, "waits_for?": SOURCE}
 PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
 COLLECTIVE = {
     "group": SOURCE,

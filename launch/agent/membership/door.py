@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from launch.deadlines import LOST_WHEN_SILENT_S
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S
 from launch.nodes.channel import Channel
 from launch.nodes.running_time import running_s
 from launch.spec import Assignment
@@ -63,7 +63,9 @@ class Link:
         self.channel.allowance_bytes = None
 
 
-def loss_of(channel: Channel, place: str, patience_s: float = LOST_WHEN_SILENT_S) -> str | None:
+def loss_of(
+    channel: Channel, place: str, patience_s: float = AGENT_LOST_WHEN_SILENT_S
+) -> str | None:
     """Why nothing more can come from the agent at `place`; None while it lives."""
     if channel.ended:
         either = "its agent was killed, or the node went down, or the connection to it was cut"

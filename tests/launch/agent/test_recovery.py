@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from launch.agent.recovery import Recovery
-from launch.deadlines import LOST_WHEN_SILENT_S
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S
 from tests.written import write
 
 STEP_3 = {"start.json": {"step": 3, "marks_unix_s": {"step": 16.5}}}
@@ -54,7 +54,7 @@ def test_a_step_of_the_trainer(run_dir):
 
 
 @pytest.mark.parametrize(
-    ("recorded_s", "fault_s"), [(-50.0, 11.4 - LOST_WHEN_SILENT_S), (11.9, 11.4)]
+    ("recorded_s", "fault_s"), [(-50.0, 11.4 - AGENT_LOST_WHEN_SILENT_S), (11.9, 11.4)]
 )
 def test_the_fault_is_not_long_before_the_first_word_of_it_and_not_after(
     run_dir, recorded_s, fault_s
