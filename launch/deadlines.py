@@ -49,7 +49,6 @@ JOB_TIME_TO_SPARE_S: Final = 10.0  # between the end of workers' grace and that 
 # -- the end: an agent reports to its leader -----------------------------------------------------
 AGENT_SENDS_FILES_EVERY_S: Final = 0.2
 FILES_TICK_S: Final = 0.001  # a pipe holds 64 kB: a longer one limits the speed
-LEADER_STILL_LISTENS_S: Final = 5.0  # one that was silent for longer is sent nothing more
 LEADER_LETS_AGENT_GO_S: Final = 5.0  # after that
 
 # -- the end: the leader waits for its agents ----------------------------------------------------

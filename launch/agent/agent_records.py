@@ -5,11 +5,12 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from launch.agent.processes.process_tree import Victim
+from launch.nodes.running_time import waiting_for
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from muster import records
@@ -20,13 +21,15 @@ from muster.writing import full_disk, reserve, write_json, writing
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-class Ended(Exception):
-    """Why a node's part of a run is over; a code above 128 is that of a signal."""
+@dataclass(frozen=True)
+class Ended:
+    """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
 
-    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
-        super().__init__(message)
-        self.code, self.cause, self.message, self.why = code, cause, message, why
-        self.time_unix_s = time.time()
+    code: int
+    cause: str  # done | stopped | command | peer | signal | told | launcher | refused
+    message: str
+    why: str = ""  # for workers that are asked to stop
+    time_unix_s: float = field(default_factory=time.time)
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:
@@ -36,7 +39,7 @@ def open_log(assignment: Assignment) -> IO[bytes]:
         MusterError: it cannot be written.
     """
     path = _path(AGENT_LOG, assignment)
-    with writing(path):
+    with waiting_for(str(path)), writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+b")
 
@@ -52,8 +55,10 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
         "time_unix_s": time.time(),
         **this_process(),
     }
-    reserve(_path(AGENT_END, assignment))
-    write_json(_path(AGENT, assignment), record)
+    path = _path(AGENT, assignment)
+    with waiting_for(str(path)):
+        reserve(_path(AGENT_END, assignment))
+        write_json(path, record)
     return record
 
 
@@ -107,7 +112,8 @@ def write_exit(
     the run folder's disk is full.
     """
     path = _path(AGENT_END, assignment)
-    full = full_disk(path) if ended.cause != "done" else ""
+    with waiting_for(str(path)):
+        full = full_disk(path) if ended.cause != "done" else ""
     for rank in assignment.ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
@@ -126,13 +132,17 @@ def write_exit(
         "workers": {} if full else _records_of(assignment),  # which may be long
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
     }
-    write_end(path, record)
+    with waiting_for(str(path)):
+        write_end(path, record)
     return record
 
 
 def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
-    paths = ((rank, RANK_END.path(assignment.spec.run_dir, rank=rank)) for rank in assignment.ranks)
-    known = {rank: records.read(RANK_END, path, "cause", "message") for rank, path in paths}
+    known = {}
+    for rank in assignment.ranks:
+        path = RANK_END.path(assignment.spec.run_dir, rank=rank)
+        with waiting_for(str(path)):
+            known[rank] = records.read(RANK_END, path, "cause", "message")
     return {rank: one for rank, one in known.items() if one is not None}
 
 

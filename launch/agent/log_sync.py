@@ -19,7 +19,7 @@ from configs.settings.program import claim_on_node
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_LOST_WHEN_SILENT_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
-from launch.nodes.running_time import running_s
+from launch.nodes.running_time import running_s, waiting_for
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
@@ -108,7 +108,7 @@ class LogSync:
             at = 0
         elif at >= facts.st_size:
             return False
-        with open_plain(path) as opened:
+        with waiting_for(str(path)), open_plain(path) as opened:
             opened.seek(at)
             new = opened.read(CHUNK_BYTES)
         data = base64.b64encode(new).decode()
@@ -205,11 +205,12 @@ def make_room(assignment: Assignment) -> None:
         UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
-    if spec.attempt:
-        run_files.archive_attempt(spec.run_dir, spec.attempt - 1)
-        return
     start = assignment.proof.rpartition("-")[2]
     try:
-        claim_on_node(spec.run_dir, start, overwrite=spec.overwrite, resumed=spec.resumed)
+        with waiting_for(str(spec.run_dir)):
+            if spec.attempt:
+                run_files.archive_attempt(spec.run_dir, spec.attempt - 1)
+            else:
+                claim_on_node(spec.run_dir, start, overwrite=spec.overwrite, resumed=spec.resumed)
     except UsageError as error:
         raise UsageError(f"{assignment.name}: {error}") from None

@@ -2,7 +2,7 @@
 
 Whoever receives a message checks it here, before anything of it is used. What has none of these
 forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
-worker counts as one that does not answer. What the messages are for: launch/agent/agent_job.py.
+worker counts as one that does not answer. What the messages are for: launch/agent/attempt.py.
 What nodes answer before a run has its forms in `answer_forms.py`.
 What a form is: muster/forms.py.
 """
@@ -138,7 +138,10 @@ def _is_object(value: object) -> bool:
 SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(SECONDS)
-BEAT = {"beat": (bool, int, float), "stands_s?": AGE, "waits_for?": SOURCE}
+BEAT = (
+    {"beat": (bool, int, float)},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+)
 PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
 COLLECTIVE = {
     "group": SOURCE,

@@ -1,4 +1,4 @@
-"""How a process spends its time: a clock that stands still while it is stopped, and what it waits for.
+"""A clock that stands still while this process is stopped; and what the process waits for.
 
 A scheduler suspends a job, somebody sends SIGSTOP, a laptop sleeps. Until it continues, the process
 hears nothing, and its workers do nothing. It must not hold that time against anybody: each limit
