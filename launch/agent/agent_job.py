@@ -3,19 +3,27 @@
 It speaks to each through a channel: a pipe here, or one through ssh, or a connection from a task of
 srun. Whatever happens to one of them, or to this process, all end together.
 
-Phases: the agents are started; the first one is assigned, and answers with the port at which it
-listens; the others are assigned that port; workers run; a signal or the first trouble stops all;
-what agents still send is received; channels are closed, which ends any agent that did not hear.
-No agent leaves before all have ended, or have done their part.
+Phases: the agents are started and assigned; node 0 says where it listens, and the others connect;
+when both ends of each connection are known, node 0 chooses a port for torch; workers run; a signal
+or the first trouble stops all; what agents still send is received; channels are closed, which ends
+any agent that did not hear. No agent leaves before all have ended, or have done their part.
 
     to an agent      {"assignment": {...}}                       what it is to run
+                     {"connect": {"address": "10.10.1.1", "port": 20000}}   to node 0
+                     {"keep": {"own": [...], "peer": [...]}}     that connection is a node's
+                     {"choose_port": true}                       all are connected
+                     {"start": 20001}                            with that port of torch
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
                      {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
                      {"inspect": {"id": "7", "ask": "stacks"}}
                      {"go": true}                                all have done their part
-    from an agent    {"listening": 40123}                        of the first one alone
-                     {"waiting": "waiting for node2"}
+    from an agent    {"listening": {"address": "10.10.1.1", "port": 20000}}         of node 0
+                     {"accepted": {"own": [...], "peer": [...]}}  of node 0: addresses, ports
+                     {"connected": {"own": [...], "peer": [...]}}
+                     {"unreached": "connection refused"}
+                     {"broken": {"own": [...], "peer": [...], "how": "silent"}}
+                     {"master_port": 20001}                      of node 0
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
                      {"file": "...", ...}                     news of its files: no disk is shared
                      {"inspected": {"id": "7", ...}}
@@ -35,13 +43,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
-from launch.agent.membership.door import loss_of, sealed
+from launch.agent.meeting import Meeting, closed, silent
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
@@ -59,6 +67,7 @@ from muster.writing import write_json, writing
 # Time for workers and agents to find that another is gone, and to record how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
+CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
@@ -73,14 +82,10 @@ class _AgentConnection:
         self._files: Received | None = None  # made when one comes
         self.record: dict[str, Any] | None = None  # the record of its end
         self.process, self.channel = started.process, started.channel
-        self._token = started.token
+        self._message_of = started.message_of
 
-    def assign(self, coordinator_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
-        if self._token is None:
-            self.channel.send(assignment=assignment.to_json())
-        else:
-            self.channel.send(**sealed(assignment, self._token))
+    def assign(self) -> None:
+        self.channel.send(**self._message_of(self.assignment))
 
     def files(self, run_dir: Path) -> Received:
         """What came of its files."""
@@ -103,7 +108,11 @@ class _AgentConnection:
         patience_s = SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
-        return loss_of(self.channel, self.place, patience_s)
+        if self.channel.ended:
+            return closed(self.place)
+        if self.channel.silent_s > patience_s:
+            return silent(self.place, patience_s)
+        return None
 
 
 @dataclass(frozen=True)
@@ -165,7 +174,9 @@ class AgentJob:
         self._agents = [_AgentConnection(*one) for one in started]
         for agent in self._agents:
             self._heartbeat.add(agent.channel)
-        self._agents[0].assign(assignments[0].coordinator_ports)
+            agent.assign()
+        names = [assignment.name for assignment in assignments]
+        self._meeting = Meeting(names, spec.join_s, running_s())
         self._requests = RequestFile(run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
@@ -212,6 +223,7 @@ class AgentJob:
             self._send_all(notice=True)
         for agent in self._agents:
             self._hear(agent)
+        self._look_at_connections()
         self._show()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -268,9 +280,8 @@ class AgentJob:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: _AgentConnection, message: dict[str, Any]) -> None:
-        if "listening" in message:
-            for other in self._agents[1:]:
-                other.assign((int(message["listening"]),))
+        if not CONNECTIONS.isdisjoint(message):
+            self._connect(agent, message)
         elif "file" in message:
             self._fed = running_s()
             host = None if agent.here is None else agent.here.get("host")
@@ -287,10 +298,6 @@ class AgentJob:
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
             self._patient_until = running_s() + float(message["stopping"]) + STOP_S
-        elif "waiting" in message:
-            about = {"text": message["waiting"], "since_unix_s": time.time()}
-            write_json(run_files.MEETING.path(self._run_dir), about)
-            self._say(message["waiting"])
         elif "failed" in message:
             lost = message["lost"]
             self._fail(message["failed"], None if lost is None else self._agents[lost])
@@ -298,6 +305,48 @@ class AgentJob:
             agent.is_done = True
         elif "ended" in message:
             agent.record = message["ended"]
+
+    def _connect(self, agent: _AgentConnection, message: dict[str, Any]) -> None:
+        """Take a report of a connection to node 0, or of the port that it has chosen."""
+        meeting = self._meeting
+        index = agent.assignment.index
+        if "listening" in message:
+            meeting.listens(message["listening"])
+            where = {"address": agent.assignment.coordinator_address}
+            for other in self._agents[1:]:
+                other.channel.send(connect={**where, "port": message["listening"]["port"]})
+        elif "accepted" in message:
+            meeting.accepted(message["accepted"])
+        elif "connected" in message:
+            meeting.connected(index, message["connected"])
+        elif "unreached" in message:
+            meeting.unreached(index, message["unreached"])
+        elif "broken" in message:
+            meeting.broken(index, message["broken"], running_s())
+        elif "master_port" in message:
+            self._send_all(start=message["master_port"])
+
+    def _look_at_connections(self) -> None:
+        """Begin when all nodes are connected, and end the run if they are not, or one is lost."""
+        meeting = self._meeting
+        first = self._agents[0]
+        for connection in meeting.newly_met():
+            first.channel.send(keep=connection)
+        if meeting.where is not None and not meeting.missing and not meeting.has_begun:
+            meeting.has_begun = True
+            first.channel.send(choose_port=True)
+        if self._has_failed or self._let_go or self.trouble is not None:
+            return
+        if line := meeting.waiting(running_s()):
+            about = {"text": line, "since_unix_s": time.time()}
+            write_json(run_files.MEETING.path(self._run_dir), about)
+            self._say(line)
+        if why := meeting.failure(running_s()):
+            self._fail(why, None)
+        elif loss := meeting.loss(running_s()):
+            lost = self._agents[loss.index]
+            is_closed = loss.how == "closed"
+            self._fail(closed(lost.place) if is_closed else silent(lost.place, SILENT_S), lost)
 
     def _welcome(self, agent: _AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

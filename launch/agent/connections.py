@@ -6,8 +6,9 @@ ports of both ends, and the leader compares the reports: see `meeting.py`. So th
 no proof. Nobody reads from them or writes to them. The kernels at both ends ask each other every
 second whether they live, and tell when one has closed or the way between them is dead.
 
-    Listener   node 0's side: it keeps connections that the leader knows, few others, none for long
-    Connector  the other side: it tries until it is connected, and again where that has ended
+    Connections  this node's part, as its leader has it do it
+    Listener     node 0's side: it keeps connections that the leader knows, and few others
+    Connector    the other side: it tries until it is connected, and again where that has ended
 
 What is sent here by somebody else stays in the kernel, in a buffer of a few kilobytes. Even so the
 end of a connection is seen, since `POLLRDHUP` does not wait until the data is read.
@@ -17,11 +18,13 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from launch.nodes.channel import SILENT_S
 from launch.nodes.running_time import running_s
+from launch.nodes.this_machine import among, free_port, is_free
+from launch.spec import Assignment
 from muster.errors import MusterError
 
 PROBE_S = 1  # between two questions of the kernel to the other end
@@ -45,6 +48,62 @@ UNREACHABLE = (
 
 Message = dict[str, Any]
 Ends = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
+
+
+class Connections:
+    """What one node has of the connections of an attempt.
+
+    Its messages are those that agent_job.py describes. `say` sends one to the leader.
+
+    Raises:
+        MusterError: on creation; node 0 cannot listen at the address it should have.
+    """
+
+    def __init__(self, assignment: Assignment, say: Callable[..., None]) -> None:
+        self._assignment = assignment
+        self._say = say
+        self._end: Listener | Connector | None = None
+        self._must_choose = False
+        self.master_port: int | None = None  # that of the start, which all have got
+        if assignment.index == 0:
+            address = assignment.coordinator_address
+            self._end = Listener(assignment.name, address, assignment.coordinator_ports)
+            say(listening={"address": self._end.own_address, "port": self._end.port})
+
+    @property
+    def own_address(self) -> str:
+        """This node's address on the network for gradients; known when workers may start."""
+        own = None if self._end is None else self._end.own_address
+        return own or self._assignment.coordinator_address
+
+    def hear(self, message: Message) -> None:
+        """Take what the leader says."""
+        if "connect" in message and self._end is None:
+            where = message["connect"]
+            self._end = Connector(where["address"], where["port"], self._assignment.address)
+        elif "keep" in message and isinstance(self._end, Listener):
+            self._end.keep(ends_in(message["keep"]))
+        elif "choose_port" in message:
+            self._must_choose = self._assignment.index == 0
+        elif "start" in message:
+            self.master_port = message["start"]
+
+    def tick(self) -> None:
+        """Do what is due; must be called many times a second.
+
+        Raises:
+            MusterError: no port is free for torch, or --master-port is not.
+        """
+        if isinstance(self._end, Listener) and self._must_choose:
+            self._must_choose = False
+            self._say(master_port=_master_port(self._assignment))
+            self._end.stop_accepting()  # before, its own port would count as a free one
+        for message in [] if self._end is None else self._end.tick():
+            self._say(**message)
+
+    def close(self) -> None:
+        if self._end is not None:
+            self._end.close()
 
 
 class Listener:
@@ -278,3 +337,14 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
         f"({(error.strerror or str(error)).lower()}); "
         "is that its address on the network between the nodes?"
     )
+
+
+def _master_port(assignment: Assignment) -> int:
+    if assignment.master_port is None:
+        return free_port(ports=among(assignment.spec.ports))
+    if not is_free(assignment.master_port):
+        raise MusterError(
+            f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
+            "another, or leave it out: a free one is found"
+        )
+    return assignment.master_port

@@ -11,7 +11,7 @@ for the launcher to let go: other agents would take an end for the cause of what
 
 States of an agent, and the fields that hold them:
 
-    joining     `_peers` is set, its `master_port` is None: it waits for the other agents
+    joining     `_connections` is set, its `master_port` is None: it waits for the other nodes
     running     `_workload` is set
     stopping    `_stop_request`: somebody asked; workers were asked to stop at a step's end
                 `_stopping`: workers that cannot do that have got SIGTERM
@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
+from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import (
@@ -104,7 +104,7 @@ class Agent:
         self._finished: Ended | None = None  # this node's workers have ended, well or as requested
         self._lost: str | None = None  # what has failed elsewhere
         self._may_leave = False
-        self._peers: Peers | None = None
+        self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -149,10 +149,10 @@ class Agent:
 
     def _run_workers(self) -> Ended:
         assignment = self._assignment
-        peers = self._peers = Peers(assignment, self._say)
-        while peers.master_port is None:
+        connections = self._connections = Connections(assignment, self._say)
+        while connections.master_port is None:
             self._tick()
-        workload = self._workload = self._start(peers, peers.master_port)
+        workload = self._workload = self._start(connections.own_address, connections.master_port)
         self._inspection.has_begun = True
         while workload.runs:
             self._tick()
@@ -170,9 +170,9 @@ class Agent:
 
     def _tick(self) -> None:
         """Check all sources of events; raises `Ended` if one ends this node's part."""
-        assert self._peers is not None
+        assert self._connections is not None
         time.sleep(TICK_S)
-        self._peers.tick()
+        self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._launcher)
@@ -191,9 +191,8 @@ class Agent:
         if launcher.silent_s > SILENT_S:
             silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
             raise Ended(1, "launcher", f"{name} {silence}")
-        trouble = self._lost or (self._peers.trouble if self._finished is None else None)
-        if trouble is not None and self._stopping is None:
-            raise Ended(1, "peer", trouble)
+        if self._lost is not None and self._stopping is None:
+            raise Ended(1, "peer", self._lost)
 
     def _hear(self) -> None:
         """Note what the launcher says."""
@@ -203,6 +202,8 @@ class Agent:
             except OddMessage as error:
                 self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
                 continue
+            if self._connections is not None:
+                self._connections.hear(message)
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
@@ -242,11 +243,11 @@ class Agent:
         if self._in_a_hurry() or not self._workers.has_time:
             raise ended
 
-    def _start(self, peers: Peers, master_port: int) -> Workload:
+    def _start(self, address: str, master_port: int) -> Workload:
         assignment = self._assignment
-        interface = interface_of(peers.own_address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, peers.own_address, interface))
-        env = environment_of(assignment, interface, peers.own_address, self._scratch)
+        interface = interface_of(address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, address, interface))
+        env = environment_of(assignment, interface, address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
         refuse_absent_interface(assignment, env)
         return Workload(assignment, master_port, env)
@@ -261,9 +262,8 @@ class Agent:
         """Inform everyone, wait for the workers' records, and end them all."""
         launcher, index = self._launcher, self._assignment.index
         if ended is not self._finished:
-            lost = self._peers.lost if self._peers is not None else None
             message = ended.message[: message_forms.FAILURE_CHARACTERS]
-            self._say(failed=message, lost=index if ended.cause == "signal" else lost)
+            self._say(failed=message, lost=index if ended.cause == "signal" else None)
         if ended.cause in ("command", "peer"):
             deadline = running_s() + ECHO_S
             while self._has_workers() and running_s() < deadline and not self._signals:
@@ -285,8 +285,8 @@ class Agent:
         while not self._has_leave() and not launcher.ended and running_s() < deadline:
             time.sleep(TICK_S)
             self._keep_in_touch()
-        if self._peers is not None:
-            self._peers.close()
+        if self._connections is not None:
+            self._connections.close()
         return ended.code
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:

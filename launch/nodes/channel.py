@@ -13,13 +13,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from launch.nodes.running_time import running_s
+from launch.spec import Assignment
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
@@ -239,13 +240,18 @@ def talk_to(
     return process, channel
 
 
+def _message_of(assignment: Assignment) -> dict[str, Any]:
+    return {"assignment": assignment.to_json()}
+
+
 @dataclass(frozen=True)
 class AgentProcess:
     """One started agent: the channel to it, and the process started for it."""
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
-    token: str | None = None  # proves messages to be from this process, if a network is between
+    # The message with its assignment; over a network with a proof that it is from this process.
+    message_of: Callable[[Assignment], dict[str, Any]] = _message_of
 
 
 def start_each(

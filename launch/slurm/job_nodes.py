@@ -9,19 +9,18 @@ That it is reached at the address that srun itself is reached at, Slurm tells it
 address agents reach each other is known from these connections.
 """
 
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from launch.agent.agent_job import AgentJob, SchedulersJob
-from launch.agent.membership.coordinator import TELL_S
-from launch.agent.membership.door import Door, Link, Who, listen
+from launch.agent.meeting import TELL_S
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts
 from launch.nodes.channel import AgentProcess, Heartbeat
@@ -31,6 +30,7 @@ from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
+from launch.slurm.job_connection import AgentListener, JobConnection, Task, signed
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
@@ -105,9 +105,9 @@ class JobNodes:
         self._has_started = True
         heartbeat = Heartbeat()  # from now on, since agents must not wait for Slurm's answer
         with between_attempts(()):  # a signal ends an unfinished start, and the run with it
-            agents, who = self._start_agents(spec, facts, heartbeat)
+            agents, tasks = self._start_agents(spec, facts, heartbeat)
         try:
-            facts = _known(facts, who)
+            facts = _known(facts, tasks)
             return AgentJob(
                 spec,
                 facts,
@@ -139,18 +139,19 @@ class JobNodes:
 
     def _start_agents(
         self, spec: LaunchSpec, facts: Facts, heartbeat: Heartbeat
-    ) -> tuple[list[AgentProcess], list[Who]]:
+    ) -> tuple[list[AgentProcess], list[Task]]:
         """An agent on each node, in order; and each agent's own description.
 
         Raises:
             MusterError: one of them does not connect; nothing of the step is left.
         """
         require("srun", "a run inside a job")
-        hosts, token = [node.name for node in facts.nodes], token_hex(16)
-        door = Door(_server(spec), token)
+        hosts = [node.name for node in facts.nodes]
+        token = token_hex(16)
+        listener = _listener(spec, token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
-        about = {"port": door.port, "token": token, "network": facts.network}
+        about = {"port": listener.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
@@ -167,38 +168,40 @@ class JobNodes:
                 start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
         try:
-            came = _gather(hosts, spec, door, heartbeat, lambda: _failure(srun, log))
-            first = replace(came[0][1], address=came[0][1].address or _met_at(came))
-            agents = [AgentProcess(link.channel, srun, token) for link, _ in came]
-            return agents, [first, *(who for _, who in came[1:])]
+            came = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
+            message_of = partial(signed, token=token)
+            agents = [AgentProcess(each.channel, srun, message_of) for each, _ in came]
+            tasks = [task for _, task in came]
+            tasks[0] = replace(tasks[0], address=tasks[0].address or _met_at(came))
+            return agents, tasks
         except BaseException:
             heartbeat.stop()
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
         finally:
-            door.close()
+            listener.close()
             meeting.unlink(missing_ok=True)
 
 
-def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
+def _known(facts: Facts, agents: Sequence[Task]) -> Facts:
     """`facts` with the agents' descriptions: the first one's address, and the number of GPUs.
 
     Raises:
         MusterError: a node has none.
     """
     nodes = []
-    for node, who in zip(facts.nodes, agents, strict=True):
-        count = who.workers if node.nproc == "gpu" else node.nproc
+    for node, task in zip(facts.nodes, agents, strict=True):
+        count = task.workers if node.nproc == "gpu" else node.nproc
         if not count:
             raise MusterError(
-                f"{who.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
+                f"{task.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
                 "with --gpus-per-node"
             )
-        nodes.append(replace(node, nproc=count, name=who.name))
+        nodes.append(replace(node, nproc=count, name=task.name))
     return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
 
 
-def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
+def _met_at(came: Sequence[tuple[JobConnection, Task]]) -> str:
     """Where the first of these agents can be reached by the others, not what its name resolves to.
 
     Where this process is on its node, that is where the second one has found this process; else it
@@ -213,23 +216,23 @@ def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
 def _gather(
     hosts: Sequence[str],
     spec: LaunchSpec,
-    door: Door,
+    listener: AgentListener,
     heartbeat: Heartbeat,
     failure: Callable[[], str | None],
-) -> list[tuple[Link, Who]]:
+) -> list[tuple[JobConnection, Task]]:
     """The agents of these hosts, when all have connected; `heartbeat` reaches each from then on.
 
     Raises:
         MusterError: one did not start, or has not connected within the time to wait.
     """
     began, is_announced = running_s(), False
-    came: dict[int, tuple[Link, Who]] = {}
+    came: dict[int, tuple[JobConnection, Task]] = {}
     while True:
-        for link, who in door.admitted():
-            if not 0 <= who.index < len(hosts) or who.index in came:
-                raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-            came[who.index] = (link, who)
-            heartbeat.add(link.channel)
+        for connection, task in listener.agents():
+            if not 0 <= task.index < len(hosts) or task.index in came:
+                raise MusterError(f"an agent on {task.name} says it is task {task.index}")
+            came[task.index] = (connection, task)
+            heartbeat.add(connection.channel)
         missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
         if not missing:
             return [came[index] for index in range(len(hosts))]
@@ -258,14 +261,14 @@ def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
     return "\n".join(why) or f"srun ended with exit code {srun.poll()}; see {log}"
 
 
-def _server(spec: LaunchSpec) -> socket.socket:
-    """A server at all addresses of this machine, since only Slurm knows which one it uses.
+def _listener(spec: LaunchSpec, token: str) -> AgentListener:
+    """The port of the leader.
 
     Raises:
         MusterError: no port of --port-range is free.
     """
     try:
-        return listen("", tuple(among(spec.ports)) if spec.ports else (0,))
+        return AgentListener(among(spec.ports) if spec.ports else (0,), token)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise MusterError(

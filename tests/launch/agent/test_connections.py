@@ -4,12 +4,15 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from launch.agent import connections
-from launch.agent.connections import Connector, Listener, ends_in
+from launch.agent.connections import Connections, Connector, Listener, ends_in
 from muster.errors import MusterError
+from tests.launch import pretended
 from tests.launch.submit import wait_until
 
 HERE = "127.0.0.1"
@@ -210,3 +213,59 @@ def test_node_0_listens_at_the_first_free_port_of_a_range():
         node_0 = Listener("node0", HERE, range(first, first + 20))
         node_0.close()
     assert first < node_0.port < first + 20
+
+
+def assignment(index: int, count: int, ports: tuple[int, int] | None = None, **more):
+    (one,) = [pretended.assignment(Path("/nowhere"))]
+    own = {"index": index, "count": count, "name": f"node{index}", "ranks": (index,)}
+    own |= {"spec": replace(one.spec, ports=ports)}
+    own["coordinator_ports"] = tuple(range(ports[0], ports[1] + 1)) if ports else (0,)
+    return replace(one, **{**own, **more})
+
+
+@pytest.fixture
+def agents():
+    """The connections of as many nodes, and what each says to the leader."""
+    with ExitStack() as stack:
+
+        def make(count: int, **more) -> list:
+            made = []
+            for index in range(count):
+                said: list[dict] = []
+                say = lambda said=said, **message: said.append(message)  # noqa: E731
+                one = Connections(assignment(index, count, **more), say)
+                stack.callback(one.close)
+                made.append((one, said))
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("start", range(21))  # wherever in the range the search begins
+def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypatch):
+    monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
+    with socket.create_server((HERE, 0)) as other:
+        first = other.getsockname()[1]
+        ((node_0, reports), (node_1, own)) = agents(2, ports=(first, first + 20))
+        where = reports.pop()["listening"]
+        node_1.hear({"connect": where})
+        assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
+        node_0.hear({"keep": reports.pop()["accepted"]})
+        node_0.hear({"choose_port": True})
+        node_0.tick()
+        port = reports.pop()["master_port"]
+        assert len({where["port"], port}) == 2
+        assert {where["port"], port} <= {*range(first + 1, first + 21)}
+        for one in (node_0, node_1):
+            assert one.master_port is None
+            one.hear({"start": port})
+            assert one.master_port == port and one.own_address == HERE
+
+
+def test_a_port_for_torch_that_is_in_use_is_refused(agents):
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        ((node_0, _),) = agents(1, master_port=port)
+        node_0.hear({"choose_port": True})
+        with pytest.raises(MusterError, match=f"--master-port {port} is in use on node0"):
+            node_0.tick()
