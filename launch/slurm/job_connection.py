@@ -251,44 +251,30 @@ def _text_of(message: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def signed(assignment: Assignment, token: str) -> dict[str, Any]:
-    """The message with an agent's assignment, with a proof that it is from its leader."""
+def signed(assignment: Assignment, token: str, task: int) -> dict[str, Any]:
+    """The message with the assignment of this task's agent, with a proof of who has sent it."""
     plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
-    return {"assignment": plain, "proof": proof(token, "assignment", _text(plain))}
+    return {"assignment": plain, "proof": proof(token, "assignment", task, _text(plain))}
 
 
-class Verifier:
-    """Reads the assignments of one agent; each must be its leader's, and newer than the last."""
+def verified(message: Mapping[str, Any], token: str, task: int) -> Assignment:
+    """The assignment in a message, for the agent of this task.
 
-    def __init__(self, token: str, index: int) -> None:
-        self._token = token
-        self._index = index
-        self._last_attempt = -1
-
-    def __call__(self, message: Mapping[str, Any]) -> Assignment:
-        """The assignment in a message.
-
-        Raises:
-            MusterError: its sender does not know the secret, or has seen it sent before, or it is
-                for another agent.
-        """
-        plain = message["assignment"]
-        try:
-            is_own = has_proof(message, self._token, "assignment", _text(plain))
-        except RecursionError:  # it is nested too deeply to be one
-            is_own = False
-        assignment = Assignment.from_json(plain) if is_own else None
-        if (
-            assignment is None
-            or assignment.index != self._index
-            or assignment.spec.attempt <= self._last_attempt
-        ):
-            raise MusterError(
-                "the assignment of this agent is not from its leader; start the run again"
-            )
-        self._last_attempt = assignment.spec.attempt
-        own = read_json(SECRETS.path(assignment.spec.run_dir))
-        return replace(assignment, spec=replace(assignment.spec, secrets=own or {}))
+    Raises:
+        MusterError: its sender does not know the secret, or it is for another agent.
+    """
+    plain = message["assignment"]
+    try:
+        is_own = has_proof(message, token, "assignment", task, _text(plain))
+    except RecursionError:  # it is nested too deeply to be one
+        is_own = False
+    if not is_own:
+        raise MusterError(
+            "the assignment of this agent is not from its leader; start the run again"
+        )
+    assignment = Assignment.from_json(plain)
+    own = read_json(SECRETS.path(assignment.spec.run_dir))
+    return replace(assignment, spec=replace(assignment.spec, secrets=own or {}))
 
 
 def _text(plain: Mapping[str, Any]) -> str:

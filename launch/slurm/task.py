@@ -16,7 +16,7 @@ from typing import Any
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.nodes.this_machine import gpu_count, own_address_in
-from launch.slurm.job_connection import Task, Verifier, connect
+from launch.slurm.job_connection import Task, connect, verified
 from muster.errors import MusterError, run
 from muster.writing import read_json
 
@@ -29,13 +29,13 @@ def main() -> int:
     rank, leader = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_SRUN_COMM_HOST"]
     meeting = _wait_for(Path(sys.argv[1]))
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
-    is_asked = rank == 0 and meeting["network"] is not None
-    address = own_address_in(meeting["network"], host) if is_asked else ""
+    network = meeting["network"]  # any agent may be that of node 0, after a restart
+    address = own_address_in(network, host) if network is not None else ""
     workers = gpu_count() if meeting["counts_gpus"] else 0
     own = Task(rank, host, workers, address)
     token = str(meeting["token"])
     connection = connect((leader, int(meeting["port"])), token, own, wait_s=CONNECT_S)
-    return serve(connection.channel, Verifier(token, rank))
+    return serve(connection.channel, lambda message: verified(message, token, rank))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

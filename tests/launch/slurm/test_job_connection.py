@@ -5,13 +5,12 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 
 import pytest
 
 from launch.nodes.channel import MARK
 from launch.slurm import job_connection
-from launch.slurm.job_connection import AgentListener, Task, Verifier, connect, proof, signed
+from launch.slurm.job_connection import AgentListener, Task, connect, proof, signed, verified
 from muster.errors import MusterError
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
@@ -203,22 +202,10 @@ def test_strangers_who_say_nothing_hold_few_files_open(leader, monkeypatch):
 
 def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
     own = assignment(tmp_path)
-    mine = signed(own, "token")
-    assert Verifier("token", 0)(mine) == own
+    mine = signed(own, "token", 0)
+    assert verified(mine, "token", 0) == own
     forged = json.loads(json.dumps(mine))
     forged["assignment"]["cwd"] = "/elsewhere"
-    for message, token, index in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
+    for message, token, task in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
         with pytest.raises(MusterError, match="not from its leader"):
-            Verifier(token, index)(message)
-
-
-def test_an_assignment_that_is_sent_again_is_refused(tmp_path):
-    """Somebody may have kept it; the next attempt is another one."""
-    first = assignment(tmp_path)
-    second = replace(first, spec=replace(first.spec, attempt=first.spec.attempt + 1))
-    verified = Verifier("token", 0)
-    for each in (first, second):
-        assert verified(signed(each, "token")) == each
-    for each in (first, second):
-        with pytest.raises(MusterError, match="not from its leader"):
-            verified(signed(each, "token"))
+            verified(message, token, task)
