@@ -27,10 +27,17 @@ STOP_COUNTS_AS_S: Final = 1.0  # of such a time, since the last look may have be
 
 # -- start: all of them meet ---------------------------------------------------------------------
 MISSING_NODES_NAMED_AFTER_S: Final = 10.0
-NODE_0_ANSWERS_S: Final = 1.0  # another agent's try to reach it, which is repeated
-STRANGER_INTRODUCES_ITSELF_S: Final = 10.0  # whoever connects to a listening agent or leader
-STRANGER_MAKES_ROOM_AFTER_S: Final = 1.0  # the oldest of too many that have not
-AGENT_REACHES_LEADER_S: Final = 30.0  # a task of srun; its leader may be busy
+NODE_0_REACHED_S: Final = 3.0  # one try of another node to connect to it
+NODE_0_TRIED_AGAIN_S: Final = 0.2
+NODE_0_CLOSES_UNKNOWN_AFTER_S: Final = 1.0  # the oldest of too many connections of no node
+BOTH_ENDS_REPORT_BREAK_S: Final = 2.0  # of a connection: then the leader knows which end is lost
+# Between two questions of the kernel to the other end, in whole seconds. Where none of them is
+# answered, the connection is dead after `AGENT_LOST_WHEN_SILENT_S`.
+KEEPALIVE_EVERY_S: Final = 1
+AGENT_REACHES_LEADER_S: Final = 30.0  # a task of srun
+LEADER_PROVES_ITSELF_S: Final = 75.0  # to that task; it may wait for a disk
+AGENT_PROVES_ITSELF_S: Final = 75.0  # to the leader, which may be late to read it
+LEADER_CLOSES_UNPROVEN_AFTER_S: Final = 1.0  # the oldest of too many that have not
 AGENT_SEES_MEETING_FILE_S: Final = 60.0  # which a network file system may show late
 SHARED_DISK_TICK_S: Final = 0.1
 RESTART_ASKS_NODES_AGAIN_S: Final = 2.0  # while too few of them answer

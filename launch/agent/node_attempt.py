@@ -3,15 +3,15 @@
 Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
 processes of the attempt here end.
 
-How it works: one loop looks, every 50 ms, at the other agents, the leader, signals and its own
-workers. The order of what follows an end matters: the leader, which has the other nodes end, is
-told first, then workers get a moment to write down that they lost a peer, then they are ended, then
-this node's record is written and sent. Last it waits until all nodes have done that: other agents
-would take a closed connection for the cause of what ended it.
+How it works: one loop looks, every 50 ms, at the connections to other nodes, the leader, signals
+and its own workers. The order of what follows an end matters: the leader, which has the other nodes
+end, is told first, then workers get a moment to write down that they lost a peer, then they are
+ended, then this node's record is written and sent. Last it waits until all nodes have done that:
+until then the others need its connection to node 0.
 
 The states, and what changes them; `_change` is the one place that does:
 
-    MEETING    it waits for the other agents, and for the port of torch
+    MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
     STOPPING   somebody asked for the end; workers have their time to end by themselves
     FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
+from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import (
@@ -100,7 +100,7 @@ class NodeAttempt:
         self._is_urgent = False
         self._lost: str | None = None  # what has failed elsewhere
         self._may_leave = False
-        self._peers: Peers | None = None
+        self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -133,13 +133,13 @@ class NodeAttempt:
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        peers = self._peers = Peers(assignment, self._say)
-        while peers.master_port is None and self._goes_on():
+        connections = self._connections = Connections(assignment, self._say)
+        while connections.master_port is None and self._goes_on():
             self._tick()
-        env = self._environment(peers) if self._goes_on() else None
-        if env is None or peers.master_port is None:
+        env = self._environment(connections.own_address) if self._goes_on() else None
+        if env is None or connections.master_port is None:
             return
-        workload = self._workload = Workload(assignment, peers.master_port, env)
+        workload = self._workload = Workload(assignment, connections.master_port, env)
         self._inspection.has_begun = True
         self._change(State.RUNNING)
         while workload.runs and self._goes_on():
@@ -178,9 +178,9 @@ class NodeAttempt:
 
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
-        assert self._peers is not None
+        assert self._connections is not None
         time.sleep(MAIN_LOOP_TICK_S)
-        self._peers.tick()
+        self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
@@ -200,10 +200,8 @@ class NodeAttempt:
             silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
             ended = Ended(1, "launcher", f"{name} {silence}: is the link down?")
             self._change(State.ENDING, ended)
-        is_finished = self._state is State.FINISHED
-        trouble = self._lost or (None if is_finished else self._peers.trouble)
-        if trouble is not None and not self._has_asked_all:
-            self._change(State.ENDING, Ended(1, "peer", trouble))
+        if self._lost is not None and not self._has_asked_all:
+            self._change(State.ENDING, Ended(1, "peer", self._lost))
 
     def _hear(self) -> None:
         """Note what the leader says; the next assignment is for the next attempt."""
@@ -218,6 +216,8 @@ class NodeAttempt:
             except OddMessage as error:
                 self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
                 continue
+            if self._connections is not None:
+                self._connections.hear(message)
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
@@ -259,13 +259,13 @@ class NodeAttempt:
         if self._in_a_hurry() or not self._stoppable.has_time:
             self._change(State.ENDING, ended)
 
-    def _environment(self, peers: Peers) -> dict[str, str] | None:
+    def _environment(self, address: str) -> dict[str, str] | None:
         """What the workers start with; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
-        interface = interface_of(peers.own_address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, peers.own_address, interface))
+        interface = interface_of(address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
-        env = environment_of(assignment, interface, peers.own_address, scratch)
+        env = environment_of(assignment, interface, address, scratch)
         sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
@@ -287,8 +287,7 @@ class NodeAttempt:
         assert ended is not None
         leader = self._leader
         if ended is not self._result:
-            lost = self._peers.lost if self._peers is not None else None
-            lost = self._assignment.index if ended.cause == "signal" else lost
+            lost = self._assignment.index if ended.cause == "signal" else None
             self._say(failed=ended.message[: message_forms.FAILURE_CHARACTERS], lost=lost)
         if ended.cause in ("command", "peer"):
             deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
@@ -313,8 +312,8 @@ class NodeAttempt:
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
-        if self._peers is not None:
-            self._peers.close()
+        if self._connections is not None:
+            self._connections.close()
         return ended.code
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:

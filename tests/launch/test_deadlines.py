@@ -9,15 +9,17 @@ import pytest
 
 from launch import deadlines
 from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
+    AGENT_PROVES_ITSELF_S,
+    AGENT_SENDS_FILES_EVERY_S,
+    AGENT_STANDS_NAMED_AFTER_S,
     AGENTS_ANSWER_INSPECTION_S,
     AGENTS_END_AFTER_STOP_S,
     AGENTS_PAUSE_BETWEEN_FILES_S,
     AGENTS_RECORD_LOST_PEER_S,
     AGENTS_SEND_FILES_S,
-    AGENT_LOST_WHEN_SILENT_S,
-    AGENT_SENDS_FILES_EVERY_S,
-    AGENT_STANDS_NAMED_AFTER_S,
     BEAT_EVERY_S,
+    BOTH_ENDS_REPORT_BREAK_S,
     DAEMON_ENDS_S,
     DAEMON_KILLED_S,
     ITSELF_STOPPED_AFTER_S,
@@ -25,9 +27,11 @@ from launch.deadlines import (
     JOB_ASKED_EVERY_S,
     JOB_ENDS_AFTER_GRACE_S,
     JOB_TIME_TO_SPARE_S,
+    KEEPALIVE_EVERY_S,
     KILLED_PROCESS_IS_GONE_S,
     LEADER_ANSWERS_INSPECTION_S,
     LEADER_LOST_WHEN_SILENT_S,
+    LEADER_PROVES_ITSELF_S,
     LEFT_FILES_NEEDED_S,
     LOGIN_CONNECTION_STAYS_S,
     LOGIN_TRIED_AGAIN_MOST_S,
@@ -35,6 +39,7 @@ from launch.deadlines import (
     MAIN_LOOP_STANDS_AFTER_S,
     MAIN_LOOP_TICK_S,
     MISSING_NODES_NAMED_AFTER_S,
+    NODE_0_REACHED_S,
     NODE_ANSWERS_SURVEY_S,
     NODE_CONNECTS_S,
     OLD_LEFT_FILES_S,
@@ -52,12 +57,12 @@ from launch.deadlines import (
     SRUN_ENDS_AFTER_TASKS_S,
     STARTER_OUTWAITS_GRACE_S,
     STOP_COUNTS_AS_S,
-    WORKERS_END_AFTER_SIGTERM_S,
-    WORKERS_RECORD_LOST_PEER_S,
     WORKER_ANSWERS_LAST_LOOK_S,
     WORKER_ANSWERS_S,
     WORKER_DUMPS_STACK_S,
     WORKER_DUMPS_STACK_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+    WORKERS_RECORD_LOST_PEER_S,
 )
 from launch.spec import LaunchSpec
 from launch.ssh import connect, openssh
@@ -69,7 +74,6 @@ from tests.launch.submit import REPOSITORY
 TABLE = {name: value for name, value in vars(deadlines).items() if name.endswith("_S")}
 # They must stand alone: one is sent as text, the other runs without our folders.
 ALONE = ("launch/nodes/node_facts.py", "launch/ssh/connect.py")
-OTHERS = ("launch/agent/membership",)
 # Of train/, which this must not import.
 (TELL_S,) = map(
     float,
@@ -115,7 +119,21 @@ ORDER = [
     ),
     (MAIN_LOOP_STANDS_AFTER_S, AGENT_STANDS_NAMED_AFTER_S, "and names it later than that"),
     (AGENT_STANDS_NAMED_AFTER_S, HELD_S, "while it stands"),
+    (
+        AGENT_LOST_WHEN_SILENT_S + KEEPALIVE_EVERY_S + BOTH_ENDS_REPORT_BREAK_S,
+        20.0,
+        "and one that is cut off from the network of the gradients alone",
+    ),
+    (3 * KEEPALIVE_EVERY_S, AGENT_LOST_WHEN_SILENT_S, "some of the kernel's questions may be lost"),
+    (
+        BEAT_EVERY_S + 4 * MAIN_LOOP_TICK_S,
+        BOTH_ENDS_REPORT_BREAK_S,
+        "the other end reports it, too",
+    ),
     # start
+    (HELD_S, LEADER_PROVES_ITSELF_S, "a leader may wait for its disk while an agent connects"),
+    (HELD_S, AGENT_PROVES_ITSELF_S, "and the proof that came meanwhile counts"),
+    (NODE_0_REACHED_S, MISSING_NODES_NAMED_AFTER_S, "a node is not named at the first failed try"),
     (HELD_S, LaunchSpec.join_s, "a login, or srun, may stand so long"),
     (LOGIN_TRIES_S, LaunchSpec.join_s, "a busy sshd drops logins, which are tried again"),
     (MISSING_NODES_NAMED_AFTER_S, LaunchSpec.join_s, "who is missing is named before all end"),
@@ -197,7 +215,7 @@ def test_who_waits_waits_longer_than_who_is_waited_for(shorter_s, longer_s, why)
 def sources() -> Iterator[tuple[str, str]]:
     for path in sorted((REPOSITORY / "launch").rglob("*.py")):
         name = path.relative_to(REPOSITORY).as_posix()
-        if name not in ALONE and not name.startswith(OTHERS):
+        if name not in ALONE:
             yield name, path.read_text()
 
 

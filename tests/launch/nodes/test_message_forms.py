@@ -118,7 +118,9 @@ def file(name: str, content: object, **more) -> dict:
 
 FROM_AGENT = [
     {"beat": 5.0},
-    {"waiting": "waiting for node 1"},
+    {"connected": {"own": ["10.10.1.2", 40_000], "peer": ["10.10.1.1", 20_000]}},
+    {"unreached": "connection refused"},
+    {"broken": {"own": ["fe80::2%exp0", 4], "peer": ["fe80::1%exp0", 2], "how": "silent"}},
     {"here": HERE},
     file("workers/rank_00002.out", b"x" * 100),
     file("exits/rank_00002.json", RANK_END),
@@ -184,11 +186,16 @@ def test_what_agents_say_is_taken(message):
         assert held_bytes(job._run_dir) > before or "file" not in message
 
 
-def test_a_long_list_of_missing_nodes_is_taken():
-    names = ", ".join(f"node{number}" for number in range(4_000))
-    with leader() as (job, others):
-        hear(job, others[1], odd_messages.line({"waiting": f"waiting for {names}"}))
-        assert job.trouble is None
+@pytest.mark.parametrize("port", ["x", -1, True, None, "\ud800", 2**40])
+def test_an_odd_port_of_node_0_is_that_node_s_failure(port):
+    first = assignments_of(LaunchSpec("run", Path("/nowhere"), Program(())), FACTS, [])[0]
+    for message in (
+        {"master_port": port},
+        {"listening": {"address": "10.10.1.1", "port": port}},
+        {"accepted": {"own": ["10.10.1.1", port], "peer": ["10.10.1.2", 7]}},
+    ):
+        with pytest.raises(OddMessage):
+            check(message, of_agent(first))
 
 
 def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
@@ -208,7 +215,13 @@ ODD = {
     "another node": {"here": {**HERE, "node": "node0"}},
     "ranks of another node": {"here": {**HERE, "ranks": [0, 1]}},
     "no address": {"here": {"node": "node1", "ranks": [2, 3]}},
-    "a port of the second agent": {"listening": 40_000},
+    "a port of the second agent": {"listening": {"address": "10.10.1.2", "port": 40_000}},
+    "a port of torch of the second agent": {"master_port": 40_000},
+    "a connection without port": {"connected": {"own": ["10.10.1.2"], "peer": ["10.10.1.1", 7]}},
+    "a connection to a name": {"connected": {"own": ["node1", 7], "peer": ["10.10.1.1", 7]}},
+    "an odd end of a connection": {
+        "broken": {"own": ["10.10.1.2", 7], "peer": ["10.10.1.1", 7], "how": "oddly"}
+    },
     "an agent that does not exist": {"failed": "x", "lost": 2},
     "a rank of another node": {"inspected": {"id": "end", "report": {**REPORT, "rank": 0}}},
     "a hole": file("workers/rank_00002.out", b"x", at=2**40),
