@@ -128,7 +128,7 @@ ORDER = [
     (
         BEAT_EVERY_S + 4 * MAIN_LOOP_TICK_S,
         BOTH_ENDS_REPORT_BREAK_S,
-        "the other end reports it, too",
+        "both ends report it",
     ),
     # start
     (HELD_S, LEADER_PROVES_ITSELF_S, "a leader may wait for its disk while an agent connects"),
