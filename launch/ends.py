@@ -38,6 +38,16 @@ class WorkerEnd:
     time_unix_s: float  # by the clock of its node
 
 
+@dataclass(frozen=True)
+class StarterEnd:
+    """How the process that had started a node's workers ended, such as torchrun's."""
+
+    starter: str  # the value of `--workers`
+    exit_code: int | None  # None: a signal ended it
+    signal: int | None
+    time_unix_s: float
+
+
 class Kind(Enum):
     """What can end a rank, a node's part or a run; the name of a member is its name in JSON."""
 
@@ -113,6 +123,15 @@ class End:
     ranks: tuple[int, ...] = ()  # those that a starter had started
 
     @property
+    def is_failure(self) -> bool:
+        return self.kind not in (Kind.DONE, Kind.STOPPED)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its worker has written it down itself."""
+        return self.rank is not None and self.kind not in (Kind.KILLED, Kind.ENDED, Kind.VANISHED)
+
+    @property
     def exit_code(self) -> int:
         """That of the run; never that of a success."""
         return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
@@ -154,6 +173,13 @@ class End:
             case Kind.LAUNCHER:
                 return f"{self.node} {self.message or 'lost its launcher'}"
         return self.message
+
+    @property
+    def line(self) -> str:
+        """One line about it, for agents of other nodes."""
+        text = self.text.partition("\n")[0]
+        who = f"rank {self.rank} on {self.node}"
+        return text if self.rank is None or text.startswith(who) else f"{who}: {text}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, with texts of a bounded length."""
@@ -265,7 +291,7 @@ def of_worker(
     `record`: exits/rank_*.json. None: it has not ended, as far as these say.
     """
     if process is not None and (record is None or record["cause"] == "done"):
-        at = _on_leaders_clock(process.time_unix_s, clock_offset_s)
+        at = on_leaders_clock(process.time_unix_s, clock_offset_s)
         if process.signal is not None:
             message = "" if record is None else ENDED_WELL
             return End(Kind.KILLED, node, at, rank, signal=process.signal, message=message)
@@ -278,7 +304,7 @@ def of_worker(
     return End(
         _kind_of(record),
         node,
-        _on_leaders_clock(record["time_unix_s"], clock_offset_s),
+        on_leaders_clock(record["time_unix_s"], clock_offset_s),
         rank,
         record["code"],
         message=shortened(record["message"], MESSAGE_CHARACTERS),
@@ -305,7 +331,7 @@ def _kind_of(record: dict[str, Any]) -> Kind:
     return {**kinds, "done": Kind.DONE, "stopped": Kind.STOPPED}.get(cause, Kind.TOLD)
 
 
-def _on_leaders_clock(time_unix_s: float, clock_offset_s: float) -> float:
+def on_leaders_clock(time_unix_s: float, clock_offset_s: float) -> float:
     return min(max(time_unix_s + clock_offset_s, 0.0), LAST_UNIX_S)
 
 

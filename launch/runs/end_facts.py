@@ -5,7 +5,7 @@ From these `ends_on_disk` makes the same values that agents send to their leader
 leader has died, or whose records another process reads.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,8 @@ def ends_on_disk(facts: Facts) -> list[End]:
     hang = stacks_seen(facts.run_dir, "hang")
     if hang.get("on_hang", "warn") != "warn" and "text" in hang:
         ends.append(of_hang(hang))
-    timeout = stacks_seen(facts.run_dir, "timeout")
-    waited = [end for end in ends if end.kind is Kind.TIMED_OUT]
-    if timeout and (waited or any(one.get("gave_up") for one in timeout["reports"])):
-        ends.append(of_timeout(timeout))
+    timeout = of_timeout(stacks_seen(facts.run_dir, "timeout"), ends)
+    ends += [] if timeout is None else [timeout]
     return ends
 
 
@@ -132,8 +130,12 @@ def of_hang(seen: Mapping[str, Any]) -> End:
     return End(Kind.HANG, "", seen.get("time_unix_s", 0.0), code=code, message=seen["text"])
 
 
-def of_timeout(seen: Mapping[str, Any]) -> End:
-    """A collective that timed out, from the inspection."""
+def of_timeout(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
+    """A collective that timed out, from the inspection, if ranks have ended because of that."""
+    reports = seen.get("reports", ())
+    waited = any(end.kind is Kind.TIMED_OUT for end in ends)
+    if not seen or not (waited or any(one.get("gave_up") for one in reports)):
+        return None
     return End(Kind.TIMEOUT, "", seen.get("time_unix_s", 0.0), message=seen["sentences"][0])
 
 

@@ -86,6 +86,19 @@ def explain(
     )
 
 
+def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
+    """The failure that the leader of a scheduler's job has recorded; None if the run ended well."""
+    code = record["code"]
+    if not code:
+        return None
+    end = End.from_json(record.get("end"))
+    failure = None if end is None else explain(run_dir, world_size, code, end)
+    if failure is None:
+        own = {name: record.get(name) for name in ("rank", "cause", "output")}
+        failure = Failure(code, "", (), own["rank"], own["cause"] or "", output=own["output"] or "")
+    return replace(failure, code=code, text=record["message"])
+
+
 def _on_disk(facts: Facts, of_job: End | None) -> End:
     """The cause by the records alone, for whoever has not led the run."""
     ends = ends_on_disk(facts)

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from launch.ends import End, Kind
 from launch.nodes.channel import Channel
 
 PRINTED_BYTES = 400_000
@@ -32,7 +33,8 @@ def main() -> int:
         return 1
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
-        launcher.send(failed=f"it ended with {code}", lost=None)
+        end = End(Kind.REFUSED, "node0", time.time(), message=f"it ended with {code}")
+        launcher.send(failed=end.to_json(), lost=None)
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code
 
