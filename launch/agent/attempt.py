@@ -210,7 +210,8 @@ class Attempt:
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
-        return 1 if self._first is not None else 0
+        codes = [agent.record["code"] for agent in self._agents if agent.record is not None]
+        return 1 if self._first is not None or any(codes) else 0
 
     def _judge(self) -> End | None:
         """The cause among all that has ended, in whatever order this side heard of it."""

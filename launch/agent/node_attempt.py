@@ -115,6 +115,7 @@ class NodeAttempt:
         self._is_urgent = False
         self._reported: dict[int, End] = {}  # of each rank, what its leader knows
         self._lost: str | None = None  # what has failed elsewhere
+        self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
         self._may_leave = False
         self._peers: Peers | None = None
         self._workload: Workload | None = None
@@ -235,8 +236,8 @@ class NodeAttempt:
             self._lose_leader(silence)
         if self._has_asked_all:
             return
-        if self._lost is not None:  # the leader knows why
-            self._change(State.ENDING, Ended(1, "peer", self._lost))
+        if self._lost is not None:
+            self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
         elif self._peers.trouble is not None and self._state is not State.FINISHED:
             trouble = self._peers.trouble
             end = self._end_of(Kind.APART, message=trouble)
@@ -257,7 +258,8 @@ class NodeAttempt:
             try:
                 message_forms.check(message, message_forms.FROM_LEADER)
             except OddMessage as error:
-                self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
+                odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
+                self._lose(odd, (self._end_of(Kind.APART, message=odd),))
                 continue
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
@@ -268,8 +270,15 @@ class NodeAttempt:
                 reason = message.get("why", "told to stop")
                 self._is_urgent = self._is_urgent or bool(message.get("hurry"))
                 self._request_stop(Ended(code, "told", reason, message.get("signal", reason)))
-            self._lost = self._lost or message.get("lost")
+            if "lost" in message:
+                self._lose(message["lost"])
             self._may_leave = self._may_leave or "go" in message
+
+    def _lose(self, why: str, unheard: tuple[End, ...] = ()) -> None:
+        """Something has failed elsewhere; the first one counts."""
+        if self._lost is None:
+            self._lost = why
+            self._unheard = unheard
 
     def _request_stop(self, ended: Ended) -> None:
         """Somebody asks for the end; the first one counts."""
