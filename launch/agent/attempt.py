@@ -5,7 +5,7 @@ task of srun. Whatever happens to one of them, or to this process, the workers o
 
 The states, and what changes them; `_change` is the one place that does:
 
-    RUNNING    each agent has its assignment; from here on workers start and run
+    RUNNING    each agent has its assignment: nodes connect, then workers start and run
     FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
     STOPPING   all agents were told to stop: after a failure, or for a signal that came here
     OVER       each agent has sent its last record of the attempt, or is gone, or was too late
@@ -15,21 +15,28 @@ The states, and what changes them; `_change` is the one place that does:
 The messages:
 
     to an agent      {"assignment": {...}}                       what it is to run in this attempt
+                     {"connect": {"address": "10.10.1.1", "port": 20000}}   to node 0
+                     {"keep": {"own": [...], "peer": [...]}}     that connection is a node's
+                     {"choose_port": true}                       all are connected
+                     {"start": 20001}                            with that port of torch
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
                      {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
                      {"inspect": {"id": "7", "ask": "stacks"}}
                      {"go": true}                                all have done their part
-    from an agent    {"listening": 40123}                        of the first one alone
-                     {"waiting": "waiting for node2"}
+    from an agent    {"listening": {"address": "10.10.1.1", "port": 20000}}  of node 0 alone
+                     {"accepted": {"own": ["10.10.1.1", 20000], "peer": [...]}}  of node 0 alone
+                     {"connected": {"own": ["10.10.1.3", 40123], "peer": [...]}}
+                     {"unreached": "connection refused"}
+                     {"broken": {"own": [...], "peer": [...], "how": "silent"}}
+                     {"master_port": 20001}                      of node 0 alone
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
                      {"file": "...", ...}                     news of its files: no disk is shared
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, within that
                      {"done": true}                              its workers have ended well
                      {"worker_end": {...}}                       of a rank, after a failure; and
-                     {"failed": {...}, "lost": 3}                of its node; both as launch/ends.py
-                                                                 has them; the agent that it lost
+                     {"failed": {...}}                           of its node; see launch/ends.py
                      {"ended": {"code": 0, "cause": "done", ...}}
 
 After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
@@ -51,7 +58,7 @@ from typing import Any
 
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
-from launch.agent.membership.door import sealed
+from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
 from launch.ends import End, Kind, cause_of
 from launch.nodes import message_forms
@@ -68,6 +75,7 @@ from muster.writing import write_json, writing
 # Time for workers and agents to find that another is gone, and to record how they ended.
 ECHO_S = 3.0
 STOP_S = 5.0
+CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
@@ -77,8 +85,7 @@ class AgentConnection:
     def __init__(self, started: AgentProcess) -> None:
         self.process = started.process
         self.channel = started.channel
-        self._token = started.token
-        self._task = started.task
+        self._message_of = started.message_of
 
     @property
     def lives(self) -> bool:
@@ -86,7 +93,7 @@ class AgentConnection:
         return not self.channel.ended
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
-        """Belong to an attempt."""
+        """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
         self.files = Received(run_dir, assignment)  # what comes of its files
@@ -94,13 +101,7 @@ class AgentConnection:
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
-
-    def assign(self, coordinator_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
-        if self._token is None:
-            self.channel.send(assignment=assignment.to_json())
-        else:
-            self.channel.send(**sealed(assignment, self._token, self._task))
+        self.channel.send(**self._message_of(assignment))
 
     @property
     def is_over(self) -> bool:
@@ -184,7 +185,8 @@ class Attempt:
             self._proof.touch()
         for agent, assignment in zip(self._agents, assignments, strict=True):
             agent.begin(assignment, self._run_dir)
-        self._agents[0].assign(assignments[0].coordinator_ports)
+        names = [assignment.name for assignment in assignments]
+        self._meeting = Meeting(names, self._spec.join_s, running_s())
 
     def wait(self) -> int:
         """Wait for the end; return the exit code.
@@ -267,6 +269,7 @@ class Attempt:
             self._send_all(notice=True)
         for agent in self._agents:
             self._hear(agent)
+        self._look_at_connections()
         self._show()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -320,9 +323,8 @@ class Attempt:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
-        if "listening" in message:
-            for other in self._agents[1:]:
-                other.assign((int(message["listening"]),))
+        if not CONNECTIONS.isdisjoint(message):
+            self._connect(agent, message)
         elif "file" in message:
             self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
@@ -339,13 +341,8 @@ class Attempt:
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
             self._patient_s = running_s() + float(message["stopping"]) + STOP_S
-        elif "waiting" in message:
-            about = {"text": message["waiting"], "since_unix_s": time.time()}
-            write_json(run_files.MEETING.path(self._run_dir), about)
-            self._say(message["waiting"])
         elif "failed" in message:
-            lost = message["lost"]
-            self._take_end(agent if lost is None else self._agents[lost], message["failed"])
+            self._take_end(agent, message["failed"])
         elif "worker_end" in message:
             self._take_end(agent, message["worker_end"])
         elif "done" in message:
@@ -358,6 +355,53 @@ class Attempt:
         end = End.from_json(value)
         if end is not None:
             self._hear_of(replace(end, node=agent.assignment.name))
+
+    def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
+        """Take a report of a connection to node 0, or of the port that it has chosen."""
+        meeting = self._meeting
+        index = agent.assignment.index
+        if "listening" in message:
+            meeting.listens(message["listening"])
+            where = {
+                "address": agent.assignment.coordinator_address,
+                "port": message["listening"]["port"],
+            }
+            for other in self._agents[1:]:
+                other.channel.send(connect=where)
+        elif "accepted" in message:
+            meeting.accepted(message["accepted"])
+        elif "connected" in message:
+            meeting.connected(index, message["connected"])
+        elif "unreached" in message:
+            meeting.unreached(index, message["unreached"])
+        elif "broken" in message:
+            meeting.broken(index, message["broken"], running_s())
+        elif "master_port" in message:
+            self._send_all(start=message["master_port"])
+
+    def _look_at_connections(self) -> None:
+        """Have workers start when all nodes are connected; fail if they are not, or one is lost."""
+        meeting = self._meeting
+        node_0 = self._agents[0]
+        for connection in meeting.newly_met():
+            node_0.channel.send(keep=connection)
+        if meeting.where is not None and not meeting.missing and not meeting.has_begun:
+            meeting.has_begun = True
+            node_0.channel.send(choose_port=True)
+        if self._state is not State.RUNNING or self._may_leave:
+            return
+        if line := meeting.waiting(running_s()):
+            about = {"text": line, "since_unix_s": time.time()}
+            write_json(run_files.MEETING.path(self._run_dir), about)
+            self._say(line)
+        if why := meeting.failure(running_s()):
+            self._hear_of(End(Kind.APART, "", time.time(), message=why))
+        elif loss := meeting.loss(running_s()):
+            lost = self._agents[loss.index]
+            if loss.how == "closed":
+                self._hear_of(lost.end_of(Kind.GONE))
+            else:
+                self._hear_of(lost.end_of(Kind.SILENT, f"{SILENT_S:.0f} s", time.time() - SILENT_S))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

@@ -3,15 +3,15 @@
 Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
 processes of the attempt here end.
 
-How it works: one loop looks, every 50 ms, at the other agents, the leader, signals and its own
-workers. The order of what follows an end matters: the leader, which has the other nodes end, is
-told first, then workers get a moment to write down that they lost a peer, then they are ended, then
-this node's record is written and sent. Last it waits until all nodes have done that: other agents
-would take a closed connection for the cause of what ended it.
+How it works: one loop looks, every 50 ms, at the connections to other nodes, the leader, signals
+and its own workers. The order of what follows an end matters: the leader, which has the other nodes
+end, is told first, then workers get a moment to write down that they lost a peer, then they are
+ended, then this node's record is written and sent. Last it waits until all nodes have done that:
+until then the others need its connection to node 0.
 
 The states, and what changes them; `_change` is the one place that does:
 
-    MEETING    it waits for the other agents, and for the port of torch
+    MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
     STOPPING   somebody asked for the end; workers have their time to end by themselves
     FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
@@ -40,9 +40,9 @@ from launch.agent.agent_records import (
     write_exit,
     write_here,
 )
+from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import (
@@ -117,7 +117,7 @@ class NodeAttempt:
         self._lost: str | None = None  # what has failed elsewhere
         self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
         self._may_leave = False
-        self._peers: Peers | None = None
+        self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -168,13 +168,13 @@ class NodeAttempt:
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        peers = self._peers = Peers(assignment, self._say)
-        while peers.master_port is None and self._goes_on():
+        connections = self._connections = Connections(assignment, self._say)
+        while connections.master_port is None and self._goes_on():
             self._tick()
-        env = self._environment(peers) if self._goes_on() else None
-        if env is None or peers.master_port is None:
+        env = self._environment(connections.own_address) if self._goes_on() else None
+        if env is None or connections.master_port is None:
             return
-        workload = self._workload = Workload(assignment, peers.master_port, env)
+        workload = self._workload = Workload(assignment, connections.master_port, env)
         self._inspection.has_begun = True
         self._change(State.RUNNING)
         while workload.runs and self._goes_on():
@@ -213,9 +213,9 @@ class NodeAttempt:
 
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
-        assert self._peers is not None
+        assert self._connections is not None
         time.sleep(TICK_S)
-        self._peers.tick()
+        self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
@@ -234,14 +234,8 @@ class NodeAttempt:
         elif self._leader.silent_s > SILENT_S:
             silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
             self._lose_leader(silence)
-        if self._has_asked_all:
-            return
-        if self._lost is not None:
+        if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
-        elif self._peers.trouble is not None and self._state is not State.FINISHED:
-            trouble = self._peers.trouble
-            end = self._end_of(Kind.APART, message=trouble)
-            self._change(State.ENDING, Ended(1, "peer", trouble, ends=(end,)))
 
     def _lose_leader(self, how: str) -> None:
         end = self._end_of(Kind.LAUNCHER, message=how)
@@ -261,6 +255,8 @@ class NodeAttempt:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
                 self._lose(odd, (self._end_of(Kind.APART, message=odd),))
                 continue
+            if self._connections is not None:
+                self._connections.hear(message)
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
@@ -309,13 +305,13 @@ class NodeAttempt:
         if self._in_a_hurry() or not self._stoppable.has_time:
             self._change(State.ENDING, ended)
 
-    def _environment(self, peers: Peers) -> dict[str, str] | None:
+    def _environment(self, address: str) -> dict[str, str] | None:
         """What the workers start with; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
-        interface = interface_of(peers.own_address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, peers.own_address, interface))
+        interface = interface_of(address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
-        env = environment_of(assignment, interface, peers.own_address, scratch)
+        env = environment_of(assignment, interface, address, scratch)
         sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
@@ -369,16 +365,15 @@ class NodeAttempt:
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(TICK_S)
             self._keep_in_touch()
-        if self._peers is not None:
-            self._peers.close()
+        if self._connections is not None:
+            self._connections.close()
         return ended.code
 
     def _report(self, ends: Iterable[End]) -> None:
         """Tell the leader what has ended."""
         for end in ends:
             if end.rank is None:
-                lost = self._peers.lost if self._peers is not None else None
-                self._say(failed=end.to_json(), lost=lost if end.kind is Kind.APART else None)
+                self._say(failed=end.to_json())
             elif self._reported.get(end.rank) is None:
                 self._reported[end.rank] = end
                 self._say(worker_end=end.to_json())

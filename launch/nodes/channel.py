@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.nodes.running_time import running_s
-from launch.spec import NodeFacts
+from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
@@ -244,15 +244,18 @@ def talk_to(
     return process, channel
 
 
+def _message_of(assignment: Assignment) -> dict[str, Any]:
+    return {"assignment": assignment.to_json()}
+
+
 @dataclass(frozen=True)
 class AgentProcess:
     """One started agent: the channel to it, and the process started for it."""
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
-    # Where a network is between: what proves messages to be from this process, and its task there.
-    token: str | None = None
-    task: int = 0
+    # The message with its assignment; over a network with a proof that it is from this process.
+    message_of: Callable[[Assignment], dict[str, Any]] = _message_of
 
 
 def start_each(
