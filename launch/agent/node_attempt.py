@@ -200,6 +200,7 @@ class NodeAttempt:
         self._ended = ended or self._ended
         if state is State.FINISHED and ended is not None:
             self._result = ended
+            self._report(ended.ends)
             self._write_exit(ended)
             self._say(done=True)
 
