@@ -1,6 +1,5 @@
 """The processes of a run on one node: how they are started, and whether one has failed."""
 
-import hmac
 import math
 import os
 import shutil
@@ -273,7 +272,7 @@ def environment_of(
         # a worker that starts while all are ending can see that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         # the same on all nodes; strangers who reach torch's store do not know it
-        "MUSTER_STORE_SECRET": hmac.new(assignment.token.encode(), b"store", "sha256").hexdigest(),
+        "MUSTER_STORE_SECRET": assignment.store_secret,
         **assignment.spec.secrets,
     }
     # torchrun's own grace after SIGTERM to workers; ours decides

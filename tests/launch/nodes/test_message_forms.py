@@ -273,6 +273,10 @@ def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
 
 TO_AGENT = [
     {"beat": 5.0},
+    {"connect": {"address": "10.10.1.1", "port": 20_000}},
+    {"keep": {"own": ["10.10.1.1", 20_000], "peer": ["10.10.1.2", 40_000]}},
+    {"choose_port": True},
+    {"start": 20_001},
     {"notice": True},
     {"stop": 130, "why": "told to stop (SIGINT)", "signal": "SIGINT", "hurry": False},
     {"lost": "node2 is gone"},
