@@ -41,8 +41,10 @@ from launch.agent.processes.workers import (
     INSPECTION,
     Workload,
     after_prologue,
+    described,
     environment_of,
     refuse_absent_interface,
+    start_workload,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.nodes import message_forms
@@ -51,6 +53,7 @@ from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS, signal_name
 from muster.scratch import scratch_folder
@@ -106,6 +109,7 @@ class Agent:
         self._may_leave = False
         self._peers: Peers | None = None
         self._workload: Workload | None = None
+        self._warm = WarmInterpreter()
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
 
@@ -249,13 +253,13 @@ class Agent:
         env = environment_of(assignment, interface, peers.own_address, self._scratch)
         env = after_prologue(assignment, env, self._scratch, self._tick)
         refuse_absent_interface(assignment, env)
-        return Workload(assignment, master_port, env)
+        return start_workload(assignment, master_port, env, self._warm)
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
         if failure and self._stopping is None:  # else SIGTERM ended them, which is no failure
-            raise Ended(1, "command", failure)
+            raise Ended(1, "command", described(failure, self._assignment.name))
 
     def _end(self, ended: Ended) -> int:
         """Inform everyone, wait for the workers' records, and end them all."""
@@ -272,8 +276,12 @@ class Agent:
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+            STOP_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
         )
+        self._warm.end()
         record = self._write_exit(ended, victims)
         if launcher.silent_s < DEAF_S:
             self._inspection.tick()

@@ -63,7 +63,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, victim):
     elif victim == "agent":
         assert "is gone: its agent was killed" in last or "ended without a message" in last
     else:
-        assert "ended without a message" in last or "preload.py on" in last, err
+        assert "ended without a message" in last or "preload on" in last, err
 
 
 @pytest.mark.parametrize(("workers", "number", "moment"), ENDS)

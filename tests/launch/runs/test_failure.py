@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from launch.agent.processes.workers import how_it_ended
+from launch.agent.processes.workers import WorkloadFailure, described
 from launch.agent.recovery import Recovery
+from launch.ends import WorkerEnd
 from launch.runs import run_record
 from launch.runs.failure import Failure, explain, report
 from launch.runs.last_output import crash_of, of_logs
-from launch.spec import NodeCommand
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
 from tests.written import write
@@ -175,8 +175,8 @@ def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
 
 def test_a_worker_that_a_signal_without_a_name_killed_is_explained(tmp_path):
     """A real-time signal, as some programs send each other."""
-    command = NodeCommand("node1", 1, ("python", "worker_main.py"), {"RANK": "1"}, "/")
-    message = how_it_ended(-40, command, "node1")
+    ended = (WorkerEnd(1, None, 40, 1.0),)
+    message = described(WorkloadFailure(ended, has_no_starter=True), "node1")
     agent(tmp_path, 1, "command", message)
     failure = explain(tmp_path, 2, 1)
     assert failure.code == 168
