@@ -3,19 +3,20 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
+from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain, report
+from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
 from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
@@ -88,7 +89,7 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """
     with run_record.ending(spec):
         try:
-            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+            job = launcher.launch(spec, facts)
             if job.is_led_here:
                 return _lead(launcher, job, spec, facts)
         except Stopped as stopped:
@@ -102,24 +103,29 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
-    while True:
-        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
-        cluster = job.cluster or launcher.name
-        nodes = facts.nodes if cluster != "local" else ()
-        for line in node_history.warnings(cluster, nodes) if nodes else ():
-            print(f"note: {on_one_line(line)}", file=sys.stderr)
-        code = conclude(job, facts.world_size, spec)
-        if nodes and code:
-            node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not code or job.signals or not restart.is_due(spec, code):
-            return code
-        if (times := restart.alike(spec.run_dir)) > 1:
-            print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
-        with between_attempts(job.signals):
-            spec = restart.next_attempt(spec)
-            facts = ask_again(launcher, spec)
-            print(restart.announcement(spec, len(facts.nodes)), flush=True)
-            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+    """Lead the attempts of a run; nothing of it is left then."""
+    try:
+        while True:
+            run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
+            cluster = job.cluster or launcher.name
+            nodes = facts.nodes if cluster != "local" else ()
+            for line in node_history.warnings(cluster, nodes) if nodes else ():
+                print(f"note: {on_one_line(line)}", file=sys.stderr)
+            code = conclude(job, facts.world_size, spec)
+            if nodes and code:
+                lost = job.cause.node if job.cause is not None else None
+                node_history.note(spec.run_dir, cluster, nodes, lost)
+            if not code or job.signals or not restart.is_due(spec, code):
+                return code
+            if (times := restart.alike(spec.run_dir)) > 1:
+                print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
+            with between_attempts(job.signals):
+                spec = restart.next_attempt(spec)
+                facts = ask_again(launcher, spec, facts, job)
+                print(restart.announcement(spec, len(facts.nodes)), flush=True)
+            job.start(spec, facts)
+    finally:
+        job.close()
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
@@ -128,6 +134,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     The end is recorded, unless another process has led the run and has recorded it.
     """
     code = job.wait()
+    if job.is_led_here and (job.signals or not restart.is_possible(spec, code)):
+        job.close()  # what is recorded to be over leaves nothing behind
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
@@ -135,11 +143,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     if code in BY_SIGNAL and recorded is None:
         return _stopped(spec, code)
     failure = None
-    if code or not run_record.all_done(spec.run_dir, world_size):
-        failure = in_own_words(explain(spec.run_dir, world_size, code, job.trouble), recorded)
+    if recorded is not None:
+        failure = of_record(spec.run_dir, world_size, recorded)
+    elif code or not run_record.all_done(spec.run_dir, world_size):
+        failure = explain(spec.run_dir, world_size, code, job.cause)
     if recorded is None:
-        end = failure or Failure(0, "")
-        run_record.end(spec.run_dir, end.code, end.text, end.rank, end.cause, end.output)
+        _record(spec.run_dir, failure or Failure(0, ""))
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
@@ -150,29 +159,21 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     return failure.code
 
 
-def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
-    """The failure that a scheduler's job has recorded, if it has ended; else the one found here."""
-    if ended is None or (found is not None and found.text == ended["message"]):
-        return found
-    if not ended["code"]:
-        return None
-    return Failure(
-        ended["code"],
-        ended["message"],
-        rank=ended.get("rank"),
-        cause=ended.get("cause", ""),
-        output=ended.get("output", ""),
-    )
+def _record(run_dir: Path, end: Failure) -> None:
+    """Record the end of an attempt; whoever reads it need not judge again."""
+    value = None if end.end is None else replace(end.end, traceback="").to_json()
+    run_record.end(run_dir, end.code, end.text, end.rank, end.cause, end.output, value)
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal_name(code - 128)
-    run_record.end(spec.run_dir, code, f"stopped by {name}")
+    end = End(Kind.SIGNAL, "", time.time(), signal=code - 128)
+    _record(spec.run_dir, Failure(code, f"stopped by {name}", cause=end.kind.word, end=end))
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 
 
-def ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
+def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Facts:
     """The nodes that answer now: some may be ending, or restarting.
 
     What it waits for is printed, and again whenever that has changed.
@@ -184,7 +185,7 @@ def ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     printed = ""
     while True:
         try:
-            return launcher.probe()
+            return launcher.probe_again(facts, job.lives)
         except MusterError as error:
             left_s = deadline - time.monotonic()
             if left_s < 0 or not launcher.waits_for_nodes:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
+from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgotten, job_states
-from launch.spec import LaunchSpec
+from launch.spec import Facts, LaunchSpec, NodeFacts
 from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
 
@@ -102,8 +103,7 @@ class SlurmJob:
 
     is_led_here = False  # but in the job
     shown = b""
-    trouble: str | None = None
-    lost_node: str | None = None  # which the leader in the job knows
+    cause: End | None = None  # what Slurm says of it, where its leader has recorded nothing
     signals: Sequence[int] = ()
 
     def __init__(
@@ -132,8 +132,20 @@ class SlurmJob:
         if ended is not None:
             return int(ended["code"])
         says = f"Slurm says {state.name} of job {self.job_id}"
-        self.trouble = forgotten(self.job_id) if state.name == FORGOTTEN else says
+        message = forgotten(self.job_id) if state.name == FORGOTTEN else says
+        self.cause = End(Kind.JOB, "", time.time(), message=message)
         return 0 if state.name == "COMPLETED" else 1
+
+    def lives(self, node: NodeFacts) -> bool:
+        """See `Job`: the leader in the job knows."""
+        return False
+
+    def start(self, spec: LaunchSpec, facts: Facts) -> None:
+        """See `Job`: the leader in the job does it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See `Job`: the leader in the job does it."""
 
     def _watch(self) -> JobState:
         """The state in which the job ended; while Slurm does not answer, it has not ended."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from configs import plugins
-from launch.ends import WorkerEnd
+from launch.ends import StarterEnd, WorkerEnd
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
 
 
@@ -24,16 +24,6 @@ class Spawn(Protocol):
         stdin: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
     ) -> "subprocess.Popen[bytes]": ...
-
-
-@dataclass(frozen=True)
-class StarterEnd:
-    """How the process that had started a node's workers ended, such as torchrun's."""
-
-    starter: str  # the value of `--workers`
-    exit_code: int | None  # None: a signal ended it
-    signal: int | None
-    time_unix_s: float
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ import hmac
 import math
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
-from launch.ends import WorkerEnd
+from launch.ends import StarterEnd, WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
     absent_interface,
@@ -24,9 +23,8 @@ from launch.nodes.this_machine import (
     interface_variables,
 )
 from launch.spec import Assignment, NodeCommand
-from launch.starters.base import NodeStart, StartedProcess, StarterEnd, WarmInterpreter
+from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.orderly_stop import signal_name
 from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
@@ -51,12 +49,9 @@ class NoSuchProgram(MusterError):
 
 @dataclass(frozen=True)
 class WorkloadFailure:
-    """What ends a node's part of an attempt: how workers ended, or their starter."""
+    """A worker has failed, which `Workload.ends` or its own record says; or their starter has."""
 
-    worker_ends: tuple[WorkerEnd, ...]  # of those that failed, as their starter says, in order
-    recorded: tuple[int, ...] = ()  # ranks that recorded a failure, while others there went on
-    starter_end: StarterEnd | None = None  # its own end, after which it says nothing more
-    has_no_starter: bool = False  # as of `--workers manual`: the agent saw a worker end itself
+    starter_end: StarterEnd | None = None  # after this it says nothing more
 
 
 class Workload:
@@ -92,12 +87,9 @@ class Workload:
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
             own = process.command.rank
-            of_process = [end for end in ends if own in (None, end.rank)]
-            self._write_ends(of_process)
+            self._write_ends(end for end in ends if own in (None, end.rank))
             if not stopped_cleanly(self._assignment):
-                if own is not None:
-                    return WorkloadFailure(tuple(of_process), has_no_starter=True)
-                return WorkloadFailure(_failed(of_process), starter_end=process.end())
+                return WorkloadFailure(process.end() if own is None else None)
         return self._failure_beside_others(ends)
 
     def kill_starter(self) -> None:
@@ -113,51 +105,25 @@ class Workload:
         """
         if not self.runs:
             return None
-        if failed_ends := _failed(ends):
-            self._write_ends(failed_ends)
-            return WorkloadFailure(failed_ends)
+        if ends_of_failed := [end for end in ends if end.exit_code not in (0, STOPPED)]:
+            self._write_ends(ends_of_failed)
+            return WorkloadFailure()
         now = running_s()
         if now - self._looked < LOOK_S:
             return None
         self._looked = now
-        recorded = failed(self._assignment)
-        if not recorded:
+        if not failed(self._assignment):
             return None
         self._failed_at = self._failed_at or now
         if now - self._failed_at < FAILED_S:
             return None
-        return WorkloadFailure((), recorded=tuple(recorded))
+        return WorkloadFailure()
 
-    def _write_ends(self, ends: Sequence[WorkerEnd]) -> None:
+    def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
         """Record the exit codes of workers that could not, as C code ended them."""
         for end in ends:
             if end.exit_code:
                 write_end_of(self._assignment, end.rank, end.exit_code)
-
-
-def _failed(ends: Sequence[WorkerEnd]) -> tuple[WorkerEnd, ...]:
-    return tuple(end for end in ends if end.exit_code not in (0, STOPPED))
-
-
-def described(failure: WorkloadFailure, node: str) -> str:
-    """A line about a failure: `rank 2 on node1 was killed by SIGKILL`."""
-    ends = failure.worker_ends
-    if failure.has_no_starter:
-        return f"rank {ends[0].rank} on {node} {_how(ends[0])}"
-    killed = [str(end.rank) for end in ends if end.signal == signal.SIGKILL]
-    if killed:
-        who = f"{'ranks' if killed[1:] else 'rank'} {', '.join(sorted(killed, key=int))} on {node}"
-        return f"{who} {'were' if killed[1:] else 'was'} killed by SIGKILL"
-    if failure.starter_end is not None:
-        return f"{failure.starter_end.starter} on {node} {_how(failure.starter_end)}"
-    names = ", ".join(str(end.rank) for end in ends) or ", ".join(map(str, failure.recorded))
-    return f"rank {names} on {node} failed{'' if ends else ', and others there went on'}"
-
-
-def _how(end: WorkerEnd | StarterEnd) -> str:
-    if end.signal is not None:
-        return f"was killed by {signal_name(end.signal)}"
-    return f"ended with exit code {end.exit_code}"
 
 
 def start_workload(
@@ -221,13 +187,12 @@ def spawn(
 
 
 def after_prologue(
-    assignment: Assignment, env: dict[str, str], scratch: str, meanwhile: Callable[[], None]
-) -> dict[str, str]:
+    assignment: Assignment, env: dict[str, str], scratch: str, goes_on: Callable[[], bool]
+) -> dict[str, str] | None:
     """The environment that bash has after it has sourced the prologue, starting from `env`.
 
-    `meanwhile` is called until bash has ended; an exception in it is raised here. Background
-    processes of bash continue during the run: their output goes to a file, so nothing waits for
-    them.
+    `goes_on` is called until bash has ended; None where it says no. Background processes of bash
+    continue during the run: their output goes to a file, so nothing waits for them.
 
     Raises:
         MusterError: it failed, or there is no bash; with the end of its output.
@@ -245,7 +210,8 @@ def after_prologue(
     except MusterError as error:
         raise MusterError(f"--prologue on {assignment.name}: {error}") from None
     while process.poll() is None:
-        meanwhile()
+        if not goes_on():
+            return None
     if process.returncode or not result.exists():
         lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
         printed = "".join(f"\n{one}" for one in lines)

@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
 from launch.leading.leader import conclude, lead, new_run
@@ -43,6 +45,17 @@ def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     ended = run_record.read_end(spec.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
     assert capsys.readouterr().err.endswith(f"error: stopped by {number.name}\n")
+
+
+def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, capsys):
+    (node,) = FACTS.nodes
+    facts = replace(FACTS, nodes=(node, replace(node, name="node1")))
+    code = lead(Pretended("late_culprit", facts=facts), replace(spec, max_restarts=0), facts)
+    ended = run_record.read_end(spec.run_dir)
+    assert code == 137 and (ended["code"], ended["rank"], ended["cause"]) == (137, 1, "killed")
+    assert End.from_json(ended["end"]).kind is Kind.KILLED
+    said = "error: rank 1 on node1 was killed by SIGKILL"
+    assert ended["message"] == said and said in capsys.readouterr().err.splitlines()
 
 
 def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
@@ -91,7 +104,8 @@ def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, ca
         if why := next(answers):
             raise MusterError(why)
 
-    assert leader.ask_again(Pretended("fails", asked), spec) == FACTS
+    job = SimpleNamespace(lives=lambda node: False)
+    assert leader.ask_again(Pretended("fails", asked), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
     assert [one.partition(" at most: ")[2] for one in printed] == [
         "node1: no route; node2: no route",
@@ -174,7 +188,7 @@ def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec,
 class Submits(Pretended):
     """It submits a job, which goes on by itself."""
 
-    def launch(self, spec, facts, plan):
+    def launch(self, spec, facts):
         class Unseen(Over):
             def wait(self):
                 raise OSError(errno.EIO, "the terminal is gone")

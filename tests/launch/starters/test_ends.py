@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.agent.processes.workers import described, spawn
+from launch.agent.processes.workers import spawn
 from launch.ends import WorkerEnd
 from launch.spec import NodeCommand
 from launch.starters.base import NodeStart, WarmInterpreter, starter_of
@@ -39,8 +39,6 @@ def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, cod
     ends = {end.rank: end for end in workload.ends()}
     assert (ends[1].exit_code, ends[1].signal) == (code, number), node.output()
     assert begun < ends[1].time_unix_s < time.time()
-    line = described(workload.failure(), "node0")
-    assert number is None or line == "rank 1 on node0 was killed by SIGKILL"
 
 
 @pytest.mark.parametrize("node", ["torchrun"], indirect=True)
@@ -68,17 +66,15 @@ def test_workers_that_ended_well_are_said_too(node):
 
 
 @pytest.mark.parametrize("node", ["preload", "torchrun"], indirect=True)
-def test_how_a_starter_itself_ended_is_a_value_and_a_line(node):
+def test_how_a_starter_itself_ended_is_a_value(node):
     skip_if_quick()
     workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
     node.wait(lambda: node.output().count("here") == 2)
     (pid,) = workload.pids
     os.kill(pid, signal.SIGKILL)
     node.wait(workload.failure)
-    failure = workload.failure()
-    starter = node.starter
-    assert failure.starter_end.starter == starter and failure.starter_end.signal == signal.SIGKILL
-    assert described(failure, "node0") == f"{starter} on node0 was killed by SIGKILL"
+    end = workload.failure().starter_end
+    assert (end.starter, end.exit_code, end.signal) == (node.starter, None, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("node", ["manual"], indirect=True)

@@ -1,0 +1,394 @@
+"""One attempt of a run, as the process sees it that leads the run: from assignments to their ends.
+
+It speaks to each agent through a channel: a pipe here, or one through ssh, or a connection from a
+task of srun. Whatever happens to one of them, or to this process, the workers of all end together.
+
+The states, and what changes them; `_change` is the one place that does:
+
+    RUNNING    each agent has its assignment; from here on workers start and run
+    FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
+    STOPPING   all agents were told to stop: after a failure, or for a signal that came here
+    OVER       each agent has sent its last record of the attempt, or is gone, or was too late
+
+    RUNNING -> OVER is an attempt without failure.
+
+The messages:
+
+    to an agent      {"assignment": {...}}                       what it is to run in this attempt
+                     {"notice": true}                            the time of the job is nearly up
+                     {"stop": 130, "why": "...", "hurry": false}
+                     {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
+                     {"inspect": {"id": "7", "ask": "stacks"}}
+                     {"go": true}                                all have done their part
+    from an agent    {"listening": 40123}                        of the first one alone
+                     {"waiting": "waiting for node2"}
+                     {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
+                     {"file": "...", ...}                     news of its files: no disk is shared
+                     {"inspected": {"id": "7", ...}}
+                     {"stopping": 30.0}                          workers stop in order, within that
+                     {"done": true}                              its workers have ended well
+                     {"worker_end": {...}}                       of a rank, after a failure; and
+                     {"failed": {...}, "lost": 3}                of its node; both as launch/ends.py
+                                                                 has them; the agent that it lost
+                     {"ended": {"code": 0, "cause": "done", ...}}
+
+After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
+closed. Each message is checked by its form in launch/nodes/message_forms.py. What has none of
+these, or names a file that is not the node's own, is that agent's failure: its channel is closed,
+and nothing more is taken from it.
+
+One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
+handlers append to a list, and `tick` looks at it.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from launch.agent.inspection.run_inspection import RunInspection
+from launch.agent.log_sync import Received
+from launch.agent.membership.door import sealed
+from launch.agent.recovery import Recovery
+from launch.ends import End, Kind, cause_of
+from launch.nodes import message_forms
+from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
+from launch.nodes.message_forms import OddMessage
+from launch.nodes.running_time import running_s
+from launch.runs.log_tail import Follower, RequestFile
+from launch.spec import Assignment, LaunchSpec
+from muster import run_files
+from muster.errors import STOPPED
+from muster.orderly_stop import signal_name
+from muster.writing import write_json, writing
+
+# Time for workers and agents to find that another is gone, and to record how they ended.
+ECHO_S = 3.0
+STOP_S = 5.0
+REST_S = 60.0  # for the rest of their files, on a slow link
+
+
+class AgentConnection:
+    """The leader's side of one agent, which lives as long as the run, or until it is lost."""
+
+    def __init__(self, started: AgentProcess) -> None:
+        self.process = started.process
+        self.channel = started.channel
+        self._token = started.token
+        self._task = started.task
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can take part in another attempt, as far as is known."""
+        return not self.channel.ended
+
+    def begin(self, assignment: Assignment, run_dir: Path) -> None:
+        """Belong to an attempt."""
+        self.assignment = assignment
+        self.forms = message_forms.of_agent(assignment)
+        self.files = Received(run_dir, assignment)  # what comes of its files
+        self.here: Mapping[str, Any] | None = None  # where it is, once that is known
+        self.is_done = False
+        self._loss: End | None = None
+        self.record: dict[str, Any] | None = None  # of the end of its attempt
+
+    def assign(self, coordinator_ports: tuple[int, ...]) -> None:
+        assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
+        if self._token is None:
+            self.channel.send(assignment=assignment.to_json())
+        else:
+            self.channel.send(**sealed(assignment, self._token, self._task))
+
+    @property
+    def is_over(self) -> bool:
+        return self.record is not None or self.channel.ended
+
+    def loss(self) -> End | None:
+        """Why nothing more will come of it; None while it lives, or where all has come."""
+        if self.record is not None or self._loss is not None:
+            return self._loss
+        patience_s = SILENT_S
+        if not self.channel.has_message:  # it still has to log in, and to load its modules
+            patience_s = max(SILENT_S, self.assignment.spec.join_s)
+        if self.channel.ended:
+            self._loss = self.end_of(Kind.GONE)
+        elif self.channel.silent_s > patience_s:
+            since_unix_s = time.time() - self.channel.silent_s
+            self._loss = self.end_of(Kind.SILENT, f"{patience_s:.0f} s", since_unix_s)
+        return self._loss
+
+    def end_of(self, kind: Kind, message: str = "", time_unix_s: float | None = None) -> End:
+        """An end of this agent, as its leader sees it."""
+        at = time.time() if time_unix_s is None else time_unix_s
+        address = "" if self.here is None else str(self.here["address"])
+        return End(kind, self.assignment.name, at, message=message, address=address)
+
+
+class State(Enum):
+    """The state of an attempt; see above."""
+
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    OVER = "over"
+
+
+class Attempt:
+    """One attempt with these agents, in the order of their nodes; `start` starts it.
+
+    `signals`: the stop signals that this process receives. `is_nearly_over`: whether a scheduler
+    has announced the end of the job's time.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        agents: Sequence[AgentConnection],
+        signals: list[int],
+        is_nearly_over: Callable[[], bool],
+        *,
+        prefixes: bool,
+    ) -> None:
+        self._spec = spec
+        self._run_dir = spec.run_dir
+        self._agents = agents
+        self._signals = signals
+        self._is_nearly_over = is_nearly_over
+        self._state = State.RUNNING
+        self._ends_s = 0.0  # by when the state has to change
+        self._has_announced_end = False  # of the job's time, to all agents
+        self._may_leave = False  # whether all agents know that all have done their part
+        self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
+        self._first: End | None = None  # the first failure among these
+        self.cause: End | None = None  # judged when it is over
+        self._fed_s = 0.0  # when a node last sent a part of its files
+        self._patient_s = 0.0  # deadline of workers that are stopping cleanly
+        self._follower = Follower(spec.run_dir, prefixes=prefixes)
+        self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
+        self._requests = RequestFile(spec.run_dir)
+        self._inspection: RunInspection | None = None  # made at the first request or answer
+
+    @property
+    def shown(self) -> bytes:
+        """The end of what was printed of the workers' output."""
+        return self._follower.tail
+
+    def start(self, assignments: Sequence[Assignment]) -> None:
+        """Give each agent its part."""
+        self._proof = self._run_dir / assignments[0].proof
+        with writing(self._proof):
+            self._proof.parent.mkdir(exist_ok=True)
+            self._proof.touch()
+        for agent, assignment in zip(self._agents, assignments, strict=True):
+            agent.begin(assignment, self._run_dir)
+        self._agents[0].assign(assignments[0].coordinator_ports)
+
+    def wait(self) -> int:
+        """Wait for the end; return the exit code.
+
+        0 if every agent's part ended with 0; 75 if the workers stopped cleanly, to be continued;
+        128 + its number if a signal ended the run; else 1.
+        """
+        try:
+            while self._state is not State.OVER:
+                self._tick()
+                self._advance()
+        finally:
+            if self._inspection is not None:
+                self._inspection.finish()
+            for agent in self._agents:
+                if not agent.is_over:  # it is late: it ends with its channel, and its workers, too
+                    agent.channel.close()
+            self._proof.unlink(missing_ok=True)
+            self._show(last=True)
+        self.cause = self._judge()
+        in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
+        if in_order and (self._signals or self._first is None):  # else that is their reason
+            return STOPPED
+        if self._signals:
+            return 128 + self._signals[0]
+        codes = [agent.record["code"] for agent in self._agents if agent.record is not None]
+        return 1 if self._first is not None or any(codes) else 0
+
+    def _judge(self) -> End | None:
+        """The cause among all that has ended, in whatever order this side heard of it."""
+        ends = [*self._ends, *self._gone()]
+        if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
+            ends.append(timeout)
+        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+
+    def _gone(self) -> list[End]:
+        """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
+        silent = [agent for agent in self._agents if agent.record is None]
+        signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
+        others = {agent.assignment.name for agent in self._agents if agent not in silent}
+        if not others or not signalled >= others:
+            return []
+        return [agent.end_of(Kind.GONE) for agent in silent]
+
+    def _advance(self) -> None:
+        """Change the state where that is due."""
+        if all(agent.is_over for agent in self._agents):
+            self._change(State.OVER)
+        elif self._state is State.RUNNING:
+            if self._signals:
+                self._change(State.STOPPING)
+            elif self._first is not None:
+                self._change(State.FAILED)
+        elif self.interrupted_twice:
+            self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
+            self._change(State.OVER)
+        elif running_s() > self._latest_s():
+            self._change(State.STOPPING if self._state is State.FAILED else State.OVER)
+
+    def _change(self, state: State) -> None:
+        self._state = state
+        if state is State.FAILED:
+            self._ends_s = running_s() + ECHO_S
+        elif state is State.STOPPING:
+            self._ends_s = running_s() + STOP_S
+            if self._first is not None and not self._signals:
+                self._stop_all(1, self._first.line)
+            else:
+                self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
+
+    def _latest_s(self) -> float:
+        """By when the state has to change: later while workers may stop, or files still come."""
+        patient_s = max(self._ends_s, self._patient_s)
+        return min(patient_s + REST_S, max(patient_s, self._fed_s + 2.0))
+
+    def _tick(self) -> None:
+        time.sleep(TICK_S)
+        if not self._has_announced_end and self._is_nearly_over():
+            self._has_announced_end = True
+            self._send_all(notice=True)
+        for agent in self._agents:
+            self._hear(agent)
+        self._show()
+        recovery = self._recovery
+        if recovery is not None and recovery.is_due() and (line := recovery.look()):
+            self._recovery = None
+            self._say(line)
+        for request in self._requests.new():
+            self._inspect().begin(request)
+        if self._inspection is not None:
+            self._inspection.tick()
+            if self._inspection.hang is not None:
+                self._hear_of(self._inspection.hang, tells=False)
+        for agent in self._agents:
+            if lost := agent.loss():
+                self._hear_of(lost)
+        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
+            self._may_leave = True
+            self._send_all(go=True)
+
+    def _inspect(self) -> RunInspection:
+        if self._inspection is None:
+            names = [agent.assignment.name for agent in self._agents]
+            self._inspection = RunInspection(
+                self._spec, names, self._requests, self._send_all, self._say
+            )
+        return self._inspection
+
+    def _hear_of(self, end: End, *, tells: bool = True) -> None:
+        """Note an end; all agents end for the first failure, whoever has noticed it.
+
+        `tells`: whether they are told now; after a hang they are stopped.
+        """
+        if end in self._ends:
+            return
+        self._ends.append(end)
+        if self._first is None and end.is_failure:
+            self._first = end
+            if tells:
+                self._send_all(lost=end.line)
+
+    def _hear(self, agent: AgentConnection) -> None:
+        """Take an agent's messages; one that has none of our forms is the last of that agent."""
+        try:
+            for message in agent.channel.receive():
+                message_forms.check(message, agent.forms)
+                is_file = "file" in message  # its name, and what is in it, stay as they are
+                is_end = "failed" in message or "worker_end" in message  # which cleans itself
+                is_whole = is_file or is_end
+                self._take(agent, message if is_whole else message_forms.cleaned(message))
+        except OddMessage as error:
+            self._hear_of(agent.end_of(Kind.ODD, str(error)))
+            agent.channel.close()  # which ends it
+
+    def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
+        if "listening" in message:
+            for other in self._agents[1:]:
+                other.assign((int(message["listening"]),))
+        elif "file" in message:
+            self._fed_s = running_s()
+            host = None if agent.here is None else agent.here.get("host")
+            agent.files.take(message, host)
+        elif "inspected" in message:
+            self._inspect().take(agent.assignment.index, message["inspected"])
+        elif "here" in message:
+            self._welcome(agent, message["here"])
+        elif "stopping" in message:
+            if not self._patient_s and not self._spec.quiet:
+                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
+                how = "stopping at the end of this step, with a checkpoint"
+                if message.get("all"):
+                    how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
+                self._say(f"{how}{again}")
+            self._patient_s = running_s() + float(message["stopping"]) + STOP_S
+        elif "waiting" in message:
+            about = {"text": message["waiting"], "since_unix_s": time.time()}
+            write_json(run_files.MEETING.path(self._run_dir), about)
+            self._say(message["waiting"])
+        elif "failed" in message:
+            lost = message["lost"]
+            self._take_end(agent if lost is None else self._agents[lost], message["failed"])
+        elif "worker_end" in message:
+            self._take_end(agent, message["worker_end"])
+        elif "done" in message:
+            agent.is_done = True
+        elif "ended" in message:
+            agent.record = message["ended"]
+
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+        """Take an end that happened on an agent's node, under the name that it has here."""
+        end = End.from_json(value)
+        if end is not None:
+            self._hear_of(replace(end, node=agent.assignment.name))
+
+    def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
+        agent.here = here
+        ranks = dict.fromkeys(here["ranks"], here["node"])
+        self._follower.nodes = {**self._follower.nodes, **ranks}
+        known = [other.here for other in self._agents if other.here is not None]
+        loopback = str(here["address"]).startswith("127.")
+        if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
+            ways = (f"{where['node']} {where['address']} ({where['interface']})" for where in known)
+            self._say(f"network: {', '.join(ways)}")
+
+    def _send_all(self, **message: Any) -> None:
+        for agent in self._agents:
+            agent.channel.send(**message)
+
+    def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
+        self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
+
+    def _say(self, line: str) -> None:
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            self._signals.append(signal.SIGPIPE)
+
+    def _show(self, *, last: bool = False) -> None:
+        try:
+            self._follower.poll(last=last)
+        except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
+            self._signals.append(signal.SIGPIPE)
+
+    @property
+    def interrupted_twice(self) -> bool:
+        """Whether the user wants the run to end at once."""
+        return self._signals.count(signal.SIGINT) > 1

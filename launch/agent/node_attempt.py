@@ -1,0 +1,426 @@
+"""One attempt of a run on one node: it starts the node's workers, and leaves nothing of them.
+
+Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
+processes of the attempt here end.
+
+How it works: one loop looks, every 50 ms, at the other agents, the leader, signals and its own
+workers. The order of what follows an end matters: the leader, which has the other nodes end, is
+told first, then workers get a moment to write down that they lost a peer, then they are ended, then
+this node's record is written and sent. Last it waits until all nodes have done that: other agents
+would take a closed connection for the cause of what ended it.
+
+The states, and what changes them; `_change` is the one place that does:
+
+    MEETING    it waits for the other agents, and for the port of torch
+    RUNNING    its workers run
+    STOPPING   somebody asked for the end; workers have their time to end by themselves
+    FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
+    ENDING     nothing is waited for any more: what still runs is ended
+
+MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
+what came; the loop acts on it in `_tick`.
+"""
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from launch.agent.agent_records import (
+    Ended,
+    ends_of_starter,
+    ends_of_victims,
+    ends_of_workers,
+    oom_kills,
+    stopped_cleanly,
+    write_exit,
+    write_here,
+)
+from launch.agent.inspection.node_inspection import NodeInspection
+from launch.agent.log_sync import LogSync, make_room
+from launch.agent.membership.coordinator import Peers
+from launch.agent.processes import process_tree
+from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.workers import (
+    INSPECTION,
+    Workload,
+    after_prologue,
+    environment_of,
+    refuse_absent_interface,
+    start_workload,
+)
+from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.ends import End, Kind, cause_of, on_leaders_clock
+from launch.nodes import message_forms
+from launch.nodes.channel import SILENT_S, TICK_S, Channel
+from launch.nodes.message_forms import ODD, OddMessage
+from launch.nodes.running_time import running_s
+from launch.nodes.this_machine import interface_of
+from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
+from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
+from muster.orderly_stop import NOTICE, signal_name
+
+DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
+# Time for workers to find that a peer is gone, and to record how they ended.
+ECHO_S, STOP_S = 1.5, 2.0
+# Time for the other agents to record how they ended.
+LEAVE_S, DRAIN_S = 5.0, 5.0
+
+
+class State(Enum):
+    """The state of an attempt on this node; see above."""
+
+    MEETING = "meeting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    ENDING = "ending"
+
+
+@dataclass
+class Signals:
+    """What the handlers of this process have received."""
+
+    stops: list[int] = field(default_factory=list)
+    first_unix_s: float = 0.0  # when the first of these came
+    notices: list[int] = field(default_factory=list)  # announcements of the time limit
+
+    def note_stop(self, number: int) -> None:
+        """Note a stop signal, from its handler: what workers do because of it comes later."""
+        self.first_unix_s = self.first_unix_s or time.time()
+        self.stops.append(number)
+
+
+class NodeAttempt:
+    """One node's part of one attempt; `run` carries it out."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        leader: Channel,
+        signals: Signals,
+        scratch: Path,
+        warm: WarmInterpreter,
+    ) -> None:
+        self._assignment = assignment
+        self._warm = warm
+        self._leader = leader
+        self._signals = signals
+        self._scratch = scratch
+        # by a clock that stops with a job: Slurm gives it the time later in which it is suspended
+        left_s = assignment.left_s()
+        self._ends_s = None if left_s is None else running_s() + left_s
+        self._oom_kills = oom_kills()  # counted before the workers start
+        self._state = State.MEETING
+        self._ended: Ended | None = None  # why it is over, or will be: in the last three states
+        self._result: Ended | None = None  # how its workers ended, if that was no failure
+        self._has_asked_all = False  # all workers have got SIGTERM, which is no failure of theirs
+        self._is_urgent = False
+        self._reported: dict[int, End] = {}  # of each rank, what its leader knows
+        self._lost: str | None = None  # what has failed elsewhere
+        self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
+        self._may_leave = False
+        self._peers: Peers | None = None
+        self._workload: Workload | None = None
+        shared = (assignment.spec.run_dir / assignment.proof).exists()
+        self._log_sync = None if shared else LogSync(assignment)
+        (scratch / STOPPABLE).mkdir()
+        self._inspection = NodeInspection(scratch / INSPECTION, assignment, leader)
+
+    def run(self) -> int:
+        """Run until nothing of the attempt is left on this node; return its exit code."""
+        try:
+            try:
+                self._run_workers()
+            except MusterError as error:
+                self._refuse(error.exit_code, str(error))
+            except (OSError, RuntimeError) as error:
+                if not is_full(error) and not at_limit(error):
+                    raise
+                self._refuse(MusterError.exit_code, explained(error))
+            return self._end()
+        finally:
+            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True, staying=self._warm.pids)
+
+    def _refuse(self, code: int, message: str) -> None:
+        end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
+        self._change(State.ENDING, Ended(code, "refused", message, ends=(end,)))
+
+    def _end_of(
+        self,
+        kind: Kind,
+        *,
+        message: str = "",
+        code: int = 1,
+        number: int | None = None,
+        time_unix_s: float | None = None,
+    ) -> End:
+        """An end that this agent sees, of its node."""
+        own_time = time.time() if time_unix_s is None else time_unix_s
+        at = on_leaders_clock(own_time, self._leader.clock_offset_s)
+        name = self._assignment.name
+        return End(kind, name, at, code=code, signal=number, message=message)
+
+    @cached_property
+    def _stoppable(self) -> Stoppable:
+        grace_s = self._assignment.spec.stop_grace_s
+        return Stoppable(self._scratch / STOPPABLE, grace_s, self._say)
+
+    def _run_workers(self) -> None:
+        """Go through the states, up to ENDING."""
+        assignment = self._assignment
+        if self._log_sync is not None:
+            make_room(assignment)
+        peers = self._peers = Peers(assignment, self._say)
+        while peers.master_port is None and self._goes_on():
+            self._tick()
+        env = self._environment(peers) if self._goes_on() else None
+        if env is None or peers.master_port is None:
+            return
+        workload = self._workload = start_workload(assignment, peers.master_port, env, self._warm)
+        self._inspection.has_begun = True
+        self._change(State.RUNNING)
+        while workload.runs and self._goes_on():
+            self._tick()
+            self._look_for_failure(workload)
+        self._look_for_failure(workload)
+        if not self._goes_on():
+            return
+        self._change(State.FINISHED, self._how_it_went())
+        while not self._has_leave() and self._goes_on():
+            self._tick()
+        if self._goes_on():
+            self._change(State.ENDING, self._ended)
+
+    def _goes_on(self) -> bool:
+        return self._state is not State.ENDING
+
+    def _change(self, state: State, ended: Ended | None = None) -> None:
+        """Enter a state; what comes while it is ending changes nothing."""
+        if self._state is State.ENDING:
+            return
+        self._state = state
+        self._ended = ended or self._ended
+        if state is State.FINISHED and ended is not None:
+            self._result = ended
+            self._write_exit(ended)
+            self._say(done=True)
+
+    def _how_it_went(self) -> Ended:
+        """The end of a node whose workers have all ended without failure."""
+        if stopped := stopped_cleanly(self._assignment):
+            return Ended(STOPPED, "stopped", stopped)
+        if self._has_asked_all and self._ended is not None:
+            return self._ended
+        return Ended(0, "done", "")
+
+    def _tick(self) -> None:
+        """Check all sources of events, and change the state accordingly."""
+        assert self._peers is not None
+        time.sleep(TICK_S)
+        self._peers.tick()
+        self._inspection.tick()
+        if self._log_sync is not None:
+            self._log_sync.send_news(self._leader)
+        self._hear()
+        if self._signals.stops:
+            number = self._signals.stops[0]
+            end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
+            why = signal_name(number)
+            self._request_stop(Ended(128 + number, "signal", end.text, why, (end,)))
+        if self._signals.notices and self._workload is not None:
+            self._heed_notice()
+        if self._state is State.STOPPING:
+            self._stop()
+        if self._leader.ended:
+            self._lose_leader("lost its launcher")
+        elif self._leader.silent_s > SILENT_S:
+            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
+            self._lose_leader(silence)
+        if self._has_asked_all:
+            return
+        if self._lost is not None:
+            self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+        elif self._peers.trouble is not None and self._state is not State.FINISHED:
+            trouble = self._peers.trouble
+            end = self._end_of(Kind.APART, message=trouble)
+            self._change(State.ENDING, Ended(1, "peer", trouble, ends=(end,)))
+
+    def _lose_leader(self, how: str) -> None:
+        end = self._end_of(Kind.LAUNCHER, message=how)
+        self._change(State.ENDING, Ended(1, "launcher", end.text, ends=(end,)))
+
+    def _hear(self) -> None:
+        """Note what the leader says; the next assignment is for the next attempt."""
+        messages = self._leader.receive()
+        for at, message in enumerate(messages):
+            if "assignment" in message:
+                self._leader.put_back(messages[at:])
+                self._may_leave = True
+                return
+            try:
+                message_forms.check(message, message_forms.FROM_LEADER)
+            except OddMessage as error:
+                odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
+                self._lose(odd, (self._end_of(Kind.APART, message=odd),))
+                continue
+            if "inspect" in message:
+                self._inspection.hear(message["inspect"])
+            if "notice" in message:
+                self._signals.notices.append(0)
+            if "stop" in message:
+                code = message["stop"]
+                reason = message.get("why", "told to stop")
+                self._is_urgent = self._is_urgent or bool(message.get("hurry"))
+                self._request_stop(Ended(code, "told", reason, message.get("signal", reason)))
+            if "lost" in message:
+                self._lose(message["lost"])
+            self._may_leave = self._may_leave or "go" in message
+
+    def _lose(self, why: str, unheard: tuple[End, ...] = ()) -> None:
+        """Something has failed elsewhere; the first one counts."""
+        if self._lost is None:
+            self._lost = why
+            self._unheard = unheard
+
+    def _request_stop(self, ended: Ended) -> None:
+        """Somebody asks for the end; the first one counts."""
+        if self._state in (State.MEETING, State.RUNNING):
+            self._change(State.STOPPING, ended)
+
+    def _heed_notice(self) -> None:
+        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
+        left_s = None if self._ends_s is None else self._ends_s - running_s()
+        if self._stoppable.is_last_moment(left_s):
+            end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
+            self._request_stop(Ended(end.exit_code, "signal", end.text, NOTICE, (end,)))
+
+    def _stop(self) -> None:
+        """Let workers end by themselves on a request to end the run, as long as they have time.
+
+        A failure, whose code is not that of a signal, gives time only to workers that can stop
+        cleanly.
+        """
+        ended = self._ended
+        assert ended is not None
+        if not self._in_a_hurry():
+            self._stoppable.ask(ended.why)
+            if ended.code > 128 and self._is_busy() and not self._has_asked_all:
+                self._inspection.last_look()
+                self._has_asked_all = self._stoppable.ask_all()
+        if self._in_a_hurry() or not self._stoppable.has_time:
+            self._change(State.ENDING, ended)
+
+    def _environment(self, peers: Peers) -> dict[str, str] | None:
+        """What the workers start with; None if the attempt ended while the prologue ran."""
+        assignment = self._assignment
+        interface = interface_of(peers.own_address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, peers.own_address, interface))
+        scratch = str(self._scratch)
+        env = environment_of(assignment, interface, peers.own_address, scratch)
+        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        if sourced is not None:
+            refuse_absent_interface(assignment, sourced)
+        return sourced
+
+    def _tick_on(self) -> bool:
+        self._tick()
+        return self._goes_on()
+
+    def _look_for_failure(self, workload: Workload) -> None:
+        process_tree.reap_orphans(spared=workload.pids)
+        failure = workload.failure()
+        if failure is None or self._has_asked_all:  # SIGTERM ended them, which is no failure
+            return
+        offset_s = self._leader.clock_offset_s
+        ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
+        if failure.starter_end is not None:
+            ends += ends_of_starter(self._assignment, failure.starter_end, ends, offset_s)
+        first = cause_of(ends)
+        message = "" if first is None else first.line
+        self._change(State.ENDING, Ended(1, "command", message, ends=tuple(ends)))
+
+    def _end(self) -> int:
+        """Inform everyone, wait for the workers' records, and end them all."""
+        ended = self._ended
+        assert ended is not None
+        leader = self._leader
+        if ended is not self._result:
+            self._report(ended.ends)
+        if ended.cause in ("command", "peer"):
+            deadline = running_s() + ECHO_S
+            while self._has_workers() and running_s() < deadline and not self._signals.stops:
+                time.sleep(TICK_S)
+                self._keep_in_touch()
+        if self._has_workers() and not self._in_a_hurry():
+            self._inspection.last_look()
+        victims = process_tree.end_descendants(
+            STOP_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
+        )
+        if ended is not self._result:  # what has ended since then did so because of this end
+            self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
+            self._report(ends_of_victims(self._assignment, victims))
+        record = self._write_exit(ended, victims)
+        if leader.silent_s < DEAF_S:
+            self._inspection.tick()
+            if self._log_sync is not None:
+                self._log_sync.send_rest(leader)
+            leader.send(ended=record)
+            leader.drain(DRAIN_S)
+        deadline = running_s() + LEAVE_S
+        while not self._has_leave() and not leader.ended and running_s() < deadline:
+            time.sleep(TICK_S)
+            self._keep_in_touch()
+        if self._peers is not None:
+            self._peers.close()
+        return ended.code
+
+    def _report(self, ends: Iterable[End]) -> None:
+        """Tell the leader what has ended."""
+        for end in ends:
+            if end.rank is None:
+                lost = self._peers.lost if self._peers is not None else None
+                self._say(failed=end.to_json(), lost=lost if end.kind is Kind.APART else None)
+            elif self._reported.get(end.rank) is None:
+                self._reported[end.rank] = end
+                self._say(worker_end=end.to_json())
+
+    def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
+        offset_s = self._leader.clock_offset_s
+        killed = oom_kills() - self._oom_kills
+        return write_exit(self._assignment, ended, offset_s, victims, killed)
+
+    def _has_leave(self) -> bool:
+        """Whether nobody needs this agent any more."""
+        return self._may_leave or self._assignment.count == 1 or self._in_a_hurry()
+
+    def _is_busy(self) -> bool:
+        return self._workload is not None and self._workload.runs
+
+    def _has_workers(self) -> bool:
+        return self._is_busy() and self._inspection.sees_workers()
+
+    def _end_idle_starter(self) -> None:
+        """End torchrun if it has no workers left, since its own end takes seconds."""
+        self._keep_in_touch()
+        if self._workload is not None and not self._has_workers():
+            self._workload.kill_starter()
+
+    def _keep_in_touch(self) -> None:
+        self._inspection.tick()
+        self._hear()
+
+    def _in_a_hurry(self) -> bool:
+        return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
+
+    def _say(self, **message: Any) -> None:
+        self._leader.send(**message)
