@@ -216,6 +216,8 @@ class NodeCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    starter: str = ""  # the value of `--workers`
+    rank: int | None = None  # of the worker that it is; None: it starts all workers of the node
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":

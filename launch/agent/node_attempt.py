@@ -51,6 +51,7 @@ from launch.agent.processes.workers import (
     after_prologue,
     environment_of,
     refuse_absent_interface,
+    start_workload,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.ends import End, Kind, cause_of, on_leaders_clock
@@ -60,6 +61,7 @@ from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, signal_name
 
@@ -98,9 +100,15 @@ class NodeAttempt:
     """One node's part of one attempt; `run` carries it out."""
 
     def __init__(
-        self, assignment: Assignment, leader: Channel, signals: Signals, scratch: Path
+        self,
+        assignment: Assignment,
+        leader: Channel,
+        signals: Signals,
+        scratch: Path,
+        warm: WarmInterpreter,
     ) -> None:
         self._assignment = assignment
+        self._warm = warm
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
@@ -137,7 +145,7 @@ class NodeAttempt:
                 self._refuse(MusterError.exit_code, explained(error))
             return self._end()
         finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True, staying=self._warm.pids)
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
@@ -174,7 +182,9 @@ class NodeAttempt:
         env = self._environment(connections.own_address) if self._goes_on() else None
         if env is None or connections.master_port is None:
             return
-        workload = self._workload = Workload(assignment, connections.master_port, env)
+        workload = self._workload = start_workload(
+            assignment, connections.master_port, env, self._warm
+        )
         self._inspection.has_begun = True
         self._change(State.RUNNING)
         while workload.runs and self._goes_on():
@@ -350,7 +360,10 @@ class NodeAttempt:
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+            STOP_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
         )
         if ended is not self._result:  # what has ended since then did so because of this end
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))

@@ -27,6 +27,7 @@ from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
 from launch.runs.failure import explain
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from launch.starters.base import WarmInterpreter
 from tests.fuzzing import fuzzed
 from tests.launch import odd_messages
 from tests.launch.odd_messages import nearly
@@ -293,7 +294,7 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
         spec = LaunchSpec("run", Path(folder), Program(()))
         assignment = replace(assignments_of(spec, FACTS, [])[0], ranks=())
         channel = Channel(ours.fileno(), ours.detach())
-        agent = NodeAttempt(assignment, channel, Signals(), Path(folder))
+        agent = NodeAttempt(assignment, channel, Signals(), Path(folder), WarmInterpreter())
         for message in messages if isinstance(messages, list) else [messages]:
             theirs.sendall(odd_messages.line(message))
             agent._hear()
