@@ -10,10 +10,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from muster import checkout
-from muster.writing import parsed, tail
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
@@ -23,7 +22,6 @@ BELOW = "/**"  # a folder with its whole content
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
 RESERVED = re.compile(r"\.reserved\Z")
 LONGEST_PART = 60  # of a run's name: its program's
-TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
 
 
 @dataclass(frozen=True)
@@ -207,9 +205,34 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def project_of(cwd: Path) -> Path:
     """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
+    top = top_of(cwd)
+    if top is None:
+        return cwd
     from muster import git  # imported here: workers only name files, and start nothing
 
-    return git.project_of(cwd)
+    return git.top_seen(cwd, top)
+
+
+def top_of(folder: Path) -> Path | None:
+    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
+    real = folder.resolve()
+    for one in (real, *real.parents):
+        if not one.exists():
+            continue
+        if one.stat().st_dev != real.stat().st_dev:
+            return None
+        place = one / ".git"
+        if os.path.lexists(place) and not _is_empty(place):
+            return one
+    return None
+
+
+def _is_empty(place: Path) -> bool:
+    """Whether it is a folder without content, as a container may put in the place of `.git`."""
+    try:
+        return place.is_dir() and not any(place.iterdir())
+    except OSError:
+        return False
 
 
 def own_logs() -> Path:
@@ -235,21 +258,3 @@ def state_folder(env: Mapping[str, str]) -> Path:
         RuntimeError: the user has no home, as in some containers.
     """
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "muster")
-
-
-def json_objects(data: bytes) -> list[dict[str, Any]]:
-    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
-    found = []
-    for line in data.split(b"\n"):
-        try:
-            one = parsed(line)
-        except ValueError:
-            continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
-
-
-def last_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
-    return json_objects(tail(path, TAIL_BYTES))

@@ -16,7 +16,6 @@ from typing import TypeVar
 from configs.settings.fields import Config, flag, neutral, setting
 from muster import run_files
 from muster.errors import UsageError, refuse
-from muster.rank_variables import is_setting_of_torchrun
 from muster.run_files import own_logs
 
 BETWEEN = "\0"  # between variables: a character that no variable can hold
@@ -27,6 +26,26 @@ PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
+# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. They are named one
+# by one: PET_DATA may be a user's own, who has pictures of pets, or from PET scanners.
+TORCHRUN_FLAGS = (
+    "DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR "
+    "LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS MODULE MONITOR_INTERVAL "
+    "NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND RDZV_CONF RDZV_ENDPOINT RDZV_ID "
+    "REDIRECTS ROLE RUN_PATH SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE "
+    "VIRTUAL_LOCAL_RANK"
+)
+OF_TORCHRUN = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
+OF_TORCHELASTIC = "TORCHELASTIC_"
+
+
+def is_setting_of_torchrun(name: str) -> bool:
+    return name in OF_TORCHRUN or name.startswith(OF_TORCHELASTIC)
+
+
+def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what would change the torchrun of a run, which has its settings from us."""
+    return {name: value for name, value in env.items() if not is_setting_of_torchrun(name)}
 
 
 @dataclass(frozen=True, kw_only=True)

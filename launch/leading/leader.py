@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from configs.settings.program import with_id
+from configs.settings.program import with_id, without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
@@ -22,7 +22,6 @@ from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
 from muster.printable import on_one_line, printable
-from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it

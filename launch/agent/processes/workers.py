@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from configs.settings.program import without_settings_of_torchrun
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
@@ -25,7 +26,6 @@ from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.orderly_stop import signal_name
-from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
