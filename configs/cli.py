@@ -15,8 +15,8 @@ from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
 from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import LaunchConfig, Nodes, ProgramConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.command import LOGIN

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Settings
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings
 from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import SlurmConfig, SshConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from launch.agent.agent_job import AgentJob
 from launch.checks.examination import look
 from launch.checks.findings import Row

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
 from launch.agent.agent_job import AgentJob
 from launch.agent.processes.process_tree import between_attempts
 from launch.checks.examination import judge_nodes, look

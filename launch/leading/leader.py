@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from configs.settings.program import with_id, without_settings_of_torchrun
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
@@ -52,7 +52,7 @@ def new_run(
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    program.run = with_id(program.run, program.name, facts.size, make=make)
+    program.run = program.run.with_id(program.name, facts.size, make=make)
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)

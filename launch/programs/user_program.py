@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.settings.launch import LaunchConfig
-from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
+from configs.settings.launch import PLACEHOLDERS, LaunchConfig, ProgramConfig, RunConfig
 from launch.programs import other_launchers, python_choice
 from launch.programs.project_snapshot import take
 from launch.programs.python_choice import OF_PATH, Asked, PythonChoice, workers_environment

@@ -2,11 +2,7 @@
 
 import pytest
 
-from configs.settings.program import (
-    OF_TORCHRUN,
-    ProgramConfig,
-    without_settings_of_torchrun,
-)
+from configs.settings.launch import OF_TORCHRUN, ProgramConfig, without_settings_of_torchrun
 from muster.errors import UsageError
 
 FILE = r"""# what a program needs
