@@ -40,6 +40,8 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+# A process with none of these was not started as one of several by srun or mpirun.
+SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
 SIGNS = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 

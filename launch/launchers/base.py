@@ -20,6 +20,7 @@ from launch.runs.run_state import LeaderWatcher
 from launch.spec import RANK_FLAGS, Facts, LaunchSpec, NodeCommand, WorkersPython
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
 LOOK_S = 2.0
@@ -148,7 +149,8 @@ def launcher_of(line: CommandLine) -> Launcher:
         UsageError: settings were given that have no effect with this launcher, or this command was
             started several times.
     """
-    refuse_several(os.environ)
+    if not SIZES.isdisjoint(os.environ):
+        refuse_several(os.environ)
     on = line.launch.on
     refuse(
         f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"

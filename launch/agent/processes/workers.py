@@ -166,7 +166,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
-    if why := interpreter.problem(found, env.get("PATH")):
+    # the Python of this agent can be started
+    if program != sys.executable and (why := interpreter.problem(found, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
