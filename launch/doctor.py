@@ -151,9 +151,8 @@ def _measure(
         print(f"not measured: {lacks[0]}; {hint}", file=sys.stderr)
         return 1, None
     spec = _spec(launch, train, facts, python)
-    plan = launcher.plan(spec, facts)
-    run_record.write_down(spec, plan, name, cli.to_yaml(train))
-    job = launcher.launch(spec, facts, plan)
+    run_record.write_down(spec, launcher.plan(spec, facts), name, cli.to_yaml(train))
+    job = launcher.launch(spec, facts)
     run_record.begin(spec, name, job.job_id, cluster=job.cluster)
     if code := conclude(job, facts.world_size, spec):
         return code, None

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,13 +20,15 @@ from muster.writing import full_disk, reserve, write_json, writing
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-class Ended(Exception):
-    """Why a node's part of a run is over; a code above 128 is that of a signal."""
+@dataclass(frozen=True)
+class Ended:
+    """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
 
-    def __init__(self, code: int, cause: str, message: str, why: str = "") -> None:
-        super().__init__(message)
-        self.code, self.cause, self.message, self.why = code, cause, message, why
-        self.time_unix_s = time.time()
+    code: int
+    cause: str  # done | stopped | command | peer | signal | told | launcher | refused
+    message: str
+    why: str = ""  # for workers that are asked to stop
+    time_unix_s: float = field(default_factory=time.time)
 
 
 def open_log(assignment: Assignment) -> IO[bytes]:

@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,14 @@ from launch.checks.findings import Row
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
-from launch.spec import RANK_FLAGS, Facts, LaunchSpec, NodeCommand, WorkersPython
+from launch.spec import (
+    RANK_FLAGS,
+    Facts,
+    LaunchSpec,
+    NodeCommand,
+    NodeFacts,
+    WorkersPython,
+)
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
 from muster.rank_variables import SIZES
@@ -32,14 +39,20 @@ class Job(Protocol):
     """A run that was started."""
 
     job_id: str
-    trouble: str | None  # what went wrong, as far as the launching side knows
-    lost_node: str | None  # for which that was
     detached: bool  # it runs by itself, and this process does not wait for it
     is_led_here: bool  # this process knows its nodes, and starts it again where that is due
 
     @property
     def cluster(self) -> str | None:
         """The cluster in which the job has its number."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What went wrong, as far as the launching side knows."""
+
+    @property
+    def lost_node(self) -> str | None:
+        """For which node that was."""
 
     @property
     def shown(self) -> bytes:
@@ -50,8 +63,18 @@ class Job(Protocol):
         """The stop signals that this process has received since the start."""
 
     def wait(self) -> int:
-        """Wait until nothing of the run is left; return its exit code, 0 only if all went well."""
+        """Wait for the end of the attempt; return its exit code, 0 only if all went well."""
         ...
+
+    def lives(self, node: NodeFacts) -> bool:
+        """Whether the agent of this node can take part in another attempt."""
+        ...
+
+    def start(self, spec: LaunchSpec, facts: Facts) -> None:
+        """Start the next attempt, of a run that is led here."""
+
+    def close(self) -> None:
+        """Leave nothing of a run that is led here."""
 
 
 class Launcher(ABC):
@@ -107,8 +130,16 @@ class Launcher(ABC):
         return "\n".join(folded(self.plan(spec, facts)))
 
     @abstractmethod
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
-        """Start the commands of `plan`."""
+    def launch(self, spec: LaunchSpec, facts: Facts) -> Job:
+        """Start the run on these nodes, or submit it."""
+
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        """The facts for a restart; `lives`: whether the agent of a node still answers.
+
+        Raises:
+            MusterError: too few nodes answer.
+        """
+        return self.probe()
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         """Check the nodes in the facts of `assume`, as the doctor shows them.

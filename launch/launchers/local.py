@@ -1,12 +1,12 @@
 """Start the workers on this machine; several nodes are simulated, with one agent each."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from configs.settings.remote import SlurmConfig, SshConfig
-from launch.agent.agent_job import AgentJob
+from launch.agent.led_run import LedRun
 from launch.checks.examination import look
 from launch.checks.findings import Row
 from launch.launchers.base import Launcher
@@ -16,7 +16,7 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
-from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
@@ -64,16 +64,12 @@ class Local(Launcher):
             transport, self.name, choose, self.workers_python, python=sys.executable, disks=disks
         )
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
+    def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         argv = (sys.executable, str(CHECKOUT / "launch" / "agent" / "__main__.py"))
-        return AgentJob(
-            spec,
-            facts,
-            plan,
-            partial(start_each, [argv] * len(facts.nodes), spec.run_dir),
-            prefixes=False,
-            is_local=True,
-        )
+        start = partial(start_each, lambda index, node: argv, spec.run_dir)
+        run = LedRun(start, self.plan, prefixes=False, is_local=True)
+        run.start(spec, facts)
+        return run
 
 
 build = Local

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -76,8 +76,6 @@ class Slurm(Launcher):
             )
 
     def probe(self) -> Facts:
-        if self._nodes is not None:
-            return self._nodes.probe()
         if self._current is not None:
             return self.assume()
         controller.refuse_missing("sbatch")
@@ -92,6 +90,10 @@ class Slurm(Launcher):
         if self._config.preflight:
             batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
         return facts
+
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        assert self._nodes is not None  # only a run that is led here is restarted by its leader
+        return self._nodes.probe_again(facts, lives)
 
     def assume(self) -> Facts:
         python, here = batch_script.python(), self._current.nodes if self._current else []
@@ -130,7 +132,7 @@ class Slurm(Launcher):
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
         return "\n".join([batch_script.text(self._job_options(spec, facts), command), *nodes])
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> Job:
+    def launch(self, spec: LaunchSpec, facts: Facts) -> Job:
         if self._current is not None and self._nodes is None:
             self._nodes = self._lead_here(self._current, spec, facts)
         if self._nodes is not None:

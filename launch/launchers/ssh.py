@@ -2,23 +2,23 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from configs.settings.remote import SlurmConfig
-from launch.agent.agent_job import AgentJob
-from launch.agent.processes.process_tree import between_attempts
+from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher
 from launch.nodes import network_choice
-from launch.nodes.channel import start_each
+from launch.nodes.channel import AgentProcess, Heartbeat, start_each
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
 from launch.runs import node_history
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
 from muster import extras, run_files
 from muster.checkout import CHECKOUT, nodes_python
@@ -85,16 +85,29 @@ class Ssh(Launcher):
         )
         return Facts(found, specs[0].address or DECIDED, self._config.master_port)
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
-        if not facts.shared:
-            with between_attempts(()):  # a signal ends a long step, and the run with it
-                transfer.send_checkout(facts.nodes, self._ssh, _sent_folders(spec, facts))
+    def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
+        run = LedRun(partial(self._start_agents, spec), self.plan, prefixes=True)
+        run.start(spec, facts)
+        return run
 
-        argvs = []
-        for index, node in enumerate(facts.nodes):
+    def _start_agents(
+        self, spec: LaunchSpec, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
+    ) -> Iterator[AgentProcess]:
+        """An agent on each of these nodes; those without this machine's disk get the code first."""
+        own_disk = [node for node in nodes.values() if not node.shared]
+        if own_disk:
+            transfer.send_checkout(own_disk, self._ssh, _sent_folders(spec, nodes.values()))
+
+        def argv_of(index: int, node: NodeFacts) -> Sequence[str]:
             words = ["env", "-C", node.repository, node.python, RUN_MODULE, "launch.agent"]
-            argvs.append(openssh.command(node.spec, self._ssh, words, index))
-        return AgentJob(spec, facts, plan, partial(start_each, argvs, spec.run_dir), prefixes=True)
+            return openssh.command(node.spec, self._ssh, words, index)
+
+        yield from start_each(argv_of, spec.run_dir, nodes, heartbeat)
+
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        if len(facts.nodes) == len(self.specs()) and all(map(lives, facts.nodes)):
+            return replace(facts, master_port=self._config.master_port)
+        return self.probe()
 
     def _ask(self, survey: Survey) -> dict[int, Probe]:
         """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.
@@ -187,7 +200,7 @@ def _facts(
     return tuple(found)
 
 
-def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
+def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
     """The folders of a user's program, and their places on nodes with their own disk."""
     found = {
         run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
@@ -195,7 +208,7 @@ def _sent_folders(spec: LaunchSpec, facts: Facts) -> dict[Path, str]:
     }
     found = {root: place for root, place in found.items() if root.exists()}
     for root, place in found.items():
-        if any(node.shared for node in facts.nodes) and not (CHECKOUT / place).exists():
+        if any(node.shared for node in nodes) and not (CHECKOUT / place).exists():
             (CHECKOUT / place).symlink_to(root)  # a node with this checkout finds it there
     return {root: str(place) for root, place in found.items()}
 

@@ -87,7 +87,7 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """
     with run_record.ending(spec):
         try:
-            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+            job = launcher.launch(spec, facts)
             if job.is_led_here:
                 return _lead(launcher, job, spec, facts)
         except Stopped as stopped:
@@ -101,24 +101,28 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
 
 
 def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
-    while True:
-        run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
-        cluster = job.cluster or launcher.name
-        nodes = facts.nodes if cluster != "local" else ()
-        for line in node_history.warnings(cluster, nodes) if nodes else ():
-            print(f"note: {on_one_line(line)}", file=sys.stderr)
-        code = conclude(job, facts.world_size, spec)
-        if nodes and code:
-            node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
-        if not code or job.signals or not restart.is_due(spec, code):
-            return code
-        if (times := restart.alike(spec.run_dir)) > 1:
-            print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
-        with between_attempts(job.signals):
-            spec = restart.next_attempt(spec)
-            facts = ask_again(launcher, spec)
-            print(restart.announcement(spec, len(facts.nodes)), flush=True)
-            job = launcher.launch(spec, facts, launcher.plan(spec, facts))
+    """Lead the attempts of a run; nothing of it is left then."""
+    try:
+        while True:
+            run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
+            cluster = job.cluster or launcher.name
+            nodes = facts.nodes if cluster != "local" else ()
+            for line in node_history.warnings(cluster, nodes) if nodes else ():
+                print(f"note: {on_one_line(line)}", file=sys.stderr)
+            code = conclude(job, facts.world_size, spec)
+            if nodes and code:
+                node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
+            if not code or job.signals or not restart.is_due(spec, code):
+                return code
+            if (times := restart.alike(spec.run_dir)) > 1:
+                print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
+            with between_attempts(job.signals):
+                spec = restart.next_attempt(spec)
+                facts = ask_again(launcher, spec, facts, job)
+                print(restart.announcement(spec, len(facts.nodes)), flush=True)
+            job.start(spec, facts)
+    finally:
+        job.close()
 
 
 def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
@@ -127,6 +131,8 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     The end is recorded, unless another process has led the run and has recorded it.
     """
     code = job.wait()
+    if job.is_led_here and (job.signals or not restart.is_possible(spec, code)):
+        job.close()  # what is recorded to be over leaves nothing behind
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
@@ -171,7 +177,7 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
+def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Facts:
     """The nodes that answer now: some may be ending, or restarting.
 
     What it waits for is printed, and again whenever that has changed.
@@ -183,7 +189,7 @@ def ask_again(launcher: Nodes, spec: LaunchSpec) -> Facts:
     printed = ""
     while True:
         try:
-            return launcher.probe()
+            return launcher.probe_again(facts, job.lives)
         except MusterError as error:
             left_s = deadline - time.monotonic()
             if left_s < 0 or not launcher.waits_for_nodes:

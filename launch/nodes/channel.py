@@ -13,13 +13,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from launch.nodes.running_time import running_s
+from launch.spec import NodeFacts
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
@@ -145,10 +146,14 @@ class Channel:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
-                    self._put_back = messages[at:]  # for the code that takes over from here
+                    self.put_back(messages[at:])
                     return message
             time.sleep(TICK_S)
         return None
+
+    def put_back(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Have these received messages come first again, for the code that takes over."""
+        self._put_back = [*messages, *self._put_back]
 
     def _read(self, line: bytes) -> dict[str, Any] | None:
         noise, mark, text = line.partition(MARK + b"{")
@@ -245,25 +250,29 @@ class AgentProcess:
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
-    token: str | None = None  # proves messages to be from this process, if a network is between
+    # Where a network is between: what proves messages to be from this process, and its task there.
+    token: str | None = None
+    task: int = 0
 
 
 def start_each(
-    argvs: Iterable[Sequence[str]], run_dir: Path, heartbeat: Heartbeat
-) -> list[AgentProcess]:
-    """Start agents, in the order of their nodes, with pipes to and from them.
+    argv_of: Callable[[int, NodeFacts], Sequence[str]],
+    run_dir: Path,
+    nodes: Mapping[int, NodeFacts],
+    heartbeat: Heartbeat,
+) -> Iterator[AgentProcess]:
+    """Start an agent for each of these nodes, in their order, with pipes to and from it.
 
     They start in this checkout; their stderr goes into the run folder. `heartbeat` reaches each
     from its start on: the disk may make the next ones wait.
     """
-    started = []
-    for index, argv in enumerate(argvs):
+    for index, node in nodes.items():
         log = AGENT_ERRORS.path(run_dir, node=index)
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the launcher
+            argv = argv_of(index, node)
             process, channel = talk_to(argv, errors, cwd=CHECKOUT, start_new_session=True)
         heartbeat.add(channel)
-        started.append(AgentProcess(channel, process))
-    return started
+        yield AgentProcess(channel, process)

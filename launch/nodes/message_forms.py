@@ -2,7 +2,7 @@
 
 Whoever receives a message checks it here, before anything of it is used. What has none of these
 forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
-worker counts as one that does not answer. What the messages are for: launch/agent/agent_job.py.
+worker counts as one that does not answer. What the messages are for: launch/agent/attempt.py.
 What nodes answer before a run has its forms in `answer_forms.py`.
 What a form is: muster/records.py.
 """

@@ -37,13 +37,18 @@ class GivenUp(MusterError):
     exit_code = NO_RETRY
 
 
+def is_possible(spec: LaunchSpec, code: int) -> bool:
+    """Whether a restart is allowed after the attempt of `spec` that ended with this exit code."""
+    return spec.attempt < spec.max_restarts and code not in FINAL
+
+
 def is_due(spec: LaunchSpec, code: int) -> bool:
     """Whether the run restarts after the attempt of `spec` that ended with this exit code.
 
     Raises:
         GivenUp: it would restart, but makes no progress any more.
     """
-    if spec.attempt >= spec.max_restarts or code in FINAL:
+    if not is_possible(spec, code):
         return False
     folders = [*run_files.attempt_folders(spec.run_dir).values(), spec.run_dir]
     if not any(run_files.METRICS.find(folder) for folder in folders):

@@ -13,17 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from launch.agent.agent_job import AgentJob, SchedulersJob
+from launch.agent.led_run import LedRun, SchedulersJob
 from launch.agent.membership.coordinator import TELL_S
 from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_tree import between_attempts
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
@@ -31,7 +31,7 @@ from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
 from muster.checkout import CHECKOUT
@@ -53,7 +53,7 @@ OPTIONS = (
 
 @dataclass
 class JobNodes:
-    """The nodes of one run, in Slurm's order; its attempts are started here."""
+    """The nodes of one run, in Slurm's order; its agents are started here."""
 
     current: CurrentJob
     job: Mapping[str, Any]  # see `run_job.write_spec`
@@ -61,69 +61,70 @@ class JobNodes:
     env: Mapping[str, str]  # srun's environment
     least: int = 1  # fewest nodes for the run to continue
     is_nearly_over: Callable[[], bool] = lambda: False  # the job's time, as Slurm has announced
-    _has_started: bool = False
+    _agents: dict[str, tuple[Link, Who]] = field(default_factory=dict)  # the last ones, by host
 
     name = "slurm"
     waits_for_nodes = False  # a job does not get a lost node back
 
     def probe(self) -> Facts:
-        """The nodes; after a failed attempt those that answer, since some may be gone.
+        """All nodes of the run."""
+        return self._facts({})
+
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        """Those that answer after a failed attempt, since some may be gone.
 
         Raises:
             MusterError: too few answer.
         """
-        without: dict[str, str] = {}  # why, by host
-        hosts = self.current.nodes[: len(self.job["nproc"])]
-        if self._has_started:
-            gone = node_health.silent(hosts, self.env)
-            without = {host: f"{host} does not answer" for host in gone}
-        here = [host for host in hosts if host not in without]
-        if len(here) < self.least:
-            raise MusterError(f"{len(here)} nodes answer, of at least {self.least}: no restart")
-        if self._has_started and run_job.avoids_bad(self.job):
-            avoided = node_history.avoided(here, self.current.cluster or self.name, self.least)
+        hosts = self._hosts
+        living = [node.spec.host for node in facts.nodes if lives(node)]
+        gone = [host for host in hosts if host not in living]
+        silent = node_health.silent([*living[:1], *gone], self.env) if gone else []
+        without = {host: f"{host} does not answer" for host in silent}  # why, by host
+        left = [host for host in hosts if host not in without]
+        if len(left) < self.least:
+            raise MusterError(f"{len(left)} nodes answer, of at least {self.least}: no restart")
+        if run_job.avoids_bad(self.job):
+            avoided = node_history.avoided(left, self.current.cluster or self.name, self.least)
             without |= {host: f"--exclude auto avoids {host}" for host in avoided}
         for why in without.values():
             print(f"note: going on without it: {why}", file=sys.stderr)
+        return self._facts(without)
+
+    @property
+    def _hosts(self) -> Sequence[str]:
+        return self.current.nodes[: len(self.job["nproc"])]
+
+    def _facts(self, without: Collection[str]) -> Facts:
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(CHECKOUT), count)
-            for host, count in zip(hosts, self.job["nproc"], strict=True)
+            for host, count in zip(self._hosts, self.job["nproc"], strict=True)
             if host not in without
         )
         return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
 
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """Empty: the processes are known when the agents have connected."""
-        return []
-
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand] = ()) -> AgentJob:
+    def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         """Start an agent on each of these nodes, led by this process.
 
         Raises:
             MusterError: one does not start, or has no GPU but should.
         """
-        self._has_started = True
-        heartbeat = Heartbeat()  # from now on, since agents must not wait for Slurm's answer
-        with between_attempts(()):  # a signal ends an unfinished start, and the run with it
-            agents, who = self._start_agents(spec, facts, heartbeat)
-        try:
-            facts = _known(facts, who)
-            return AgentJob(
-                spec,
-                facts,
-                commands_of(spec, facts),
-                lambda _: agents,
-                prefixes=False,
-                patience_s=SRUN_ENDS_S,
-                inside=SchedulersJob(self.current.name, self.current.cluster, self.is_nearly_over),
-                ends_unix_s=end_unix_s(self.current.job_id, self.env),
-                heartbeat=heartbeat,
-            )
-        except BaseException:
-            heartbeat.stop()
-            for agent in agents:
-                agent.channel.close()  # this ends it
-            raise
+        inside = SchedulersJob(
+            self.current.name,
+            self.current.cluster,
+            self.is_nearly_over,
+            lambda: end_unix_s(self.current.job_id, self.env),
+        )
+        run = LedRun(
+            partial(self._start_agents, spec, facts),
+            commands_of,
+            prefixes=False,
+            patience_s=SRUN_ENDS_S,
+            inside=inside,
+            complete=self._complete,
+        )
+        run.start(spec, facts)
+        return run
 
     def srun(self, hosts: Sequence[str], meeting: Path) -> list[str]:
         """The command line that starts an agent on each of `hosts`; they read `meeting`."""
@@ -138,18 +139,19 @@ class JobNodes:
         ]
 
     def _start_agents(
-        self, spec: LaunchSpec, facts: Facts, heartbeat: Heartbeat
-    ) -> tuple[list[AgentProcess], list[Who]]:
-        """An agent on each node, in order; and each agent's own description.
+        self, spec: LaunchSpec, facts: Facts, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
+    ) -> list[AgentProcess]:
+        """An agent on each of these nodes, in order, by a step of srun of their own.
 
         Raises:
             MusterError: one of them does not connect; nothing of the step is left.
         """
         require("srun", "a run inside a job")
-        hosts, token = [node.name for node in facts.nodes], token_hex(16)
+        hosts = [node.spec.host for node in nodes.values()]
+        token = token_hex(16)
         door = Door(_server(spec), token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
-        log = run_files.AGENT_ERRORS.path(spec.run_dir, node=0)
+        log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
         about = {"port": door.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
         with writing(log):
@@ -168,34 +170,33 @@ class JobNodes:
             )
         try:
             came = _gather(hosts, spec, door, heartbeat, lambda: _failure(srun, log))
-            first = replace(came[0][1], address=came[0][1].address or _met_at(came))
-            agents = [AgentProcess(link.channel, srun, token) for link, _ in came]
-            return agents, [first, *(who for _, who in came[1:])]
         except BaseException:
-            heartbeat.stop()
             process_tree.end_started([srun], SRUN_ENDS_S)
             raise
         finally:
             door.close()
             meeting.unlink(missing_ok=True)
+        self._agents |= dict(zip(hosts, came, strict=True))
+        return [AgentProcess(link.channel, srun, token, who.index) for link, who in came]
 
+    def _complete(self, facts: Facts) -> Facts:
+        """`facts` with what the agents know: the first one's address, and the numbers of GPUs.
 
-def _known(facts: Facts, agents: Sequence[Who]) -> Facts:
-    """`facts` with the agents' descriptions: the first one's address, and the number of GPUs.
-
-    Raises:
-        MusterError: a node has none.
-    """
-    nodes = []
-    for node, who in zip(facts.nodes, agents, strict=True):
-        count = who.workers if node.nproc == "gpu" else node.nproc
-        if not count:
-            raise MusterError(
-                f"{who.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for some "
-                "with --gpus-per-node"
-            )
-        nodes.append(replace(node, nproc=count, name=who.name))
-    return replace(facts, nodes=tuple(nodes), master_addr=agents[0].address)
+        Raises:
+            MusterError: a node has none.
+        """
+        came = [self._agents[node.spec.host] for node in facts.nodes]
+        nodes = []
+        for node, (_, who) in zip(facts.nodes, came, strict=True):
+            count = who.workers if node.nproc == "gpu" else node.nproc
+            if not count:
+                raise MusterError(
+                    f"{who.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
+                    "some with --gpus-per-node"
+                )
+            nodes.append(replace(node, nproc=count))
+        address = came[0][1].address or _met_at(came)
+        return replace(facts, nodes=tuple(nodes), master_addr=address)
 
 
 def _met_at(came: Sequence[tuple[Link, Who]]) -> str:

@@ -18,7 +18,7 @@ from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgotten, job_states
-from launch.spec import LaunchSpec
+from launch.spec import Facts, LaunchSpec, NodeFacts
 from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
 
@@ -134,6 +134,17 @@ class SlurmJob:
         says = f"Slurm says {state.name} of job {self.job_id}"
         self.trouble = forgotten(self.job_id) if state.name == FORGOTTEN else says
         return 0 if state.name == "COMPLETED" else 1
+
+    def lives(self, node: NodeFacts) -> bool:
+        """See `Job`: the leader in the job knows."""
+        return False
+
+    def start(self, spec: LaunchSpec, facts: Facts) -> None:
+        """See `Job`: the leader in the job does it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """See `Job`: the leader in the job does it."""
 
     def _watch(self) -> JobState:
         """The state in which the job ended; while Slurm does not answer, it has not ended."""

@@ -29,8 +29,8 @@ def main() -> int:
     rank, leader = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_SRUN_COMM_HOST"]
     meeting = _wait_for(Path(sys.argv[1]))
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
-    is_asked = rank == 0 and meeting["network"] is not None
-    address = own_address_in(meeting["network"], host) if is_asked else ""
+    network = meeting["network"]  # any agent may be that of node 0, after a restart
+    address = own_address_in(network, host) if network is not None else ""
     workers = gpu_count() if meeting["counts_gpus"] else 0
     own = Who(rank, host, workers, address)
     token = str(meeting["token"])

@@ -1,13 +1,13 @@
 """A launcher whose agents are `pretended_agent.py`, for tests of whoever leads a run."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
-from launch.agent.agent_job import AgentJob
+from launch.agent.led_run import LedRun
 from launch.launchers.base import Launcher
 from launch.leading.leader import lead
 from launch.nodes.channel import start_each
@@ -49,11 +49,13 @@ class Pretended(Launcher):
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
         return []
 
-    def launch(self, spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand]) -> AgentJob:
+    def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         self.launched += 1
         argv = (sys.executable, "-m", "tests.launch.pretended_agent", self._mode)
-        start = partial(start_each, [argv], spec.run_dir)
-        return AgentJob(spec, facts, plan, start, prefixes=False)
+        start = partial(start_each, lambda index, node: argv, spec.run_dir)
+        run = LedRun(start, self.plan, prefixes=False)
+        run.start(spec, facts)
+        return run
 
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", takes_resume=True)

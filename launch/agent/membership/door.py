@@ -265,21 +265,21 @@ def _text_of(message: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def sealed(assignment: Assignment, token: str) -> dict[str, Any]:
-    """The message with an agent's assignment, to be sent over a network."""
+def sealed(assignment: Assignment, token: str, task: int) -> dict[str, Any]:
+    """The message with the assignment of the agent of this task, to be sent over a network."""
     plain = replace(assignment, spec=replace(assignment.spec, secrets={})).to_json()
-    return {"assignment": plain, "shown": proof(token, "assignment", _text(plain))}
+    return {"assignment": plain, "shown": proof(token, "assignment", task, _text(plain))}
 
 
-def unsealed(message: Mapping[str, Any], token: str, index: int) -> Assignment:
-    """The assignment in a message, for the agent of this index.
+def unsealed(message: Mapping[str, Any], token: str, task: int) -> Assignment:
+    """The assignment in a message, for the agent of this task.
 
     Raises:
         MusterError: its sender does not know the token, or it is for another agent.
     """
     plain = message["assignment"]
     try:
-        is_own = shows(message, token, "assignment", _text(plain)) and plain["index"] == index
+        is_own = shows(message, token, "assignment", task, _text(plain))
     except RecursionError:  # it is nested too deeply to be one
         is_own = False
     if not is_own:

@@ -199,13 +199,12 @@ def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
 
 
 def after_prologue(
-    assignment: Assignment, env: dict[str, str], scratch: str, meanwhile: Callable[[], None]
-) -> dict[str, str]:
+    assignment: Assignment, env: dict[str, str], scratch: str, goes_on: Callable[[], bool]
+) -> dict[str, str] | None:
     """The environment that bash has after it has sourced the prologue, starting from `env`.
 
-    `meanwhile` is called until bash has ended; an exception in it is raised here. Background
-    processes of bash continue during the run: their output goes to a file, so nothing waits for
-    them.
+    `goes_on` is called until bash has ended; None where it says no. Background processes of bash
+    continue during the run: their output goes to a file, so nothing waits for them.
 
     Raises:
         MusterError: it failed, or there is no bash; with the end of its output.
@@ -223,7 +222,8 @@ def after_prologue(
     except MusterError as error:
         raise MusterError(f"--prologue on {assignment.name}: {error}") from None
     while process.poll() is None:
-        meanwhile()
+        if not goes_on():
+            return None
     if process.returncode or not result.exists():
         lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
         printed = "".join(f"\n{one}" for one in lines)

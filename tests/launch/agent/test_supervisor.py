@@ -103,7 +103,7 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
 
 def test_an_agent_imports_no_library_that_it_does_not_use():
     """It is started on every node, and each import delays the run."""
-    words = "import sys, launch.agent.supervisor, launch.agent.agent_job; "
+    words = "import sys, launch.agent.supervisor, launch.agent.led_run; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
 

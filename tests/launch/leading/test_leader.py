@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -91,7 +92,8 @@ def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, ca
         if why := next(answers):
             raise MusterError(why)
 
-    assert leader.ask_again(Pretended("fails", asked), spec) == FACTS
+    job = SimpleNamespace(lives=lambda node: False)
+    assert leader.ask_again(Pretended("fails", asked), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
     assert [one.partition(" at most: ")[2] for one in printed] == [
         "node1: no route; node2: no route",
@@ -174,7 +176,7 @@ def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec,
 class Submits(Pretended):
     """It submits a job, which goes on by itself."""
 
-    def launch(self, spec, facts, plan):
+    def launch(self, spec, facts):
         class Unseen(Over):
             def wait(self):
                 raise OSError(errno.EIO, "the terminal is gone")

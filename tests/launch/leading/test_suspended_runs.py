@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from launch.agent import agent_job
-from launch.agent.agent_job import AgentJob
+from launch.agent import attempt
+from launch.agent.led_run import LedRun
 from launch.leading.leader import conclude
 from launch.nodes.channel import start_each
 from launch.spec import Facts, LaunchSpec, Program
@@ -33,7 +33,7 @@ LEADER = "from tests.launch.leading.test_suspended_runs import *; lead(Path(sys.
 
 def lead(folder: Path) -> None:
     """The leader of two nodes, with shorter limits, until `folder/go` exists."""
-    agent_job.SILENT_S = SILENT_S
+    attempt.SILENT_S = SILENT_S
     waits = f"until [ -e '{folder}/go' ]; do sleep 0.1; done"
     program = Program(("--exec", "sh", "-c", waits), cwd=str(folder))
     limits = {"hang_after_s": HANG_S, "on_hang": "stop", "join_s": 300.0}
@@ -42,8 +42,10 @@ def lead(folder: Path) -> None:
     here = {"python": sys.executable, "repository": str(REPOSITORY), "address": "127.0.0.1"}
     two = tuple(replace(node, name=name, **here) for name in ("node0", "node1"))
     facts = Facts(two, "127.0.0.1")
-    start = partial(start_each, [(sys.executable, "-c", AGENT)] * 2, folder)
-    job = AgentJob(spec, facts, commands_of(spec, facts), start, prefixes=False, is_local=True)
+    argv = (sys.executable, "-c", AGENT)
+    start = partial(start_each, lambda index, node: argv, folder)
+    job = LedRun(start, commands_of, prefixes=False, is_local=True)
+    job.start(spec, facts)
     sys.exit(conclude(job, 2, spec))
 
 

@@ -6,7 +6,6 @@ The same holds for an agent, of its leader and of its workers.
 import base64
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -18,11 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.agent.agent_job import AgentJob
+from launch.agent.attempt import AgentConnection, Attempt
 from launch.agent.inspection import diagnosis, local_workers
-from launch.agent.inspection.node_inspection import Activity, NodeInspection
+from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
-from launch.agent.supervisor import Agent
+from launch.agent.node_attempt import NodeAttempt, Signals
 from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
 from launch.runs.failure import explain
@@ -139,23 +138,18 @@ FROM_AGENT = [
 
 @contextmanager
 def leader():
-    """A job that is led here, of two nodes that say nothing by themselves, and the other ends."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
-    handlers = [(number, signal.getsignal(number)) for number in (*numbers, signal.SIGQUIT)]
-    handlers += [(number, signal.getsignal(number)) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    """An attempt of two nodes that say nothing by themselves, and the other ends."""
     pairs = [socket.socketpair() for _ in FACTS.nodes]
     channels = [Channel(ours.fileno(), ours.detach()) for ours, _ in pairs]
     with TemporaryDirectory() as folder:
         spec = LaunchSpec("run", Path(folder), Program(()), quiet=True)
         process = SimpleNamespace(poll=lambda: 0)
-        agents = [AgentProcess(channel, process) for channel in channels]
-        heartbeat = SimpleNamespace(add=lambda channel: None, stop=lambda: None)
-        job = AgentJob(spec, FACTS, [], lambda _: agents, prefixes=False, heartbeat=heartbeat)
+        agents = [AgentConnection(AgentProcess(channel, process)) for channel in channels]
+        attempt = Attempt(spec, agents, [], lambda: False, prefixes=False)
+        attempt.start(assignments_of(spec, FACTS, []))
         try:
-            yield job, [theirs for _, theirs in pairs]
+            yield attempt, [theirs for _, theirs in pairs]
         finally:
-            for number, handler in handlers:
-                signal.signal(number, handler)
             for channel in channels:
                 channel.close()
             for _, theirs in pairs:
@@ -199,7 +193,7 @@ def test_a_long_list_of_missing_nodes_is_taken():
 
 def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
     sent = []
-    monkeypatch.setattr(AgentJob, "_send_all", lambda job, **message: sent.append(message))
+    monkeypatch.setattr(Attempt, "_send_all", lambda job, **message: sent.append(message))
     with leader() as (job, others):
         hear(job, others[1], odd_messages.line({"failed": "\x1b" * 90_000, "lost": None}))
     check(sent[-1], FROM_LEADER)
@@ -271,15 +265,16 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
         spec = LaunchSpec("run", Path(folder), Program(()))
         assignment = replace(assignments_of(spec, FACTS, [])[0], ranks=())
         channel = Channel(ours.fileno(), ours.detach())
-        agent = Agent(assignment, channel)
-        agent._inspection = NodeInspection(Path(folder, "inspection"), assignment, channel)
+        agent = NodeAttempt(assignment, channel, Signals(), Path(folder))
         for message in messages if isinstance(messages, list) else [messages]:
             theirs.sendall(odd_messages.line(message))
             agent._hear()
+            if isinstance(message, dict) and "assignment" in message:
+                break  # from here on messages are for the next attempt
             if isinstance(message, dict) and not fits_any(message):
                 assert agent._lost
         assert agent._lost is None or isinstance(agent._lost, str)
-        assert agent._stop_request is None or 0 <= agent._stop_request.code < 256
+        assert agent._ended is None or 0 <= agent._ended.code < 256
         channel.close()
 
 

@@ -1,14 +1,20 @@
-"""A run that this process leads: its agents, from start to end.
+"""One attempt of a run, as the process sees it that leads the run: from assignments to their ends.
 
-It speaks to each through a channel: a pipe here, or one through ssh, or a connection from a task of
-srun. Whatever happens to one of them, or to this process, all end together.
+It speaks to each agent through a channel: a pipe here, or one through ssh, or a connection from a
+task of srun. Whatever happens to one of them, or to this process, the workers of all end together.
 
-Phases: the agents are started; the first one is assigned, and answers with the port at which it
-listens; the others are assigned that port; workers run; a signal or the first trouble stops all;
-what agents still send is received; channels are closed, which ends any agent that did not hear.
-No agent leaves before all have ended, or have done their part.
+The states, and what changes them; `_change` is the one place that does:
 
-    to an agent      {"assignment": {...}}                       what it is to run
+    RUNNING    each agent has its assignment; from here on workers start and run
+    FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
+    STOPPING   all agents were told to stop: after a failure, or for a signal that came here
+    OVER       each agent has sent its last record of the attempt, or is gone, or was too late
+
+    RUNNING -> OVER is an attempt without failure.
+
+The messages:
+
+    to an agent      {"assignment": {...}}                       what it is to run in this attempt
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
                      {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
@@ -24,33 +30,33 @@ No agent leaves before all have ended, or have done their part.
                      {"failed": "rank 2 on ...", "lost": 3}      ...; the agent that it lost, if any
                      {"ended": {"code": 0, "cause": "done", ...}}
 
-Each message is checked by its form in launch/nodes/message_forms.py. What has none of these, or
-names a file that is not the node's own, is that agent's failure: nothing more is taken from it.
+After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
+closed. Each message is checked by its form in launch/nodes/message_forms.py. What has none of
+these, or names a file that is not the node's own, is that agent's failure: its channel is closed,
+and nothing more is taken from it.
 
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
-handlers append to `signals`, and `_tick` looks at it.
+handlers append to a list, and `tick` looks at it.
 """
 
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
 from launch.agent.membership.door import loss_of, sealed
-from launch.agent.processes import process_tree
-from launch.agent.processes.process_tree import on_stop
 from launch.agent.recovery import Recovery
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess, Heartbeat
+from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
-from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, assignments_of
+from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
 from muster.orderly_stop import signal_name
@@ -62,30 +68,35 @@ STOP_S = 5.0
 REST_S = 60.0  # for the rest of their files, on a slow link
 
 
-class _AgentConnection:
-    """The leader's side of one agent."""
+class AgentConnection:
+    """The leader's side of one agent, which lives as long as the run, or until it is lost."""
 
-    def __init__(self, assignment: Assignment, started: AgentProcess) -> None:
+    def __init__(self, started: AgentProcess) -> None:
+        self.process = started.process
+        self.channel = started.channel
+        self._token = started.token
+        self._task = started.task
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can take part in another attempt, as far as is known."""
+        return not self.channel.ended
+
+    def begin(self, assignment: Assignment, run_dir: Path) -> None:
+        """Belong to an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
+        self.files = Received(run_dir, assignment)  # what comes of its files
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
-        self._files: Received | None = None  # made when one comes
-        self.record: dict[str, Any] | None = None  # the record of its end
-        self.process, self.channel = started.process, started.channel
-        self._token = started.token
+        self.record: dict[str, Any] | None = None  # of the end of its attempt
 
     def assign(self, coordinator_ports: tuple[int, ...]) -> None:
         assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
         if self._token is None:
             self.channel.send(assignment=assignment.to_json())
         else:
-            self.channel.send(**sealed(assignment, self._token))
-
-    def files(self, run_dir: Path) -> Received:
-        """What came of its files."""
-        self._files = self._files or Received(run_dir, self.assignment)
-        return self._files
+            self.channel.send(**sealed(assignment, self._token, self._task))
 
     @property
     def place(self) -> str:
@@ -106,104 +117,119 @@ class _AgentConnection:
         return loss_of(self.channel, self.place, patience_s)
 
 
-@dataclass(frozen=True)
-class SchedulersJob:
-    """The scheduler's job in which a run is led."""
+class State(Enum):
+    """The state of an attempt; see above."""
 
-    job_id: str
-    cluster: str | None = None
-    # Whether the scheduler has announced the end of the job's time.
-    is_nearly_over: Callable[[], bool] = lambda: False
+    RUNNING = "running"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    OVER = "over"
 
 
-class AgentJob:
-    """A run led by this process."""
+class Attempt:
+    """One attempt with these agents, in the order of their nodes; `start` starts it.
 
-    detached = False
-    is_led_here = True
+    `signals`: the stop signals that this process receives. `is_nearly_over`: whether a scheduler
+    has announced the end of the job's time.
+    """
 
     def __init__(
         self,
         spec: LaunchSpec,
-        facts: Facts,
-        plan: Sequence[NodeCommand],
-        start: Callable[[Heartbeat], Sequence[AgentProcess]],
+        agents: Sequence[AgentConnection],
+        signals: list[int],
+        is_nearly_over: Callable[[], bool],
         *,
         prefixes: bool,
-        is_local: bool = False,  # the agents are on this machine, as children of this process
-        patience_s: float = 0.0,  # for the processes that started the agents to end after them
-        inside: SchedulersJob | None = None,
-        ends_unix_s: float | None = None,  # when a scheduler ends the job
-        heartbeat: Heartbeat | None = None,  # if agents have been started before
     ) -> None:
-        inside = inside or SchedulersJob(str(os.getpid()))
-        self.job_id, self.cluster = inside.job_id, inside.cluster
-        self._is_nearly_over, self._patience_s = inside.is_nearly_over, patience_s
-        # whether all agents know that the time is nearly up, that one has failed, that they may go
-        self._has_announced_end = self._has_failed = self._let_go = False
+        self._spec = spec
+        self._run_dir = spec.run_dir
+        self._agents = agents
+        self._signals = signals
+        self._is_nearly_over = is_nearly_over
+        self._state = State.RUNNING
+        self._ends_s = 0.0  # by when the state has to change
+        self._has_announced_end = False  # of the job's time, to all agents
+        self._may_leave = False  # whether all agents know that all have done their part
         self.trouble: str | None = None  # the first that an agent, or this side, noticed
         self.lost_node: str | None = None  # for which that is
-        self.signals: list[int] = []
-        self._spec, self._run_dir = spec, (run_dir := spec.run_dir)
-        self._is_local = is_local
-        self._heartbeat = heartbeat or Heartbeat()
-        self._fed = 0.0  # when a node last sent a part of its files
-        self._patient_until = 0.0  # deadline of workers that are stopping cleanly
-        self._follower = Follower(run_dir, prefixes=prefixes)
-        self._recovery = Recovery(run_dir, spec.attempt + 1) if spec.attempt else None
-        on_stop(lambda number, _: self.signals.append(number))
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
-        self._others = process_tree.children() if is_local else frozenset()
-        if is_local:
-            process_tree.adopt_orphans()
-        assignments = assignments_of(spec, facts, plan, ends_unix_s)
-        self._proof = run_dir / assignments[0].proof
-        with writing(self._proof):
-            self._proof.parent.mkdir(exist_ok=True)
-            self._proof.touch()
-        started = zip(assignments, start(self._heartbeat), strict=True)
-        self._agents = [_AgentConnection(*one) for one in started]
-        for agent in self._agents:
-            self._heartbeat.add(agent.channel)
-        self._agents[0].assign(assignments[0].coordinator_ports)
-        self._requests = RequestFile(run_dir)
+        self._fed_s = 0.0  # when a node last sent a part of its files
+        self._patient_s = 0.0  # deadline of workers that are stopping cleanly
+        self._follower = Follower(spec.run_dir, prefixes=prefixes)
+        self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
+        self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
     @property
     def shown(self) -> bytes:
+        """The end of what was printed of the workers' output."""
         return self._follower.tail
+
+    def start(self, assignments: Sequence[Assignment]) -> None:
+        """Give each agent its part."""
+        self._proof = self._run_dir / assignments[0].proof
+        with writing(self._proof):
+            self._proof.parent.mkdir(exist_ok=True)
+            self._proof.touch()
+        for agent, assignment in zip(self._agents, assignments, strict=True):
+            agent.begin(assignment, self._run_dir)
+        self._agents[0].assign(assignments[0].coordinator_ports)
 
     def wait(self) -> int:
         """Wait for the end; return the exit code.
 
-        0 if every agent ended with 0; 75 if the workers stopped cleanly, to be continued; 128 + its
-        number if a signal ended the run; else 1.
+        0 if every agent's part ended with 0; 75 if the workers stopped cleanly, to be continued;
+        128 + its number if a signal ended the run; else 1.
         """
         try:
-            while not self._is_over() and self.trouble is None and not self.signals:
+            while self._state is not State.OVER:
                 self._tick()
-            if self.signals:
-                name = signal_name(self.signals[0])
-                self._stop_all(128 + self.signals[0], name)
-            elif self.trouble is not None:
-                self._tick_until(running_s() + ECHO_S)
-                self._stop_all(1, self.trouble)
-            self._tick_until(running_s() + STOP_S)
+                self._advance()
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
-            self._heartbeat.stop()
             for agent in self._agents:
-                agent.channel.close()  # this ends agents that did not get the message
+                if not agent.is_over:  # it is late: it ends with its channel, and its workers, too
+                    agent.channel.close()
             self._proof.unlink(missing_ok=True)
-            self._end_agents()
             self._show(last=True)
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self.signals or self.trouble is None):  # else that is their reason
+        if in_order and (self._signals or self.trouble is None):  # else that is their reason
             return STOPPED
-        if self.signals:
-            return 128 + self.signals[0]
+        if self._signals:
+            return 128 + self._signals[0]
         return 1 if self.trouble is not None else 0
+
+    def _advance(self) -> None:
+        """Change the state where that is due."""
+        if all(agent.is_over for agent in self._agents):
+            self._change(State.OVER)
+        elif self._state is State.RUNNING:
+            if self._signals:
+                self._change(State.STOPPING)
+            elif self.trouble is not None:
+                self._change(State.FAILED)
+        elif self.interrupted_twice:
+            self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
+            self._change(State.OVER)
+        elif running_s() > self._latest_s():
+            self._change(State.STOPPING if self._state is State.FAILED else State.OVER)
+
+    def _change(self, state: State) -> None:
+        self._state = state
+        if state is State.FAILED:
+            self._ends_s = running_s() + ECHO_S
+        elif state is State.STOPPING:
+            self._ends_s = running_s() + STOP_S
+            if self.trouble is not None and not self._signals:
+                self._stop_all(1, self.trouble)
+            else:
+                self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
+
+    def _latest_s(self) -> float:
+        """By when the state has to change: later while workers may stop, or files still come."""
+        patient_s = max(self._ends_s, self._patient_s)
+        return min(patient_s + REST_S, max(patient_s, self._fed_s + 2.0))
 
     def _tick(self) -> None:
         time.sleep(TICK_S)
@@ -225,38 +251,28 @@ class AgentJob:
         for agent in self._agents:
             if why := agent.loss():
                 self._fail(why, agent)
-        if not self._let_go and all(agent.is_done or agent.is_over for agent in self._agents):
-            self._let_go = True
+        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
+            self._may_leave = True
             self._send_all(go=True)
 
     def _inspect(self) -> RunInspection:
         if self._inspection is None:
             names = [agent.assignment.name for agent in self._agents]
-            send, say = self._send_all, self._say
-            self._inspection = RunInspection(self._spec, names, self._requests, send, say)
+            self._inspection = RunInspection(
+                self._spec, names, self._requests, self._send_all, self._say
+            )
         return self._inspection
 
-    def _fail(self, why: str, lost: _AgentConnection | None) -> None:
+    def _fail(self, why: str, lost: AgentConnection | None) -> None:
         """Have all agents end for the first failure, whoever has noticed it."""
+        if self.trouble is not None:
+            return
         why = why[: message_forms.FAILURE_CHARACTERS]  # escapes in it may have made it longer
-        if not self._has_failed:
-            self._has_failed = True
-            self._send_all(lost=why)
-        if self.trouble is None:
-            self.trouble, self.lost_node = why, lost.assignment.name if lost else None
+        self.trouble = why
+        self.lost_node = lost.assignment.name if lost else None
+        self._send_all(lost=why)
 
-    def _tick_until(self, deadline: float) -> None:
-        """Run until the end or the deadline; longer while nodes still send their files."""
-        while not self._is_over():
-            patient = max(deadline, self._patient_until)
-            if running_s() > min(patient + REST_S, max(patient, self._fed + 2.0)):
-                return
-            self._tick()
-            if self._interrupted_twice():
-                self._stop_all(130, "SIGINT", hurry=True)
-                return
-
-    def _hear(self, agent: _AgentConnection) -> None:
+    def _hear(self, agent: AgentConnection) -> None:
         """Take an agent's messages; one that has none of our forms is the last of that agent."""
         try:
             for message in agent.channel.receive():
@@ -267,26 +283,26 @@ class AgentJob:
             self._fail(f"{agent.place} {ODD}: {error}", agent)
             agent.channel.close()  # which ends it
 
-    def _take(self, agent: _AgentConnection, message: dict[str, Any]) -> None:
+    def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         if "listening" in message:
             for other in self._agents[1:]:
                 other.assign((int(message["listening"]),))
         elif "file" in message:
-            self._fed = running_s()
+            self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
-            agent.files(self._run_dir).take(message, host)
+            agent.files.take(message, host)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
             self._welcome(agent, message["here"])
         elif "stopping" in message:
-            if not self._patient_until and not self._spec.quiet:
-                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self.signals else ""
+            if not self._patient_s and not self._spec.quiet:
+                again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_until = running_s() + float(message["stopping"]) + STOP_S
+            self._patient_s = running_s() + float(message["stopping"]) + STOP_S
         elif "waiting" in message:
             about = {"text": message["waiting"], "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)
@@ -299,14 +315,14 @@ class AgentJob:
         elif "ended" in message:
             agent.record = message["ended"]
 
-    def _welcome(self, agent: _AgentConnection, here: Mapping[str, Any]) -> None:
+    def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        known = [one.here for one in self._agents if one.here is not None]
+        known = [other.here for other in self._agents if other.here is not None]
         loopback = str(here["address"]).startswith("127.")
         if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
-            ways = (f"{one['node']} {one['address']} ({one['interface']})" for one in known)
+            ways = (f"{where['node']} {where['address']} ({where['interface']})" for where in known)
             self._say(f"network: {', '.join(ways)}")
 
     def _send_all(self, **message: Any) -> None:
@@ -316,30 +332,19 @@ class AgentJob:
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
-    def _end_agents(self) -> None:
-        if self._is_local:
-            hurry = self._interrupted_twice
-            process_tree.end_descendants(STOP_S, in_a_hurry=hurry, spared=self._others)
-        else:  # ssh's remaining processes, such as a shared connection, are not ours
-            started = [agent.process for agent in self._agents]
-            process_tree.end_started(
-                started, STOP_S, in_a_hurry=self._interrupted_twice, patience_s=self._patience_s
-            )
-
-    def _is_over(self) -> bool:
-        return all(agent.is_over for agent in self._agents)
-
     def _say(self, line: str) -> None:
         try:
             print(line, flush=True)
         except BrokenPipeError:
-            self.signals.append(signal.SIGPIPE)
+            self._signals.append(signal.SIGPIPE)
 
     def _show(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
         except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
-            self.signals.append(signal.SIGPIPE)
+            self._signals.append(signal.SIGPIPE)
 
-    def _interrupted_twice(self) -> bool:
-        return self.signals.count(signal.SIGINT) > 1
+    @property
+    def interrupted_twice(self) -> bool:
+        """Whether the user wants the run to end at once."""
+        return self._signals.count(signal.SIGINT) > 1

@@ -1,0 +1,345 @@
+"""One attempt of a run on one node: it starts the node's workers, and leaves nothing of them.
+
+Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
+processes of the attempt here end.
+
+How it works: one loop looks, every 50 ms, at the other agents, the leader, signals and its own
+workers. The order of what follows an end matters: the leader, which has the other nodes end, is
+told first, then workers get a moment to write down that they lost a peer, then they are ended, then
+this node's record is written and sent. Last it waits until all nodes have done that: other agents
+would take a closed connection for the cause of what ended it.
+
+The states, and what changes them; `_change` is the one place that does:
+
+    MEETING    it waits for the other agents, and for the port of torch
+    RUNNING    its workers run
+    STOPPING   somebody asked for the end; workers have their time to end by themselves
+    FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
+    ENDING     nothing is waited for any more: what still runs is ended
+
+MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
+what came; the loop acts on it in `_tick`.
+"""
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
+from launch.agent.inspection.node_inspection import NodeInspection
+from launch.agent.log_sync import LogSync, make_room
+from launch.agent.membership.coordinator import Peers
+from launch.agent.processes import process_tree
+from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.workers import (
+    INSPECTION,
+    Workload,
+    after_prologue,
+    environment_of,
+    refuse_absent_interface,
+)
+from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.nodes import message_forms
+from launch.nodes.channel import SILENT_S, TICK_S, Channel
+from launch.nodes.message_forms import ODD, OddMessage
+from launch.nodes.running_time import running_s
+from launch.nodes.this_machine import interface_of
+from launch.spec import Assignment
+from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
+from muster.orderly_stop import NOTICE, signal_name
+
+DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
+# Time for workers to find that a peer is gone, and to record how they ended.
+ECHO_S, STOP_S = 1.5, 2.0
+# Time for the other agents to record how they ended.
+LEAVE_S, DRAIN_S = 5.0, 5.0
+
+
+class State(Enum):
+    """The state of an attempt on this node; see above."""
+
+    MEETING = "meeting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    ENDING = "ending"
+
+
+@dataclass
+class Signals:
+    """What the handlers of this process have received."""
+
+    stops: list[int] = field(default_factory=list)
+    notices: list[int] = field(default_factory=list)  # announcements of the time limit
+
+
+class NodeAttempt:
+    """One node's part of one attempt; `run` carries it out."""
+
+    def __init__(
+        self, assignment: Assignment, leader: Channel, signals: Signals, scratch: Path
+    ) -> None:
+        self._assignment = assignment
+        self._leader = leader
+        self._signals = signals
+        self._scratch = scratch
+        # by a clock that stops with a job: Slurm gives it the time later in which it is suspended
+        left_s = assignment.left_s()
+        self._ends_s = None if left_s is None else running_s() + left_s
+        self._oom_kills = oom_kills()  # counted before the workers start
+        self._state = State.MEETING
+        self._ended: Ended | None = None  # why it is over, or will be: in the last three states
+        self._result: Ended | None = None  # how its workers ended, if that was no failure
+        self._has_asked_all = False  # all workers have got SIGTERM, which is no failure of theirs
+        self._is_urgent = False
+        self._lost: str | None = None  # what has failed elsewhere
+        self._may_leave = False
+        self._peers: Peers | None = None
+        self._workload: Workload | None = None
+        shared = (assignment.spec.run_dir / assignment.proof).exists()
+        self._log_sync = None if shared else LogSync(assignment)
+        (scratch / STOPPABLE).mkdir()
+        self._inspection = NodeInspection(scratch / INSPECTION, assignment, leader)
+
+    def run(self) -> int:
+        """Run until nothing of the attempt is left on this node; return its exit code."""
+        try:
+            try:
+                self._run_workers()
+            except MusterError as error:
+                self._change(State.ENDING, Ended(error.exit_code, "refused", str(error)))
+            except (OSError, RuntimeError) as error:
+                if not is_full(error) and not at_limit(error):
+                    raise
+                ended = Ended(MusterError.exit_code, "refused", explained(error))
+                self._change(State.ENDING, ended)
+            return self._end()
+        finally:
+            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+
+    @cached_property
+    def _stoppable(self) -> Stoppable:
+        grace_s = self._assignment.spec.stop_grace_s
+        return Stoppable(self._scratch / STOPPABLE, grace_s, self._say)
+
+    def _run_workers(self) -> None:
+        """Go through the states, up to ENDING."""
+        assignment = self._assignment
+        if self._log_sync is not None:
+            make_room(assignment)
+        peers = self._peers = Peers(assignment, self._say)
+        while peers.master_port is None and self._goes_on():
+            self._tick()
+        env = self._environment(peers) if self._goes_on() else None
+        if env is None or peers.master_port is None:
+            return
+        workload = self._workload = Workload(assignment, peers.master_port, env)
+        self._inspection.has_begun = True
+        self._change(State.RUNNING)
+        while workload.runs and self._goes_on():
+            self._tick()
+            self._look_for_failure(workload)
+        self._look_for_failure(workload)
+        if not self._goes_on():
+            return
+        self._change(State.FINISHED, self._how_it_went())
+        while not self._has_leave() and self._goes_on():
+            self._tick()
+        if self._goes_on():
+            self._change(State.ENDING, self._ended)
+
+    def _goes_on(self) -> bool:
+        return self._state is not State.ENDING
+
+    def _change(self, state: State, ended: Ended | None = None) -> None:
+        """Enter a state; what comes while it is ending changes nothing."""
+        if self._state is State.ENDING:
+            return
+        self._state = state
+        self._ended = ended or self._ended
+        if state is State.FINISHED and ended is not None:
+            self._result = ended
+            self._write_exit(ended)
+            self._say(done=True)
+
+    def _how_it_went(self) -> Ended:
+        """The end of a node whose workers have all ended without failure."""
+        if stopped := stopped_cleanly(self._assignment):
+            return Ended(STOPPED, "stopped", stopped)
+        if self._has_asked_all and self._ended is not None:
+            return self._ended
+        return Ended(0, "done", "")
+
+    def _tick(self) -> None:
+        """Check all sources of events, and change the state accordingly."""
+        assert self._peers is not None
+        time.sleep(TICK_S)
+        self._peers.tick()
+        self._inspection.tick()
+        if self._log_sync is not None:
+            self._log_sync.send_news(self._leader)
+        self._hear()
+        name = self._assignment.name
+        if self._signals.stops:
+            number = self._signals.stops[0]
+            why = signal_name(number)
+            self._request_stop(Ended(128 + number, "signal", f"{name} was sent {why}", why))
+        if self._signals.notices and self._workload is not None:
+            self._heed_notice()
+        if self._state is State.STOPPING:
+            self._stop()
+        if self._leader.ended:
+            self._change(State.ENDING, Ended(1, "launcher", f"{name} lost its launcher"))
+        elif self._leader.silent_s > SILENT_S:
+            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
+            self._change(State.ENDING, Ended(1, "launcher", f"{name} {silence}"))
+        is_finished = self._state is State.FINISHED
+        trouble = self._lost or (None if is_finished else self._peers.trouble)
+        if trouble is not None and not self._has_asked_all:
+            self._change(State.ENDING, Ended(1, "peer", trouble))
+
+    def _hear(self) -> None:
+        """Note what the leader says; the next assignment is for the next attempt."""
+        messages = self._leader.receive()
+        for at, message in enumerate(messages):
+            if "assignment" in message:
+                self._leader.put_back(messages[at:])
+                self._may_leave = True
+                return
+            try:
+                message_forms.check(message, message_forms.FROM_LEADER)
+            except OddMessage as error:
+                self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
+                continue
+            if "inspect" in message:
+                self._inspection.hear(message["inspect"])
+            if "notice" in message:
+                self._signals.notices.append(0)
+            if "stop" in message:
+                code = message["stop"]
+                reason = message.get("why", "told to stop")
+                self._is_urgent = self._is_urgent or bool(message.get("hurry"))
+                self._request_stop(Ended(code, "told", reason, message.get("signal", reason)))
+            self._lost = self._lost or message.get("lost")
+            self._may_leave = self._may_leave or "go" in message
+
+    def _request_stop(self, ended: Ended) -> None:
+        """Somebody asks for the end; the first one counts."""
+        if self._state in (State.MEETING, State.RUNNING):
+            self._change(State.STOPPING, ended)
+
+    def _heed_notice(self) -> None:
+        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
+        left_s = None if self._ends_s is None else self._ends_s - running_s()
+        if self._stoppable.is_last_moment(left_s):
+            message = f"{self._assignment.name}: the time of its job is nearly up"
+            self._request_stop(Ended(128 + signal.SIGTERM, "signal", message, NOTICE))
+
+    def _stop(self) -> None:
+        """Let workers end by themselves on a request to end the run, as long as they have time.
+
+        A failure, whose code is not that of a signal, gives time only to workers that can stop
+        cleanly.
+        """
+        ended = self._ended
+        assert ended is not None
+        if not self._in_a_hurry():
+            self._stoppable.ask(ended.why)
+            if ended.code > 128 and self._is_busy() and not self._has_asked_all:
+                self._inspection.last_look()
+                self._has_asked_all = self._stoppable.ask_all()
+        if self._in_a_hurry() or not self._stoppable.has_time:
+            self._change(State.ENDING, ended)
+
+    def _environment(self, peers: Peers) -> dict[str, str] | None:
+        """What the workers start with; None if the attempt ended while the prologue ran."""
+        assignment = self._assignment
+        interface = interface_of(peers.own_address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, peers.own_address, interface))
+        scratch = str(self._scratch)
+        env = environment_of(assignment, interface, peers.own_address, scratch)
+        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        if sourced is not None:
+            refuse_absent_interface(assignment, sourced)
+        return sourced
+
+    def _tick_on(self) -> bool:
+        self._tick()
+        return self._goes_on()
+
+    def _look_for_failure(self, workload: Workload) -> None:
+        process_tree.reap_orphans(spared=workload.pids)
+        failure = workload.failure()
+        if failure and not self._has_asked_all:  # else SIGTERM ended them, which is no failure
+            self._change(State.ENDING, Ended(1, "command", failure))
+
+    def _end(self) -> int:
+        """Inform everyone, wait for the workers' records, and end them all."""
+        ended = self._ended
+        assert ended is not None
+        leader = self._leader
+        if ended is not self._result:
+            lost = self._peers.lost if self._peers is not None else None
+            lost = self._assignment.index if ended.cause == "signal" else lost
+            self._say(failed=ended.message[: message_forms.FAILURE_CHARACTERS], lost=lost)
+        if ended.cause in ("command", "peer"):
+            deadline = running_s() + ECHO_S
+            while self._has_workers() and running_s() < deadline and not self._signals.stops:
+                time.sleep(TICK_S)
+                self._keep_in_touch()
+        if self._has_workers() and not self._in_a_hurry():
+            self._inspection.last_look()
+        victims = process_tree.end_descendants(
+            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+        )
+        record = self._write_exit(ended, victims)
+        if leader.silent_s < DEAF_S:
+            self._inspection.tick()
+            if self._log_sync is not None:
+                self._log_sync.send_rest(leader)
+            leader.send(ended=record)
+            leader.drain(DRAIN_S)
+        deadline = running_s() + LEAVE_S
+        while not self._has_leave() and not leader.ended and running_s() < deadline:
+            time.sleep(TICK_S)
+            self._keep_in_touch()
+        if self._peers is not None:
+            self._peers.close()
+        return ended.code
+
+    def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
+        offset_s = self._leader.clock_offset_s
+        killed = oom_kills() - self._oom_kills
+        return write_exit(self._assignment, ended, offset_s, victims, killed)
+
+    def _has_leave(self) -> bool:
+        """Whether nobody needs this agent any more."""
+        return self._may_leave or self._assignment.count == 1 or self._in_a_hurry()
+
+    def _is_busy(self) -> bool:
+        return self._workload is not None and self._workload.runs
+
+    def _has_workers(self) -> bool:
+        return self._is_busy() and self._inspection.sees_workers()
+
+    def _end_idle_starter(self) -> None:
+        """End torchrun if it has no workers left, since its own end takes seconds."""
+        self._keep_in_touch()
+        if self._workload is not None and not self._has_workers():
+            self._workload.kill_starter()
+
+    def _keep_in_touch(self) -> None:
+        self._inspection.tick()
+        self._hear()
+
+    def _in_a_hurry(self) -> bool:
+        return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
+
+    def _say(self, **message: Any) -> None:
+        self._leader.send(**message)
