@@ -17,11 +17,10 @@ from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, report
 from launch.runs.restart import BY_SIGNAL
-from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
-from muster.printable import on_one_line, printable
+from muster.printable import duration, on_one_line, printable
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
