@@ -42,7 +42,5 @@ def test_what_does_not_go_is_refused(flags, message):
 
 
 def test_a_value_that_a_release_had_is_refused_by_name():
-    with pytest.raises(
-        UsageError, match="got 'auto'; sizes are no longer searched for"
-    ):
+    with pytest.raises(UsageError, match="got 'auto'; sizes are no longer searched for"):
         train_config("--sync", "all_reduce", "--bucket-mb", "auto")
