@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from configs.settings.program import claim_on_node
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
-from muster.run_files import RunFile
+from muster.run_files import RunFile, claim_on_node
 from muster.writing import open_plain, writing
 
 EVERY_S = 0.2

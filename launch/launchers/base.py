@@ -11,7 +11,8 @@ from typing import Protocol
 
 from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Settings
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings
 from launch.checks.findings import Row
 from launch.ends import End
 from launch.programs.command_line import CommandLine
@@ -27,6 +28,7 @@ from launch.spec import (
 )
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
 LOOK_S = 2.0
@@ -175,7 +177,8 @@ def launcher_of(line: CommandLine) -> Launcher:
         UsageError: settings were given that have no effect with this launcher, or this command was
             started several times.
     """
-    refuse_several(os.environ)
+    if not SIZES.isdisjoint(os.environ):
+        refuse_several(os.environ)
     on = line.launch.on
     refuse(
         f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from configs.settings.program import with_id
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
@@ -18,12 +18,10 @@ from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
-from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
-from muster.printable import on_one_line, printable
-from muster.rank_variables import without_settings_of_torchrun
+from muster.printable import duration, on_one_line, printable
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
@@ -54,7 +52,7 @@ def new_run(
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    program.run = with_id(program.run, program.name, facts.size, make=make)
+    program.run = program.run.with_id(program.name, facts.size, make=make)
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
-from launch.runs.watching.durations import duration
+from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")

@@ -22,7 +22,7 @@ from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.nodes.channel import CHUNK_BYTES
 from launch.nodes.message_forms import is_pid, of_worker
-from muster.forms import fits
+from muster.records import fits
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
 

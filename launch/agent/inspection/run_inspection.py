@@ -18,8 +18,8 @@ from launch.ends import End
 from launch.nodes.running_time import running_s
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
-from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
+from muster.printable import duration
 from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
@@ -165,19 +165,18 @@ class RunInspection:
             for index, node in enumerate(self._nodes)
             if index not in one.complete and one.name != "end"
         }
+        ends = self._ends()
         findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
             "reports": [one.reports[rank] for rank in sorted(one.reports)],
             "node_of": {str(rank): node for rank, node in one.node_of.items()},
             "lost": lost,
-            "ends": self._ends(),
+            "ends": ends,
         }
-        try:
-            sentences = diagnosis.sentences(views_of(findings), lost)
-        except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
-            sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
-        findings["sentences"] = sentences
+        # of an end they are needed for its cause where ranks have waited in vain, or read later
+        if one.name != "end" or any(end["timed_out"] for end in ends.values()):
+            findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, dict[str, Any]]:
@@ -201,6 +200,14 @@ class RunInspection:
     def _write(self, name: str, findings: dict[str, Any]) -> None:
         with suppress(CannotWrite):  # the run ends in any case
             write_json(STACKS.path(self._run_dir, name=name), findings)
+
+
+def sentences_of(findings: Mapping[str, Any]) -> list[str]:
+    """What a recorded inspection means."""
+    try:
+        return diagnosis.sentences(views_of(findings), findings["lost"])
+    except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
+        return [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
 
 
 def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
@@ -24,7 +25,6 @@ from launch.nodes.this_machine import (
 from launch.spec import Assignment, NodeCommand
 from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
@@ -163,7 +163,8 @@ def spawn(
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
-    if why := interpreter.problem(found, env.get("PATH")):
+    # the Python of this agent can be started
+    if program != sys.executable and (why := interpreter.problem(found, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
