@@ -60,9 +60,18 @@ from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
 from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
+from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
+    AGENT_STANDS_NAMED_AFTER_S,
+    AGENTS_END_AFTER_STOP_S,
+    AGENTS_PAUSE_BETWEEN_FILES_S,
+    AGENTS_RECORD_LOST_PEER_S,
+    AGENTS_SEND_FILES_S,
+    MAIN_LOOP_TICK_S,
+)
 from launch.ends import End, Kind, cause_of
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
+from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
@@ -72,11 +81,7 @@ from muster.errors import STOPPED
 from muster.orderly_stop import signal_name
 from muster.writing import write_json, writing
 
-# Time for workers and agents to find that another is gone, and to record how they ended.
-ECHO_S = 3.0
-STOP_S = 5.0
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
-REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class AgentConnection:
@@ -101,7 +106,27 @@ class AgentConnection:
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
+        self._is_named = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
+
+    @property
+    def place(self) -> str:
+        name = self.assignment.name
+        return name if self.here is None else f"{name} ({self.here['address']})"
+
+    def standing(self, beat: Mapping[str, Any]) -> str | None:
+        """What to print of an agent whose work stands still, or goes on after that; once."""
+        stands_s = float(beat.get("stands_s", 0.0))
+        if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+            self._is_named = True
+            return (
+                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
+                f"{beat['waits_for']}; is its disk full or slow?"
+            )
+        if self._is_named and not stands_s:
+            self._is_named = False
+            return f"{self.place} goes on"
+        return None
 
     @property
     def is_over(self) -> bool:
@@ -111,9 +136,9 @@ class AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None or self._loss is not None:
             return self._loss
-        patience_s = SILENT_S
+        patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
-            patience_s = max(SILENT_S, self.assignment.spec.join_s)
+            patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
         elif self.channel.silent_s > patience_s:
@@ -249,9 +274,9 @@ class Attempt:
     def _change(self, state: State) -> None:
         self._state = state
         if state is State.FAILED:
-            self._ends_s = running_s() + ECHO_S
+            self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
         elif state is State.STOPPING:
-            self._ends_s = running_s() + STOP_S
+            self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
             else:
@@ -260,10 +285,13 @@ class Attempt:
     def _latest_s(self) -> float:
         """By when the state has to change: later while workers may stop, or files still come."""
         patient_s = max(self._ends_s, self._patient_s)
-        return min(patient_s + REST_S, max(patient_s, self._fed_s + 2.0))
+        return min(
+            patient_s + AGENTS_SEND_FILES_S,
+            max(patient_s, self._fed_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+        )
 
     def _tick(self) -> None:
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
@@ -325,6 +353,11 @@ class Attempt:
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         if not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
+        elif "beat" in message:
+            if "stands_s" in message:  # its disk is slow: what it sends is late
+                self._fed_s = running_s()
+            if line := agent.standing(message):
+                self._say(line)
         elif "file" in message:
             self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
@@ -340,7 +373,7 @@ class Attempt:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_s = running_s() + float(message["stopping"]) + STOP_S
+            self._patient_s = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
         elif "failed" in message:
             self._take_end(agent, message["failed"])
         elif "worker_end" in message:
@@ -401,7 +434,8 @@ class Attempt:
             if loss.how == "closed":
                 self._hear_of(lost.end_of(Kind.GONE))
             else:
-                self._hear_of(lost.end_of(Kind.SILENT, f"{SILENT_S:.0f} s", time.time() - SILENT_S))
+                silent_s = AGENT_LOST_WHEN_SILENT_S
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", time.time() - silent_s))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

@@ -54,9 +54,16 @@ from launch.agent.processes.workers import (
     start_workload,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.deadlines import (
+    LEADER_LETS_AGENT_GO_S,
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+    WORKERS_RECORD_LOST_PEER_S,
+)
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, Channel
+from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
@@ -64,12 +71,6 @@ from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, signal_name
-
-DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
-# Time for workers to find that a peer is gone, and to record how they ended.
-ECHO_S, STOP_S = 1.5, 2.0
-# Time for the other agents to record how they ended.
-LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 class State(Enum):
@@ -145,7 +146,9 @@ class NodeAttempt:
                 self._refuse(MusterError.exit_code, explained(error))
             return self._end()
         finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True, staying=self._warm.pids)
+            process_tree.end_descendants(
+                WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
+            )
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
@@ -225,7 +228,7 @@ class NodeAttempt:
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
@@ -242,9 +245,9 @@ class NodeAttempt:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
-        elif self._leader.silent_s > SILENT_S:
-            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
-            self._lose_leader(silence)
+        elif self._leader.silent_s > LEADER_LOST_WHEN_SILENT_S:
+            silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
+            self._lose_leader(f"{silence}: is the link down?")
         if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
 
@@ -353,14 +356,14 @@ class NodeAttempt:
         if ended is not self._result:
             self._report(ended.ends)
         if ended.cause in ("command", "peer"):
-            deadline = running_s() + ECHO_S
+            deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
-                time.sleep(TICK_S)
+                time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S,
+            WORKERS_END_AFTER_SIGTERM_S,
             in_a_hurry=self._in_a_hurry,
             meanwhile=self._end_idle_starter,
             staying=self._warm.pids,
@@ -369,15 +372,15 @@ class NodeAttempt:
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_victims(self._assignment, victims))
         record = self._write_exit(ended, victims)
-        if leader.silent_s < DEAF_S:
+        if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader)
             leader.send(ended=record)
-            leader.drain(DRAIN_S)
-        deadline = running_s() + LEAVE_S
+            leader.drain(LEADER_LOST_WHEN_SILENT_S)
+        deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
         if self._connections is not None:
             self._connections.close()

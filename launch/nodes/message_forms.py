@@ -156,10 +156,13 @@ def _is_object(value: object) -> bool:
 
 WHERE = {"address": is_address, "port": is_port}
 ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
-BEAT = {"beat": (bool, int, float)}
 SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(SECONDS)
+BEAT = (
+    {"beat": (bool, int, float)},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+)
 PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
 COLLECTIVE = {
     "group": SOURCE,

@@ -15,6 +15,11 @@ from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
+from launch.deadlines import (
+    STARTER_ENDS_OTHER_WORKERS_S,
+    STARTER_LOG_READ_EVERY_S,
+    STARTER_OUTWAITS_GRACE_S,
+)
 from launch.ends import StarterEnd, WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
@@ -29,11 +34,7 @@ from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
 
-# A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
-# would wait half a minute for it.
-LOOK_S, FAILED_S = 0.2, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
-SHUTDOWN_S = 5
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
 
@@ -108,13 +109,13 @@ class Workload:
             self._write_ends(ends_of_failed)
             return WorkloadFailure()
         now = running_s()
-        if now - self._looked < LOOK_S:
+        if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
         self._looked = now
         if not failed(self._assignment):
             return None
         self._failed_at = self._failed_at or now
-        if now - self._failed_at < FAILED_S:
+        if now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
             return None
         return WorkloadFailure()
 
@@ -252,7 +253,7 @@ def environment_of(
         **assignment.spec.secrets,
     }
     # torchrun's own grace after SIGTERM to workers; ours decides
-    patience_s = math.ceil(assignment.spec.stop_grace_s) + SHUTDOWN_S
+    patience_s = math.ceil(assignment.spec.stop_grace_s) + STARTER_OUTWAITS_GRACE_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
     if not gpu_count():  # otherwise Accelerate takes each worker for a run of its own
         env.setdefault("ACCELERATE_USE_CPU", "true")
