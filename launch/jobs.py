@@ -289,7 +289,8 @@ def _clean(args: argparse.Namespace) -> int:
     """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
     # imported here: the other verbs do without, and begin in two thirds of the time
     from configs import cli
-    from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+    from configs.settings.launch import LaunchConfig
+    from configs.settings.remote import Settings, SlurmConfig, SshConfig
     from launch.launchers.ssh import Ssh
     from launch.ssh import openssh
     from launch.ssh.node_leftovers import on_nodes

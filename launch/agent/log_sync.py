@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from configs.settings.program import claim_on_node
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_LOST_WHEN_SILENT_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
@@ -23,7 +22,7 @@ from launch.nodes.running_time import running_s, waiting_for
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
-from muster.run_files import RunFile
+from muster.run_files import RunFile, claim_on_node
 from muster.writing import open_plain, writing
 
 CHUNK_BYTES = 262_144

@@ -23,6 +23,7 @@ from launch.nodes import message_forms
 from launch.nodes.channel import Channel, Heartbeat
 from launch.nodes.message_forms import OddMessage
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.orderly_stop import NOTICE_SIGNALS, STOP_SIGNALS
 from muster.scratch import scratch_folder
 
@@ -51,6 +52,7 @@ class Agent:
         self._read = read
         self._signals = Signals()
         self._attempt = -1  # the number of the last one
+        self._warm = WarmInterpreter()
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
@@ -59,7 +61,7 @@ class Agent:
         if "stop" in message:  # before there was anything to do
             return int(message["stop"])
         for number in STOP_SIGNALS:
-            signal.signal(number, lambda number, _: self._signals.stops.append(number))
+            signal.signal(number, lambda number, _: self._signals.note_stop(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._signals.notices.append(number))
         process_tree.adopt_orphans()
@@ -71,6 +73,7 @@ class Agent:
                 next_one = self._next_assignment()
             return code
         finally:
+            self._warm.end()
             process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
 
     def _assignment(self, message: Mapping[str, Any]) -> Assignment:
@@ -95,7 +98,7 @@ class Agent:
         # torchrun never removes its temporary folders, and a worker that is killed cannot
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
         with scratch_folder(within="/tmp" if is_long else None) as scratch:
-            return NodeAttempt(assignment, self._leader, self._signals, scratch).run()
+            return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
     def _next_assignment(self) -> Mapping[str, Any] | None:
         """The message with the next one; None when there is no other.

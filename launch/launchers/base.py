@@ -11,9 +11,11 @@ from typing import Protocol
 
 from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Settings
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings
 from launch.checks.findings import Row
 from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
+from launch.ends import End
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
@@ -27,6 +29,7 @@ from launch.spec import (
 )
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
@@ -45,12 +48,8 @@ class Job(Protocol):
         """The cluster in which the job has its number."""
 
     @property
-    def trouble(self) -> str | None:
-        """What went wrong, as far as the launching side knows."""
-
-    @property
-    def lost_node(self) -> str | None:
-        """For which node that was."""
+    def cause(self) -> End | None:
+        """What the attempt ended for, as its leader has judged, or the scheduler reports."""
 
     @property
     def shown(self) -> bytes:
@@ -178,7 +177,8 @@ def launcher_of(line: CommandLine) -> Launcher:
         UsageError: settings were given that have no effect with this launcher, or this command was
             started several times.
     """
-    refuse_several(os.environ)
+    if not SIZES.isdisjoint(os.environ):
+        refuse_several(os.environ)
     on = line.launch.on
     refuse(
         f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"

@@ -4,7 +4,7 @@ Whoever receives a message checks it here, before anything of it is used. What h
 forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
 worker counts as one that does not answer. What the messages are for: launch/agent/attempt.py.
 What nodes answer before a run has its forms in `answer_forms.py`.
-What a form is: muster/forms.py.
+What a form is: muster/records.py.
 """
 
 import ipaddress
@@ -13,10 +13,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from launch import ends
 from launch.spec import Assignment
 from muster.errors import MusterError
-from muster.forms import dict_of, fits
 from muster.printable import printable
+from muster.records import dict_of, fits
 
 FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
 QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
@@ -210,10 +211,14 @@ def _only(own: object) -> Callable[[object], bool]:
     return lambda value: type(value) is type(own) and value == own
 
 
+def _is_rank_of(assignment: Assignment) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and value in assignment.ranks
+
+
 def of_agent(assignment: Assignment) -> Forms:
     """The forms of what the agent with this assignment may say to its leader."""
     report = {
-        "rank": lambda value: type(value) is int and value in assignment.ranks,
+        "rank": _is_rank_of(assignment),
         "pid": (None, is_pid),
         "time_unix_s": _is_number,
         "answers": bool,
@@ -264,7 +269,8 @@ def of_agent(assignment: Assignment) -> Forms:
         },
         "stopping": {"stopping": _seconds(assignment.spec.stop_grace_s), "all?": bool},
         "done": {"done": _is_true},
-        "failed": {"failed": SHOWN, "lost": (None, _below(assignment.count))},
+        "failed": {"failed": {**ends.FORM, "rank": None}},
+        "worker_end": {"worker_end": {**ends.FORM, "rank": _is_rank_of(assignment)}},
         "ended": {"ended": _is_end},
     }
 

@@ -35,8 +35,8 @@ from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
 from launch.nodes.message_forms import quoted
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
-from muster.forms import anything, fits
 from muster.printable import printable
+from muster.records import anything, fits
 from muster.run_files import own_logs
 
 # The first line is the size of the text that follows; the rest is for the probe.

@@ -24,7 +24,8 @@ from launch.runs.run_record import changed_at_ns
 from muster import json_output
 from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
-from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
+from muster.records import json_objects
+from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
 

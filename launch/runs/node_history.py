@@ -17,8 +17,7 @@ from typing import Any
 from launch.deadlines import NODE_FAILURES_COUNT_FOR_S
 from launch.runs import run_record
 from launch.spec import NodeFacts
-from muster.forms import MORE, anything, fits
-from muster.records import is_time
+from muster.records import MORE, anything, fits, is_time
 from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from configs.settings.launch import DEFAULT_TIME, TIME, SlurmConfig, is_plain
+from configs.settings.remote import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
 from launch.deadlines import SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
 from launch.nodes.survey import last_line

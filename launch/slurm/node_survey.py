@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
 from launch.deadlines import SLURM_GIVES_DOCTOR_NODES_S
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
 from launch.deadlines import SSH_SETUP_S, SSH_TRANSFER_S, SSH_TRANSFER_TICK_S
 from launch.nodes import node_facts

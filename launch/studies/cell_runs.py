@@ -26,8 +26,8 @@ from launch.studies.progress_table import tell
 from muster import json_output, records, run_files
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
-from muster.forms import MORE, anything, fits
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.records import MORE, anything, fits
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
@@ -307,7 +307,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     """
     found = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
     if found is None:
-        found = (run_files.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
+        found = (records.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
     return {
         name: value
         for name, value in found.items()

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.launchers.base import Launcher
 from launch.leading.leader import lead
@@ -34,14 +35,17 @@ class Pretended(Launcher):
 
     name = "local"  # what its runs are said to be started by
 
-    def __init__(self, mode: str, asked: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, mode: str, asked: Callable[[], None] = lambda: None, facts: Facts = FACTS
+    ) -> None:
         super().__init__(Settings(LaunchConfig(), SshConfig(), SlurmConfig()))
+        self._facts = facts
         self.launched = 0
         self._mode, self._asked = mode, asked
 
     def probe(self) -> Facts:
         self._asked()
-        return FACTS
+        return self._facts
 
     assume = probe
 

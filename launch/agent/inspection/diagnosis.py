@@ -19,7 +19,7 @@ from statistics import median
 
 from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
-from launch.runs.watching.durations import duration
+from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")

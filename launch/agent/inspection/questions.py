@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection.diagnosis import condition
-from launch.agent.inspection.run_inspection import views_of
+from launch.agent.inspection.run_inspection import sentences_of, views_of
 from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
 from launch.runs import end_facts, run_state
 from muster import json_output
@@ -75,6 +75,8 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         lines = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in views]
     except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
+    if "sentences" not in findings:
+        findings = {**findings, "sentences": sentences_of(findings)}
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
     for line in (*findings["sentences"], *lines):
         print(on_one_line(line))

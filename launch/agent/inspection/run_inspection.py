@@ -7,7 +7,7 @@ The messages, in JSON through the channels between leader and agents:
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
 from launch.deadlines import AGENTS_ANSWER_INSPECTION_S, HANG_AT_LEAST_S
+from launch.ends import End
 from launch.nodes.running_time import running_s
-from launch.runs.end_facts import read_exits
+from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
-from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
+from muster.printable import duration
 from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
@@ -54,7 +55,8 @@ class RunInspection:
         self._requests, self._send, self._say = requests, send, say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
-        self.hang: str | None = None  # why the run must end because of a hang
+        self.hang: End | None = None  # a hang because of which the run must end
+        self._timeout: Mapping[str, Any] = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
         self._is_still = False
@@ -127,7 +129,11 @@ class RunInspection:
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"], findings["text"] = self._spec.on_hang, text
         if self._spec.on_hang != "warn":
-            self.hang = text
+            self.hang = of_hang(findings)
+
+    def timeout_for(self, ends: Collection[End]) -> End | None:
+        """The collective that timed out, if that is why these ranks have ended."""
+        return of_timeout(self._timeout, ends)
 
     def finish(self) -> None:
         """The run is over: record what workers did that had to be ended."""
@@ -147,6 +153,8 @@ class RunInspection:
         self.found[one.name] = findings["sentences"]
         if one.name == "hang":
             self._announce(findings)
+        else:
+            self._timeout = findings
         self._write(one.name, findings)
         self._send(inspect={"id": one.name, "ask": "resume"})
 
@@ -158,19 +166,18 @@ class RunInspection:
             for index, node in enumerate(self._nodes)
             if index not in one.complete and one.name != "end"
         }
+        ends = self._ends()
         findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
             "reports": [one.reports[rank] for rank in sorted(one.reports)],
             "node_of": {str(rank): node for rank, node in one.node_of.items()},
             "lost": lost,
-            "ends": self._ends(),
+            "ends": ends,
         }
-        try:
-            sentences = diagnosis.sentences(views_of(findings), lost)
-        except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
-            sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
-        findings["sentences"] = sentences
+        # of an end they are needed for its cause where ranks have waited in vain, or read later
+        if one.name != "end" or any(end["timed_out"] for end in ends.values()):
+            findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, dict[str, Any]]:
@@ -194,6 +201,14 @@ class RunInspection:
     def _write(self, name: str, findings: dict[str, Any]) -> None:
         with suppress(CannotWrite):  # the run ends in any case
             write_json(STACKS.path(self._run_dir, name=name), findings)
+
+
+def sentences_of(findings: Mapping[str, Any]) -> list[str]:
+    """What a recorded inspection means."""
+    try:
+        return diagnosis.sentences(views_of(findings), findings["lost"])
+    except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
+        return [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
 
 
 def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:

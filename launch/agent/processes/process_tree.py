@@ -86,6 +86,8 @@ def children() -> frozenset[int]:
 
 def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
     """All processes below this one, except `spared` children and their descendants."""
+    if not spared:  # each question to psutil reads the processes of the whole machine
+        return psutil.Process().children(recursive=True)
     found = []
     for child in psutil.Process().children():
         if child.pid not in spared:
@@ -99,8 +101,11 @@ def end_descendants(
     in_a_hurry: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
     spared: Collection[int] = (),
+    staying: Collection[int] = (),
 ) -> list[Victim]:
     """End every process below this one, except `spared` children; return those still alive.
+
+    `spared` children keep what is below them, too, and those that are `staying` do not.
 
     First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
     that for `KILLED_PROCESS_IS_GONE_S` is left, and marked.
@@ -108,7 +113,9 @@ def end_descendants(
     deadline = running_s() + grace_s
     given_up: float | None = None
     victims: dict[int, Victim] = {}
-    while remaining := [one for one in descendants(spared) if _runs(one)]:
+    while remaining := [
+        one for one in descendants(spared) if one.pid not in staying and _runs(one)
+    ]:
         now = running_s()
         if given_up is not None and now > given_up:
             break

@@ -1,17 +1,17 @@
 """The processes of a run on one node: how they are started, and whether one has failed."""
 
-import hmac
 import math
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
@@ -20,23 +20,21 @@ from launch.deadlines import (
     STARTER_LOG_READ_EVERY_S,
     STARTER_OUTWAITS_GRACE_S,
 )
+from launch.ends import StarterEnd, WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
     absent_interface,
     gpu_count,
     interface_variables,
 )
-from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
+from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.orderly_stop import signal_name
-from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
 
 INSPECTION = "inspection"  # below an agent's scratch folder
-READ_BYTES = 1_000_000  # of a log at a time
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
 
@@ -49,113 +47,112 @@ class NoSuchProgram(MusterError):
         self.program = program  # as it was named
 
 
+@dataclass(frozen=True)
+class WorkloadFailure:
+    """A worker has failed, which `Workload.ends` or its own record says; or their starter has."""
+
+    starter_end: StarterEnd | None = None  # after this it says nothing more
+
+
 class Workload:
-    """torchrun, or the workers themselves, from their start to their end.
+    """The processes of one attempt on a node, and what is known of their ends."""
 
-    Raises:
-        MusterError: on creation; there is no such program.
-    """
-
-    def __init__(self, assignment: Assignment, master_port: int, env: Mapping[str, str]) -> None:
+    def __init__(self, assignment: Assignment, processes: Sequence[StartedProcess]) -> None:
         self._assignment = assignment
+        self._processes = processes
+        self._ends: dict[int, WorkerEnd] = {}
         self._looked = 0.0
         self._failed_at: float | None = None  # when a failure of a worker was first seen
-        self._log = open_log(assignment)
-        self._read_bytes, self._begun = 0, b""  # of the log, and of its unfinished line
-        self._codes: dict[int, int] = {}
-        commands = [command.decided(master_port) for command in assignment.commands]
-        try:
-            self._children = [spawn(command, env, self._log) for command in commands]
-        except NoSuchProgram as error:
-            if error.program == assignment.spec.program.python:
-                raise UsageError(f"--python {error}") from None
-            raise
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children]
+        return [process.pid for process in self._processes]
 
     @property
     def runs(self) -> bool:
-        return any(child.poll() is None for child in self._children)
+        return any(process.code() is None for process in self._processes)
 
-    def failure(self) -> str | None:
+    def ends(self) -> list[WorkerEnd]:
+        """How workers have ended so far, in the order in which their starters said so."""
+        for process in self._processes:
+            for end in process.new_ends():
+                self._ends.setdefault(end.rank, end)
+        return list(self._ends.values())
+
+    def failure(self) -> WorkloadFailure | None:
         """What has failed; None as long as nothing has."""
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            code = child.poll()
+        ends = self.ends()
+        for process in self._processes:
+            code = process.code()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
-            own = "RANK" in command.env  # otherwise it has started several
-            ends = {int(command.env["RANK"]): code} if own else self._logged()
-            self._write_ends(ends)
+            own = process.command.rank
+            self._write_ends(end for end in ends if own in (None, end.rank))
             if not stopped_cleanly(self._assignment):
-                killed = None if own else self._killed(ends)
-                return killed or how_it_ended(child.returncode, command, self._assignment.name)
-        return self._failed()
+                return WorkloadFailure(process.end() if own is None else None)
+        return self._failure_beside_others(ends)
 
     def kill_starter(self) -> None:
         """End torchrun at once, but no program around one worker: a profiler may still save."""
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            if "RANK" not in command.env:
-                child.kill()
+        for process in self._processes:
+            process.kill()
 
-    def _failed(self) -> str | None:
+    def _failure_beside_others(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
         """The failure of workers while their starter goes on.
 
-        torchrun logs it at once. A worker that has recorded it itself ends the others beside it,
-        unless one of them resists.
+        It says so. A worker that has recorded it itself ends the others beside it, unless one of
+        them resists.
         """
+        if not self.runs:
+            return None
+        if ends_of_failed := [end for end in ends if end.exit_code not in (0, STOPPED)]:
+            self._write_ends(ends_of_failed)
+            return WorkloadFailure()
         now = running_s()
-        if now - self._looked < STARTER_LOG_READ_EVERY_S or not self.runs:
+        if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
         self._looked = now
-        ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
-        self._write_ends(ends)
-        gone = ends or failed(self._assignment)
-        if not gone:
+        if not failed(self._assignment):
             return None
         self._failed_at = self._failed_at or now
-        if not ends and now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
+        if now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
             return None
-        if killed := self._killed(ends):
-            return killed
-        names = ", ".join(map(str, gone))
-        went_on = "" if ends else ", and others there went on"
-        return f"rank {names} on {self._assignment.name} failed{went_on}"
+        return WorkloadFailure()
 
-    def _killed(self, ends: Mapping[int, int]) -> str | None:
-        """A line about workers that SIGKILL ended, of which only their starter knows."""
-        ranks = [str(rank) for rank, code in sorted(ends.items()) if code == -signal.SIGKILL]
-        if not ranks:
-            return None
-        who = f"{'ranks' if ranks[1:] else 'rank'} {', '.join(ranks)} on {self._assignment.name}"
-        return f"{who} {'were' if ranks[1:] else 'was'} killed by SIGKILL"
-
-    def _logged(self) -> dict[int, int]:
-        """The exit codes of workers, as far as their starter has logged them."""
-        ranks = self._assignment.ranks
-        size_bytes = os.fstat(self._log.fileno()).st_size
-        while self._read_bytes < size_bytes:
-            # a write of the starter moves the position of this file, which is also its own
-            new = os.pread(self._log.fileno(), READ_BYTES, self._read_bytes)
-            if not new:  # cut off in the meantime
-                break
-            self._read_bytes += len(new)
-            whole, _, begun = (self._begun + new).rpartition(b"\n")
-            self._begun = begun[-READ_BYTES:]
-            for local_rank, code in exit_codes_of(whole.decode(errors="replace")).items():
-                if local_rank < len(ranks):  # else a program has printed such a line
-                    self._codes[ranks[local_rank]] = code
-        return dict(self._codes)
-
-    def _write_ends(self, ends: Mapping[int, int]) -> None:
+    def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
         """Record the exit codes of workers that could not, as C code ended them."""
-        for rank, code in ends.items():
-            if code > 0:
-                write_end_of(self._assignment, rank, code)
+        for end in ends:
+            if end.exit_code:
+                write_end_of(self._assignment, end.rank, end.exit_code)
 
 
-def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess.Popen[bytes]":
+def start_workload(
+    assignment: Assignment, master_port: int, env: Mapping[str, str], warm: WarmInterpreter
+) -> Workload:
+    """Start the processes of one attempt on this node.
+
+    Raises:
+        MusterError: there is no such program, or it cannot be started.
+    """
+    node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
+    commands = [command.decided(master_port) for command in assignment.commands]
+    try:
+        processes = [warm.start(command, node) for command in commands]
+    except NoSuchProgram as error:
+        if error.program == assignment.spec.program.python:
+            raise UsageError(f"--python {error}") from None
+        raise
+    return Workload(assignment, processes)
+
+
+def spawn(
+    command: NodeCommand,
+    env: Mapping[str, str],
+    log: Any,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
     """Start a process of a node in its own session; it dies with this one.
 
     Raises:
@@ -167,7 +164,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
-    if why := interpreter.problem(found, env.get("PATH")):
+    # the Python of this agent can be started
+    if program != sys.executable and (why := interpreter.problem(found, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
@@ -178,24 +176,15 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
             held,
             cwd=command.cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
             stderr=log,
+            pass_fds=pass_fds,
             start_new_session=True,
         )
     except OSError as error:
         why = at_limit(error) or error.strerror
         raise MusterError(f"{program}: {why}") from None
-
-
-def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
-    """A line about a failed process: `torchrun on node1 was killed by SIGKILL`."""
-    rank = command.env.get("RANK")
-    starter = "preload.py" if command.argv[1].endswith("preload.py") else "torchrun"
-    what = starter if rank is None else f"rank {rank}"
-    if code < 0:
-        return f"{what} on {name} was killed by {signal_name(-code)}"
-    return f"{what} on {name} ended with exit code {code}"
 
 
 def after_prologue(
@@ -260,7 +249,7 @@ def environment_of(
         # a worker that starts while all are ending can see that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
         # the same on all nodes; strangers who reach torch's store do not know it
-        "MUSTER_STORE_SECRET": hmac.new(assignment.token.encode(), b"store", "sha256").hexdigest(),
+        "MUSTER_STORE_SECRET": assignment.store_secret,
         **assignment.spec.secrets,
     }
     # torchrun's own grace after SIGTERM to workers; ours decides

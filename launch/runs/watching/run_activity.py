@@ -8,9 +8,9 @@ from typing import Any
 from launch.deadlines import RUN_SEEMS_SILENT_S
 from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
-from launch.runs.watching.durations import duration
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import records, run_files
+from muster.printable import duration
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
 SILENT_STEPS = 10  # without one for so many steps: then it is reported

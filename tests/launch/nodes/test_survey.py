@@ -11,7 +11,7 @@ import vermin
 
 from launch.nodes import answer_forms, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
-from muster.forms import fits
+from muster.records import fits
 from tests.written import write
 
 

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
