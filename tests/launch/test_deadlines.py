@@ -124,6 +124,11 @@ ORDER = [
         20.0,
         "and one that is cut off from the network of the gradients alone",
     ),
+    (
+        AGENT_LOST_WHEN_SILENT_S / KEEPALIVE_EVERY_S,
+        127,
+        "the most unanswered questions that Linux can be told to count",
+    ),
     (3 * KEEPALIVE_EVERY_S, AGENT_LOST_WHEN_SILENT_S, "some of the kernel's questions may be lost"),
     (
         BEAT_EVERY_S + 4 * MAIN_LOOP_TICK_S,
