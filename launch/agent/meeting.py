@@ -200,17 +200,6 @@ class Meeting:
         )
 
 
-def closed(place: str) -> str:
-    """The sentence for a node that nothing more can come from."""
-    either = "its agent was killed, or the node went down, or the connection to it was cut"
-    return f"{place} is gone: {either}"
-
-
-def silent(place: str, seconds: float) -> str:
-    """The sentence for a node from which nothing comes."""
-    return f"heard nothing from {place} for {seconds:.0f} s: is its link down?"
-
-
 def _end(address: str, port: int) -> End:
     """An end of a connection, in the form that is the same on all nodes."""
     plain = ipaddress.ip_address(address.partition("%")[0])  # the card's name is each node's own
