@@ -1,9 +1,31 @@
-"""How workers and nodes end, as values: a starter says it of a worker, an agent of its node.
+"""How ranks, nodes and runs end, as values; and the one rule that chooses the cause among them.
 
-The leader collects these for a short window, and one rule chooses the cause: see `cause_of`.
+A starter says how a worker has ended (`WorkerEnd`); its agent joins that with what the worker wrote
+down of it, and reports an `End`. An agent also reports what it could not do itself, and the leader
+adds what only it sees: an agent that is gone, a hang, a signal. Each `End` has its node's name and
+a time by the leader's clock. `cause_of` gets all of them, in any order; `End.text` is the only
+place that makes a sentence of one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from muster.errors import STOPPED
+from muster.forms import fits
+from muster.orderly_stop import signal_name
+from muster.printable import printable
+from muster.records import LAST_UNIX_S, is_exit_code, is_rank, is_time
+from muster.worker.lost_peer import TIMED_OUT, is_of_torch
+
+MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 20_000, 60_000  # longer ones lose their middle
+NODE_CHARACTERS, RANKS = 4_096, 65_536
+CUT = "\n... (shortened) ...\n"
+ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
+# Of a worker's record: what is no consequence.
+OWN_CAUSES = ("refused", "crash", "exit", "signal")
+PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
 
 
 @dataclass(frozen=True)
@@ -14,3 +36,314 @@ class WorkerEnd:
     exit_code: int | None  # None: a signal ended it
     signal: int | None
     time_unix_s: float  # by the clock of its node
+
+
+@dataclass(frozen=True)
+class StarterEnd:
+    """How the process that had started a node's workers ended, such as torchrun's."""
+
+    starter: str  # the value of `--workers`
+    exit_code: int | None  # None: a signal ended it
+    signal: int | None
+    time_unix_s: float
+
+
+class Kind(Enum):
+    """What can end a rank, a node's part or a run; the name of a member is its name in JSON."""
+
+    # a rank, by itself
+    RAISED = auto()  # an exception, which its worker has recorded
+    EXITED = auto()  # with an exit code
+    INVALID = auto()  # it refused its settings, or its data
+    KILLED = auto()  # a signal ended it; without a rank: it ended the starter of a node's ranks
+    VANISHED = auto()  # without a record, and nobody has seen how
+    STOPPED = auto()  # in order, as it was asked to
+    DONE = auto()
+    # a rank, because of others
+    LOST_PEER = auto()
+    TIMED_OUT = auto()  # it waited for another in vain
+    TOLD = auto()  # it was sent a signal, and recorded that
+    ENDED = auto()  # its agent ended it, and it has recorded nothing
+    # a node
+    STARTER = auto()  # it ended with an exit code, as torchrun after its workers
+    NOT_STARTED = auto()  # so did it, and there was no worker yet
+    REFUSED = auto()  # nothing could be started: no such program, a prologue that fails
+    SIGNAL = auto()  # its agent was sent one; without a node: the run was
+    TIME_UP = auto()  # the scheduler has announced the end of the job's time
+    GONE = auto()  # the connection to its agent is closed
+    SILENT = auto()  # nothing came from it
+    APART = auto()  # it does not reach the others, or its agent says that it lost one of them
+    ODD = auto()  # its agent sent what is no message
+    LAUNCHER = auto()  # its agent has lost its leader
+    FULL = auto()  # the run folder's disk is full
+    # a run
+    HANG = auto()
+    TIMEOUT = auto()  # ranks waited in a collective in vain, and agents have looked at all
+    JOB = auto()  # what the scheduler reports of its job
+    OTHER = auto()  # in the words of an agent, as earlier versions have recorded it
+
+    @property
+    def word(self) -> str:
+        """The cause in exit.json, as docs/automation.md explains it."""
+        return WORDS[self]
+
+
+NODE_LOST, OUT_OF_MEMORY, DISK_FULL = "node_lost", "out_of_memory", "disk_full"
+WORDS = {
+    **dict.fromkeys((Kind.RAISED, Kind.EXITED, Kind.INVALID), "program"),
+    **dict.fromkeys((Kind.KILLED, Kind.VANISHED), "killed"),
+    **dict.fromkeys((Kind.GONE, Kind.SILENT, Kind.APART, Kind.ODD), NODE_LOST),
+    **dict.fromkeys((Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD), "peer_lost"),
+    **dict.fromkeys((Kind.TIMEOUT, Kind.ENDED), "timeout"),
+    **dict.fromkeys((Kind.SIGNAL, Kind.TIME_UP), "signal"),
+    **dict.fromkeys((Kind.JOB, Kind.LAUNCHER), "job"),
+    **dict.fromkeys((Kind.STARTER, Kind.OTHER), "failed"),
+    Kind.NOT_STARTED: "not_started",
+    Kind.REFUSED: "refused",
+    Kind.STOPPED: "stopped",
+    Kind.DONE: "left_early",
+    Kind.HANG: "hang",
+    Kind.FULL: DISK_FULL,
+}
+
+
+@dataclass(frozen=True)
+class End:
+    """One end: of a rank, or without a rank of a node's part, or without a node of the run."""
+
+    kind: Kind
+    node: str  # as Muster calls it; "" is the leader
+    time_unix_s: float  # by the leader's clock
+    rank: int | None = None
+    code: int = 1  # the exit code that a run gets by it, if no signal ended it
+    signal: int | None = None
+    message: str = ""  # an exception's words, a refusal's lines, a starter's name
+    traceback: str = ""
+    address: str = ""  # of a lost node
+    ranks: tuple[int, ...] = ()  # those that a starter had started
+
+    @property
+    def is_failure(self) -> bool:
+        return self.kind not in (Kind.DONE, Kind.STOPPED)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether its worker has written it down itself."""
+        return self.rank is not None and self.kind not in (Kind.KILLED, Kind.ENDED, Kind.VANISHED)
+
+    @property
+    def exit_code(self) -> int:
+        """That of the run; never that of a success."""
+        return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
+
+    @property
+    def text(self) -> str:
+        """What is printed of it, but for a traceback."""
+        who = f"rank {self.rank} on {self.node}"
+        place = f"{self.node} ({self.address})" if self.address else self.node
+        name = "" if self.signal is None else signal_name(self.signal)
+        match self.kind:
+            case Kind.EXITED:
+                return f"{who}: {self.message or f'exit code {self.code}'}"
+            case Kind.KILLED if self.rank is not None:
+                why = f"; {self.message}" if self.message else ""
+                return f"{who} was killed by {name}{why}"
+            case Kind.KILLED:
+                of = f" ({named(self.ranks)})" if self.ranks else ""
+                return f"{self.message} on {self.node} was killed by {name}{of}"
+            case Kind.STARTER | Kind.NOT_STARTED if self.node:
+                return f"{self.message} on {self.node} ended with exit code {self.code}"
+            case Kind.ENDED:
+                return f"{who} {self.message or 'hung'}"
+            case Kind.TOLD:
+                return f"{who}: {self.message}"
+            case Kind.SIGNAL:
+                return f"{self.node} was sent {name}" if self.node else f"stopped by {name}"
+            case Kind.TIME_UP:
+                return f"{self.node}: the time of its job is nearly up"
+            case Kind.GONE:
+                return (
+                    f"{place} is gone: its agent was killed, or the node went down, or the "
+                    "connection to it was cut"
+                )
+            case Kind.SILENT:
+                return f"heard nothing from {place} for {self.message}: is its link down?"
+            case Kind.ODD:
+                return f"{place} sent an odd message: {self.message}"
+            case Kind.LAUNCHER:
+                return f"{self.node} {self.message or 'lost its launcher'}"
+        return self.message
+
+    @property
+    def line(self) -> str:
+        """One line about it, for agents of other nodes."""
+        text = self.text.partition("\n")[0]
+        who = f"rank {self.rank} on {self.node}"
+        return text if self.rank is None or text.startswith(who) else f"{who}: {text}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, with texts of a bounded length."""
+        texts = {
+            "message": shortened(self.message, MESSAGE_CHARACTERS),
+            "traceback": shortened(self.traceback, TRACEBACK_CHARACTERS),
+        }
+        return {**asdict(self), **texts, "kind": self.kind.name, "ranks": list(self.ranks)}
+
+    @classmethod
+    def from_json(cls, raw: object) -> "End | None":
+        """What `to_json` has made; None of anything else."""
+        if not isinstance(raw, dict) or not fits(raw, FORM):
+            return None
+        texts = {
+            name: shortened(printable(raw[name]), most)
+            for name, most in (
+                ("node", NODE_CHARACTERS),
+                ("message", MESSAGE_CHARACTERS),
+                ("traceback", TRACEBACK_CHARACTERS),
+                ("address", NODE_CHARACTERS),
+            )
+        }
+        return cls(**{**raw, **texts, "kind": Kind[raw["kind"]], "ranks": tuple(raw["ranks"])})
+
+
+def _text(most: int) -> Any:
+    return lambda value: isinstance(value, str) and len(value) <= most
+
+
+# Of an end as JSON; see muster/forms.py.
+FORM: dict[str, Any] = {
+    "kind": lambda value: isinstance(value, str) and value in Kind.__members__,
+    "node": _text(NODE_CHARACTERS),
+    "time_unix_s": is_time,
+    "rank": (None, is_rank),
+    "code": is_exit_code,
+    "signal": (None, lambda value: type(value) is int and 0 < value < 128),
+    "message": _text(MESSAGE_CHARACTERS),
+    "traceback": _text(TRACEBACK_CHARACTERS),
+    "address": _text(NODE_CHARACTERS),
+    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= RANKS,
+}
+
+# Kinds that end a run by themselves.
+OF_ITS_OWN = frozenset(
+    {
+        *(Kind.RAISED, Kind.EXITED, Kind.INVALID, Kind.KILLED, Kind.REFUSED, Kind.SIGNAL),
+        *(Kind.TIME_UP, Kind.GONE, Kind.SILENT, Kind.APART, Kind.ODD, Kind.HANG, Kind.TIMEOUT),
+    }
+)
+LOSSES = frozenset({Kind.GONE, Kind.SILENT})
+OF_SIGNALS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
+OF_PEERS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
+NONE: frozenset[Kind] = frozenset()
+
+
+def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
+    """The end that is the cause of all others, in whatever order they come; None: there is none.
+
+    What ended by itself comes before what lost another, and the earliest comes first. `nodes`: all
+    of the run; a signal to each of them is one to the run.
+    """
+    known = set(ends)
+    for kinds in _groups(frozenset(end.kind for end in known)):
+        if of_group := [end for end in known if end.kind in kinds]:
+            cause = min(of_group, key=_order)
+            signalled = {end.node for end in known if end.kind is Kind.SIGNAL}
+            is_to_all = cause.kind is Kind.SIGNAL and bool(nodes) and signalled >= set(nodes)
+            return replace(cause, node="") if is_to_all else cause
+    return None
+
+
+def _groups(known: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
+    """Groups of kinds: one of the first group that is among `known` is the cause."""
+    return (
+        # a scheduler sends signals to all others when it has lost a node
+        OF_ITS_OWN - (OF_SIGNALS if known & LOSSES else NONE),
+        frozenset({Kind.FULL}),  # so what is missing could perhaps not be written
+        frozenset({Kind.VANISHED}),
+        # others waited for it in vain; one that no signal could end is a clearer sign
+        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in known else NONE,
+        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in known else NONE,
+        frozenset({Kind.NOT_STARTED}),
+        frozenset({Kind.JOB}),
+        frozenset({Kind.LAUNCHER}),
+        frozenset({Kind.DONE}) if known & OF_PEERS else NONE,  # others needed it, and lost it
+        OF_PEERS,
+        frozenset({Kind.STOPPED}),
+        frozenset({Kind.STARTER, Kind.OTHER}),
+        frozenset(Kind),
+    )
+
+
+def _order(end: End) -> tuple[float, int, str]:
+    """By time; of two at the same time always the same comes first."""
+    return end.time_unix_s, -1 if end.rank is None else end.rank, repr(end)
+
+
+def of_worker(
+    node: str,
+    rank: int,
+    record: dict[str, Any] | None,
+    process: WorkerEnd | None = None,
+    clock_offset_s: float = 0.0,
+) -> End | None:
+    """The end of a rank, from what its worker wrote down of it, and how its process has ended.
+
+    `record`: exits/rank_*.json. None: it has not ended, as far as these say.
+    """
+    if process is not None and (record is None or record["cause"] == "done"):
+        at = on_leaders_clock(process.time_unix_s, clock_offset_s)
+        if process.signal is not None:
+            message = "" if record is None else ENDED_WELL
+            return End(Kind.KILLED, node, at, rank, signal=process.signal, message=message)
+        code = (process.exit_code or 0) % 256
+        if record is None or code:
+            kind = {0: Kind.DONE, STOPPED: Kind.STOPPED}.get(code, Kind.EXITED)
+            return End(kind, node, at, rank, code)
+    if record is None:
+        return None
+    return End(
+        _kind_of(record),
+        node,
+        on_leaders_clock(record["time_unix_s"], clock_offset_s),
+        rank,
+        record["code"],
+        message=shortened(record["message"], MESSAGE_CHARACTERS),
+        traceback=shortened(record["traceback"], TRACEBACK_CHARACTERS),
+    )
+
+
+def judged(record: dict[str, Any]) -> dict[str, Any]:
+    """A worker's record; a crash because of a lost rank becomes a consequence, for any program."""
+    message = record["message"]
+    is_named = message.partition(":")[0] == PEER_FAILED
+    is_consequence = record["cause"] == "crash" and (is_named or is_of_torch(message))
+    return {**record, "cause": "lost_peer"} if is_consequence else record
+
+
+def _kind_of(record: dict[str, Any]) -> Kind:
+    """The kind of end that a worker has recorded."""
+    cause = judged(record)["cause"]
+    if cause == "lost_peer":
+        return Kind.TIMED_OUT if TIMED_OUT.search(record["message"]) else Kind.LOST_PEER
+    if cause == "signal":  # KeyboardInterrupt is an exception
+        return Kind.RAISED if record["traceback"] else Kind.TOLD
+    kinds = {"crash": Kind.RAISED, "exit": Kind.EXITED, "refused": Kind.INVALID}
+    return {**kinds, "done": Kind.DONE, "stopped": Kind.STOPPED}.get(cause, Kind.TOLD)
+
+
+def on_leaders_clock(time_unix_s: float, clock_offset_s: float) -> float:
+    return min(max(time_unix_s + clock_offset_s, 0.0), LAST_UNIX_S)
+
+
+def named(ranks: Iterable[int]) -> str:
+    """`rank 2`, or `ranks 2, 3`."""
+    names = [str(rank) for rank in sorted(ranks)]
+    return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
+
+
+def shortened(text: str, most: int) -> str:
+    """`text` without its middle, if it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = (most - len(CUT)) // 2
+    return f"{text[:half]}{CUT}{text[-half:]}"

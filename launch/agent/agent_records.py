@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.agent.processes.process_tree import Victim
+from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
+from launch.runs.end_facts import OF_RANK
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from muster import records
@@ -28,6 +30,7 @@ class Ended:
     cause: str  # done | stopped | command | peer | signal | told | launcher | refused
     message: str
     why: str = ""  # for workers that are asked to stop
+    ends: tuple[End, ...] = ()  # which this agent has seen itself: of its node, or of its workers
     time_unix_s: float = field(default_factory=time.time)
 
 
@@ -104,6 +107,7 @@ def write_exit(
 ) -> dict[str, Any]:
     """Record how this node's part ended, with each worker's own record of its end.
 
+    `ends`: what no worker has recorded, as values.
     `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
     workers that were alive until this agent ended them, with their states. `full`: one line, where
     the run folder's disk is full.
@@ -119,6 +123,7 @@ def write_exit(
         "code": ended.code,
         "cause": ended.cause,
         "message": ended.message,
+        "ends": [end.to_json() for end in ended.ends if not end.is_recorded],
         "noticed_unix_s": ended.time_unix_s,
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
@@ -130,6 +135,57 @@ def write_exit(
     }
     write_end(path, record)
     return record
+
+
+def ends_of_workers(
+    assignment: Assignment, processes: Sequence[WorkerEnd], clock_offset_s: float
+) -> list[End]:
+    """How workers of this node have ended, by their own records, and as their starter says."""
+    of_rank = {process.rank: process for process in processes}
+    ends = []
+    for rank in assignment.ranks:
+        path = RANK_END.path(assignment.spec.run_dir, rank=rank)
+        record = records.read(RANK_END, path, *OF_RANK)
+        end = of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
+        if end is not None:
+            ends.append(end)
+    return ends
+
+
+def ends_of_starter(
+    assignment: Assignment, starter: StarterEnd, workers: Sequence[End], clock_offset_s: float
+) -> list[End]:
+    """What the end of the process says that had started these workers, if they do not say more."""
+    signalled = starter.signal is not None
+    if not signalled and any(end.kind not in (Kind.DONE, Kind.STOPPED) for end in workers):
+        return []
+    run_dir = assignment.spec.run_dir
+    begun = any(ERRORS.path(run_dir, rank=rank).exists() for rank in assignment.ranks)
+    kind = Kind.STARTER if begun else Kind.NOT_STARTED
+    end = End(
+        Kind.KILLED if signalled else kind,
+        assignment.name,
+        on_leaders_clock(starter.time_unix_s, clock_offset_s),
+        code=1 if starter.exit_code is None else starter.exit_code % 256,
+        signal=starter.signal,
+        message=starter.starter,
+        ranks=assignment.ranks,
+    )
+    return [end]
+
+
+def ends_of_victims(assignment: Assignment, victims: Sequence[Victim]) -> list[End]:
+    """The workers that this agent had to end, and that have recorded nothing of it."""
+    ends = []
+    for victim in victims:
+        if victim.rank in assignment.ranks:
+            state = victim.state or "hung"
+            if victim.survives:
+                state = f"{state} and could not be ended (pid {victim.pid})"
+            end = End(Kind.ENDED, assignment.name, 0.0, victim.rank, message=state)
+            path = RANK_END.path(assignment.spec.run_dir, rank=victim.rank)
+            ends += [] if path.exists() else [end]
+    return ends
 
 
 def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:

@@ -35,7 +35,9 @@ The messages:
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, within that
                      {"done": true}                              its workers have ended well
-                     {"failed": "rank 2 on ...", "lost": 3}      ...; the agent that it lost, if any
+                     {"worker_end": {...}}                       of a rank, after a failure; and
+                     {"failed": {...}}                           of its node; both as launch/ends.py
+                                                                 has them
                      {"ended": {"code": 0, "cause": "done", ...}}
 
 After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
@@ -50,17 +52,19 @@ handlers append to a list, and `tick` looks at it.
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
-from launch.agent.meeting import Meeting, closed, silent
+from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
+from launch.ends import End, Kind, cause_of
 from launch.nodes import message_forms
 from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
-from launch.nodes.message_forms import ODD, OddMessage
+from launch.nodes.message_forms import OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, LaunchSpec
@@ -96,30 +100,33 @@ class AgentConnection:
         self.files = Received(run_dir, assignment)  # what comes of its files
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
+        self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
         self.channel.send(**self._message_of(assignment))
-
-    @property
-    def place(self) -> str:
-        name = self.assignment.name
-        return name if self.here is None else f"{name} ({self.here['address']})"
 
     @property
     def is_over(self) -> bool:
         return self.record is not None or self.channel.ended
 
-    def loss(self) -> str | None:
+    def loss(self) -> End | None:
         """Why nothing more will come of it; None while it lives, or where all has come."""
-        if self.record is not None:
-            return None
+        if self.record is not None or self._loss is not None:
+            return self._loss
         patience_s = SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
             patience_s = max(SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
-            return closed(self.place)
-        if self.channel.silent_s > patience_s:
-            return silent(self.place, patience_s)
-        return None
+            self._loss = self.end_of(Kind.GONE)
+        elif self.channel.silent_s > patience_s:
+            since_unix_s = time.time() - self.channel.silent_s
+            self._loss = self.end_of(Kind.SILENT, f"{patience_s:.0f} s", since_unix_s)
+        return self._loss
+
+    def end_of(self, kind: Kind, message: str = "", time_unix_s: float | None = None) -> End:
+        """An end of this agent, as its leader sees it."""
+        at = time.time() if time_unix_s is None else time_unix_s
+        address = "" if self.here is None else str(self.here["address"])
+        return End(kind, self.assignment.name, at, message=message, address=address)
 
 
 class State(Enum):
@@ -156,8 +163,9 @@ class Attempt:
         self._ends_s = 0.0  # by when the state has to change
         self._has_announced_end = False  # of the job's time, to all agents
         self._may_leave = False  # whether all agents know that all have done their part
-        self.trouble: str | None = None  # the first that an agent, or this side, noticed
-        self.lost_node: str | None = None  # for which that is
+        self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
+        self._first: End | None = None  # the first failure among these
+        self.cause: End | None = None  # judged when it is over
         self._fed_s = 0.0  # when a node last sent a part of its files
         self._patient_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
@@ -199,12 +207,30 @@ class Attempt:
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
             self._show(last=True)
+        self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self._signals or self.trouble is None):  # else that is their reason
+        if in_order and (self._signals or self._first is None):  # else that is their reason
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
-        return 1 if self.trouble is not None else 0
+        codes = [agent.record["code"] for agent in self._agents if agent.record is not None]
+        return 1 if self._first is not None or any(codes) else 0
+
+    def _judge(self) -> End | None:
+        """The cause among all that has ended, in whatever order this side heard of it."""
+        ends = [*self._ends, *self._gone()]
+        if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
+            ends.append(timeout)
+        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+
+    def _gone(self) -> list[End]:
+        """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
+        silent = [agent for agent in self._agents if agent.record is None]
+        signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
+        others = {agent.assignment.name for agent in self._agents if agent not in silent}
+        if not others or not signalled >= others:
+            return []
+        return [agent.end_of(Kind.GONE) for agent in silent]
 
     def _advance(self) -> None:
         """Change the state where that is due."""
@@ -213,7 +239,7 @@ class Attempt:
         elif self._state is State.RUNNING:
             if self._signals:
                 self._change(State.STOPPING)
-            elif self.trouble is not None:
+            elif self._first is not None:
                 self._change(State.FAILED)
         elif self.interrupted_twice:
             self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
@@ -227,8 +253,8 @@ class Attempt:
             self._ends_s = running_s() + ECHO_S
         elif state is State.STOPPING:
             self._ends_s = running_s() + STOP_S
-            if self.trouble is not None and not self._signals:
-                self._stop_all(1, self.trouble)
+            if self._first is not None and not self._signals:
+                self._stop_all(1, self._first.line)
             else:
                 self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
 
@@ -254,10 +280,11 @@ class Attempt:
             self._inspect().begin(request)
         if self._inspection is not None:
             self._inspection.tick()
-            self.trouble = self.trouble or self._inspection.hang
+            if self._inspection.hang is not None:
+                self._hear_of(self._inspection.hang, tells=False)
         for agent in self._agents:
-            if why := agent.loss():
-                self._fail(why, agent)
+            if lost := agent.loss():
+                self._hear_of(lost)
         if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
             self._may_leave = True
             self._send_all(go=True)
@@ -270,14 +297,18 @@ class Attempt:
             )
         return self._inspection
 
-    def _fail(self, why: str, lost: AgentConnection | None) -> None:
-        """Have all agents end for the first failure, whoever has noticed it."""
-        if self.trouble is not None:
+    def _hear_of(self, end: End, *, tells: bool = True) -> None:
+        """Note an end; all agents end for the first failure, whoever has noticed it.
+
+        `tells`: whether they are told now; after a hang they are stopped.
+        """
+        if end in self._ends:
             return
-        why = why[: message_forms.FAILURE_CHARACTERS]  # escapes in it may have made it longer
-        self.trouble = why
-        self.lost_node = lost.assignment.name if lost else None
-        self._send_all(lost=why)
+        self._ends.append(end)
+        if self._first is None and end.is_failure:
+            self._first = end
+            if tells:
+                self._send_all(lost=end.line)
 
     def _hear(self, agent: AgentConnection) -> None:
         """Take an agent's messages; one that has none of our forms is the last of that agent."""
@@ -285,9 +316,11 @@ class Attempt:
             for message in agent.channel.receive():
                 message_forms.check(message, agent.forms)
                 is_file = "file" in message  # its name, and what is in it, stay as they are
-                self._take(agent, message if is_file else message_forms.cleaned(message))
+                is_end = "failed" in message or "worker_end" in message  # which cleans itself
+                is_whole = is_file or is_end
+                self._take(agent, message if is_whole else message_forms.cleaned(message))
         except OddMessage as error:
-            self._fail(f"{agent.place} {ODD}: {error}", agent)
+            self._hear_of(agent.end_of(Kind.ODD, str(error)))
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
@@ -310,8 +343,9 @@ class Attempt:
                 self._say(f"{how}{again}")
             self._patient_s = running_s() + float(message["stopping"]) + STOP_S
         elif "failed" in message:
-            lost = message["lost"]
-            self._fail(message["failed"], None if lost is None else self._agents[lost])
+            self._take_end(agent, message["failed"])
+        elif "worker_end" in message:
+            self._take_end(agent, message["worker_end"])
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
@@ -356,11 +390,21 @@ class Attempt:
             write_json(run_files.MEETING.path(self._run_dir), about)
             self._say(line)
         if why := meeting.failure(running_s()):
-            self._fail(why, None)
+            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
         elif loss := meeting.loss(running_s()):
             lost = self._agents[loss.index]
-            is_closed = loss.how == "closed"
-            self._fail(closed(lost.place) if is_closed else silent(lost.place, SILENT_S), lost)
+            since_unix_s = time.time() - loss.for_s
+            if loss.how == "closed":
+                self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
+            else:
+                since_unix_s -= SILENT_S
+                self._hear_of(lost.end_of(Kind.SILENT, f"{SILENT_S:.0f} s", since_unix_s))
+
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+        """Take an end that happened on an agent's node, under the name that it has here."""
+        end = End.from_json(value)
+        if end is not None:
+            self._hear_of(replace(end, node=agent.assignment.name))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

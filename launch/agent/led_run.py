@@ -14,6 +14,7 @@ from typing import TypeAlias
 from launch.agent.attempt import STOP_S, AgentConnection, Attempt
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts, on_stop
+from launch.ends import End
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
 
@@ -71,14 +72,9 @@ class LedRun:
         self._attempt: Attempt | None = None
 
     @property
-    def trouble(self) -> str | None:
-        """What went wrong first in the last attempt."""
-        return None if self._attempt is None else self._attempt.trouble
-
-    @property
-    def lost_node(self) -> str | None:
-        """The node that was lost in it, if that is what went wrong."""
-        return None if self._attempt is None else self._attempt.lost_node
+    def cause(self) -> End | None:
+        """What the last attempt ended for; None if it went well."""
+        return None if self._attempt is None else self._attempt.cause
 
     @property
     def shown(self) -> bytes:

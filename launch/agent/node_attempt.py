@@ -23,14 +23,23 @@ what came; the loop acts on it in `_tick`.
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import Ended, oom_kills, stopped_cleanly, write_exit, write_here
+from launch.agent.agent_records import (
+    Ended,
+    ends_of_starter,
+    ends_of_victims,
+    ends_of_workers,
+    oom_kills,
+    stopped_cleanly,
+    write_exit,
+    write_here,
+)
 from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
@@ -44,6 +53,7 @@ from launch.agent.processes.workers import (
     refuse_absent_interface,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
 from launch.nodes.channel import SILENT_S, TICK_S, Channel
 from launch.nodes.message_forms import ODD, OddMessage
@@ -75,7 +85,13 @@ class Signals:
     """What the handlers of this process have received."""
 
     stops: list[int] = field(default_factory=list)
+    first_unix_s: float = 0.0  # when the first of these came
     notices: list[int] = field(default_factory=list)  # announcements of the time limit
+
+    def note_stop(self, number: int) -> None:
+        """Note a stop signal, from its handler: what workers do because of it comes later."""
+        self.first_unix_s = self.first_unix_s or time.time()
+        self.stops.append(number)
 
 
 class NodeAttempt:
@@ -97,7 +113,9 @@ class NodeAttempt:
         self._result: Ended | None = None  # how its workers ended, if that was no failure
         self._has_asked_all = False  # all workers have got SIGTERM, which is no failure of theirs
         self._is_urgent = False
+        self._reported: dict[int, End] = {}  # of each rank, what its leader knows
         self._lost: str | None = None  # what has failed elsewhere
+        self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
         self._may_leave = False
         self._connections: Connections | None = None
         self._workload: Workload | None = None
@@ -112,15 +130,33 @@ class NodeAttempt:
             try:
                 self._run_workers()
             except MusterError as error:
-                self._change(State.ENDING, Ended(error.exit_code, "refused", str(error)))
+                self._refuse(error.exit_code, str(error))
             except (OSError, RuntimeError) as error:
                 if not is_full(error) and not at_limit(error):
                     raise
-                ended = Ended(MusterError.exit_code, "refused", explained(error))
-                self._change(State.ENDING, ended)
+                self._refuse(MusterError.exit_code, explained(error))
             return self._end()
         finally:
             process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+
+    def _refuse(self, code: int, message: str) -> None:
+        end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
+        self._change(State.ENDING, Ended(code, "refused", message, ends=(end,)))
+
+    def _end_of(
+        self,
+        kind: Kind,
+        *,
+        message: str = "",
+        code: int = 1,
+        number: int | None = None,
+        time_unix_s: float | None = None,
+    ) -> End:
+        """An end that this agent sees, of its node."""
+        own_time = time.time() if time_unix_s is None else time_unix_s
+        at = on_leaders_clock(own_time, self._leader.clock_offset_s)
+        name = self._assignment.name
+        return End(kind, name, at, code=code, signal=number, message=message)
 
     @cached_property
     def _stoppable(self) -> Stoppable:
@@ -184,22 +220,26 @@ class NodeAttempt:
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
         self._hear()
-        name = self._assignment.name
         if self._signals.stops:
             number = self._signals.stops[0]
+            end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
             why = signal_name(number)
-            self._request_stop(Ended(128 + number, "signal", f"{name} was sent {why}", why))
+            self._request_stop(Ended(128 + number, "signal", end.text, why, (end,)))
         if self._signals.notices and self._workload is not None:
             self._heed_notice()
         if self._state is State.STOPPING:
             self._stop()
         if self._leader.ended:
-            self._change(State.ENDING, Ended(1, "launcher", f"{name} lost its launcher"))
+            self._lose_leader("lost its launcher")
         elif self._leader.silent_s > SILENT_S:
             silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
-            self._change(State.ENDING, Ended(1, "launcher", f"{name} {silence}"))
+            self._lose_leader(silence)
         if self._lost is not None and not self._has_asked_all:
-            self._change(State.ENDING, Ended(1, "peer", self._lost))
+            self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+
+    def _lose_leader(self, how: str) -> None:
+        end = self._end_of(Kind.LAUNCHER, message=how)
+        self._change(State.ENDING, Ended(1, "launcher", end.text, ends=(end,)))
 
     def _hear(self) -> None:
         """Note what the leader says; the next assignment is for the next attempt."""
@@ -212,7 +252,8 @@ class NodeAttempt:
             try:
                 message_forms.check(message, message_forms.FROM_LEADER)
             except OddMessage as error:
-                self._lost = self._lost or f"the launcher of {self._assignment.name} {ODD}: {error}"
+                odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
+                self._lose(odd, (self._end_of(Kind.APART, message=odd),))
                 continue
             if self._connections is not None:
                 self._connections.hear(message)
@@ -225,8 +266,15 @@ class NodeAttempt:
                 reason = message.get("why", "told to stop")
                 self._is_urgent = self._is_urgent or bool(message.get("hurry"))
                 self._request_stop(Ended(code, "told", reason, message.get("signal", reason)))
-            self._lost = self._lost or message.get("lost")
+            if "lost" in message:
+                self._lose(message["lost"])
             self._may_leave = self._may_leave or "go" in message
+
+    def _lose(self, why: str, unheard: tuple[End, ...] = ()) -> None:
+        """Something has failed elsewhere; the first one counts."""
+        if self._lost is None:
+            self._lost = why
+            self._unheard = unheard
 
     def _request_stop(self, ended: Ended) -> None:
         """Somebody asks for the end; the first one counts."""
@@ -238,8 +286,8 @@ class NodeAttempt:
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._ends_s is None else self._ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
-            message = f"{self._assignment.name}: the time of its job is nearly up"
-            self._request_stop(Ended(128 + signal.SIGTERM, "signal", message, NOTICE))
+            end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
+            self._request_stop(Ended(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
     def _stop(self) -> None:
         """Let workers end by themselves on a request to end the run, as long as they have time.
@@ -276,8 +324,15 @@ class NodeAttempt:
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(spared=workload.pids)
         failure = workload.failure()
-        if failure and not self._has_asked_all:  # else SIGTERM ended them, which is no failure
-            self._change(State.ENDING, Ended(1, "command", failure))
+        if failure is None or self._has_asked_all:  # SIGTERM ended them, which is no failure
+            return
+        offset_s = self._leader.clock_offset_s
+        ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
+        if failure.starter_end is not None:
+            ends += ends_of_starter(self._assignment, failure.starter_end, ends, offset_s)
+        first = cause_of(ends)
+        message = "" if first is None else first.line
+        self._change(State.ENDING, Ended(1, "command", message, ends=tuple(ends)))
 
     def _end(self) -> int:
         """Inform everyone, wait for the workers' records, and end them all."""
@@ -285,8 +340,7 @@ class NodeAttempt:
         assert ended is not None
         leader = self._leader
         if ended is not self._result:
-            lost = self._assignment.index if ended.cause == "signal" else None
-            self._say(failed=ended.message[: message_forms.FAILURE_CHARACTERS], lost=lost)
+            self._report(ended.ends)
         if ended.cause in ("command", "peer"):
             deadline = running_s() + ECHO_S
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
@@ -297,6 +351,9 @@ class NodeAttempt:
         victims = process_tree.end_descendants(
             STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
         )
+        if ended is not self._result:  # what has ended since then did so because of this end
+            self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
+            self._report(ends_of_victims(self._assignment, victims))
         record = self._write_exit(ended, victims)
         if leader.silent_s < DEAF_S:
             self._inspection.tick()
@@ -311,6 +368,15 @@ class NodeAttempt:
         if self._connections is not None:
             self._connections.close()
         return ended.code
+
+    def _report(self, ends: Iterable[End]) -> None:
+        """Tell the leader what has ended."""
+        for end in ends:
+            if end.rank is None:
+                self._say(failed=end.to_json())
+            elif self._reported.get(end.rank) is None:
+                self._reported[end.rank] = end
+                self._say(worker_end=end.to_json())
 
     def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
         offset_s = self._leader.clock_offset_s

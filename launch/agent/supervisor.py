@@ -54,7 +54,7 @@ class Agent:
         if "stop" in message:  # before there was anything to do
             return int(message["stop"])
         for number in STOP_SIGNALS:
-            signal.signal(number, lambda number, _: self._signals.stops.append(number))
+            signal.signal(number, lambda number, _: self._signals.note_stop(number))
         for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
             signal.signal(number, lambda number, _: self._signals.notices.append(number))
         process_tree.adopt_orphans()

@@ -13,6 +13,7 @@ from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, Settings
 from launch.checks.findings import Row
+from launch.ends import End
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
@@ -45,12 +46,8 @@ class Job(Protocol):
         """The cluster in which the job has its number."""
 
     @property
-    def trouble(self) -> str | None:
-        """What went wrong, as far as the launching side knows."""
-
-    @property
-    def lost_node(self) -> str | None:
-        """For which node that was."""
+    def cause(self) -> End | None:
+        """What the attempt ended for, as its leader has judged, or the scheduler reports."""
 
     @property
     def shown(self) -> bytes:

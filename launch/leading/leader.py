@@ -3,19 +3,20 @@
 import os
 import sys
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from configs.settings.program import with_id
 from launch.agent.processes.process_tree import Stopped, between_attempts
+from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain, report
+from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
 from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
@@ -112,7 +113,8 @@ def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
                 print(f"note: {on_one_line(line)}", file=sys.stderr)
             code = conclude(job, facts.world_size, spec)
             if nodes and code:
-                node_history.note(spec.run_dir, cluster, nodes, job.lost_node)
+                lost = job.cause.node if job.cause is not None else None
+                node_history.note(spec.run_dir, cluster, nodes, lost)
             if not code or job.signals or not restart.is_due(spec, code):
                 return code
             if (times := restart.alike(spec.run_dir)) > 1:
@@ -141,11 +143,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     if code in BY_SIGNAL and recorded is None:
         return _stopped(spec, code)
     failure = None
-    if code or not run_record.all_done(spec.run_dir, world_size):
-        failure = in_own_words(explain(spec.run_dir, world_size, code, job.trouble), recorded)
+    if recorded is not None:
+        failure = of_record(spec.run_dir, world_size, recorded)
+    elif code or not run_record.all_done(spec.run_dir, world_size):
+        failure = explain(spec.run_dir, world_size, code, job.cause)
     if recorded is None:
-        end = failure or Failure(0, "")
-        run_record.end(spec.run_dir, end.code, end.text, end.rank, end.cause, end.output)
+        _record(spec.run_dir, failure or Failure(0, ""))
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
@@ -156,24 +159,16 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     return failure.code
 
 
-def in_own_words(found: Failure | None, ended: Mapping[str, Any] | None) -> Failure | None:
-    """The failure that a scheduler's job has recorded, if it has ended; else the one found here."""
-    if ended is None or (found is not None and found.text == ended["message"]):
-        return found
-    if not ended["code"]:
-        return None
-    return Failure(
-        ended["code"],
-        ended["message"],
-        rank=ended.get("rank"),
-        cause=ended.get("cause", ""),
-        output=ended.get("output", ""),
-    )
+def _record(run_dir: Path, end: Failure) -> None:
+    """Record the end of an attempt; whoever reads it need not judge again."""
+    value = None if end.end is None else replace(end.end, traceback="").to_json()
+    run_record.end(run_dir, end.code, end.text, end.rank, end.cause, end.output, value)
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
     name = signal_name(code - 128)
-    run_record.end(spec.run_dir, code, f"stopped by {name}")
+    end = End(Kind.SIGNAL, "", time.time(), signal=code - 128)
+    _record(spec.run_dir, Failure(code, f"stopped by {name}", cause=end.kind.word, end=end))
     print(f"error: stopped by {name}", file=sys.stderr)
     return code
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from launch import ends
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.forms import dict_of, fits
@@ -207,10 +208,14 @@ def _only(own: object) -> Callable[[object], bool]:
     return lambda value: type(value) is type(own) and value == own
 
 
+def _is_rank_of(assignment: Assignment) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and value in assignment.ranks
+
+
 def of_agent(assignment: Assignment) -> Forms:
     """The forms of what the agent with this assignment may say to its leader."""
     report = {
-        "rank": lambda value: type(value) is int and value in assignment.ranks,
+        "rank": _is_rank_of(assignment),
         "pid": (None, is_pid),
         "time_unix_s": _is_number,
         "answers": bool,
@@ -261,7 +266,8 @@ def of_agent(assignment: Assignment) -> Forms:
         },
         "stopping": {"stopping": _seconds(assignment.spec.stop_grace_s), "all?": bool},
         "done": {"done": _is_true},
-        "failed": {"failed": SHOWN, "lost": (None, _below(assignment.count))},
+        "failed": {"failed": {**ends.FORM, "rank": None}},
+        "worker_end": {"worker_end": {**ends.FORM, "rank": _is_rank_of(assignment)}},
         "ended": {"ended": _is_end},
     }
 

@@ -73,15 +73,18 @@ def end(
     rank: int | None = None,
     cause: str = "",
     output: str = "",
+    value: Mapping[str, Any] | None = None,
 ) -> None:
     """Record that the run is over.
 
-    `rank`: the one that failed first. `cause`: of `failure.RULES`, or the exit code's word.
-    `output`: the last lines that this rank printed, where it left no traceback.
+    `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
+    the last lines that this rank printed, where it left no traceback. `value`: the cause as an
+    `ends.End` has it.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
     record["output"] = output
+    record["end"] = value
     write_end(run_files.EXIT.path(run_dir), record)
 
 

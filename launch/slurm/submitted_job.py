@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
+from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
 from launch.slurm import controller
@@ -102,8 +103,7 @@ class SlurmJob:
 
     is_led_here = False  # but in the job
     shown = b""
-    trouble: str | None = None
-    lost_node: str | None = None  # which the leader in the job knows
+    cause: End | None = None  # what Slurm says of it, where its leader has recorded nothing
     signals: Sequence[int] = ()
 
     def __init__(
@@ -132,7 +132,8 @@ class SlurmJob:
         if ended is not None:
             return int(ended["code"])
         says = f"Slurm says {state.name} of job {self.job_id}"
-        self.trouble = forgotten(self.job_id) if state.name == FORGOTTEN else says
+        message = forgotten(self.job_id) if state.name == FORGOTTEN else says
+        self.cause = End(Kind.JOB, "", time.time(), message=message)
         return 0 if state.name == "COMPLETED" else 1
 
     def lives(self, node: NodeFacts) -> bool:

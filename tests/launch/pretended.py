@@ -34,14 +34,17 @@ class Pretended(Launcher):
 
     name = "local"  # what its runs are said to be started by
 
-    def __init__(self, mode: str, asked: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, mode: str, asked: Callable[[], None] = lambda: None, facts: Facts = FACTS
+    ) -> None:
         super().__init__(Settings(LaunchConfig(), SshConfig(), SlurmConfig()))
+        self._facts = facts
         self.launched = 0
         self._mode, self._asked = mode, asked
 
     def probe(self) -> Facts:
         self._asked()
-        return FACTS
+        return self._facts
 
     assume = probe
 

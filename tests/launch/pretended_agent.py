@@ -1,7 +1,9 @@
-"""An agent that starts nothing: `python -m tests.launch.pretended_agent fails|listens|is_odd`.
+"""An agent that starts nothing: `python -m tests.launch.pretended_agent MODE`.
 
 `fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one
 worker print much, and ends well after a while in which it has heard from its launcher all the time.
+`late_culprit` says at once on node 0 that its rank lost another, and on node 1 only after a while
+that its rank was killed, which was earlier.
 """
 
 import json
@@ -10,11 +12,13 @@ import sys
 import time
 from pathlib import Path
 
+from launch.ends import End, Kind
 from launch.nodes.channel import Channel
 
 PRINTED_BYTES = 400_000
 LISTENS_S = 9.0
 SILENT_S = 6.0
+DELAY_S = 2.0
 
 
 def main() -> int:
@@ -30,11 +34,37 @@ def main() -> int:
             launcher.receive()
             time.sleep(0.01)
         return 1
+    if sys.argv[1] == "late_culprit":
+        return _end_one_after_the_other(launcher, assignment["index"])
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
-        launcher.send(failed=f"it ended with {code}", lost=None)
+        end = End(Kind.REFUSED, "node0", time.time(), message=f"it ended with {code}")
+        launcher.send(failed=end.to_json())
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code
+
+
+def _end_one_after_the_other(launcher: Channel, index: int) -> int:
+    now = time.time()
+    if index == 0:
+        end = End(Kind.LOST_PEER, "node0", now, 0, message="lost another worker")
+        launcher.send(listening=1)
+    else:
+        end = End(Kind.KILLED, "node1", now - 1.0, 1, signal=9)
+        _stay(launcher, DELAY_S)
+    launcher.send(worker_end=end.to_json())
+    while not any("stop" in message for message in launcher.receive()) and not launcher.ended:
+        launcher.beat()
+        time.sleep(0.05)
+    launcher.send(ended={"code": 1})
+    return 1
+
+
+def _stay(launcher: Channel, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        launcher.beat()
+        time.sleep(0.05)
 
 
 def _listen(launcher: Channel, run_dir: Path) -> int:

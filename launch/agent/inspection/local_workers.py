@@ -42,7 +42,6 @@ def ask(
     if not ranks:
         return {}
     pids = pids_of(folder, ranks)
-    below = {one.pid for one in process_tree.descendants()}
     with ThreadPoolExecutor(len(ranks)) as pool:
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
     found = {}
@@ -50,11 +49,13 @@ def ask(
         pid = pids.get(rank) if reply is None else int(reply["pid"])
         report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
         report["answers"] = reply is not None
-        if request.get("ask") == "stacks":
-            # only the worker itself can listen at its socket
-            own = pid if reply is not None or pid in below else None
-            _add_process(report, folder, own)
         found[rank] = report
+    if request.get("ask") == "stacks":
+        below = {process.pid for process in process_tree.descendants()}
+        for report in found.values():
+            # only the worker itself can listen at its socket
+            is_own = report["answers"] or report["pid"] in below
+            _add_process(report, folder, report["pid"] if is_own else None)
     return found
 
 

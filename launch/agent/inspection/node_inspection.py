@@ -115,7 +115,7 @@ class NodeInspection:
         """Report since when no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(CLOSELY_S, ask="progress", closely=closely)
-        pids = local_workers.pids_of(self._folder, self._ranks)
+        pids = {rank: report["pid"] for rank, report in progress.items() if report["pid"]}
         self._activity.look(pids, progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
         self._answers.put({"id": "still", "still": still})

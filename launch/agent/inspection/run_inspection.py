@@ -7,15 +7,16 @@ The messages, in JSON through the channels between leader and agents:
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
+from launch.ends import End
 from launch.nodes.running_time import running_s
-from launch.runs.end_facts import read_exits
+from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
 from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
@@ -54,7 +55,8 @@ class RunInspection:
         self._requests, self._send, self._say = requests, send, say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
-        self.hang: str | None = None  # why the run must end because of a hang
+        self.hang: End | None = None  # a hang because of which the run must end
+        self._timeout: Mapping[str, Any] = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
         self._is_still = False
@@ -127,7 +129,11 @@ class RunInspection:
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"], findings["text"] = self._spec.on_hang, text
         if self._spec.on_hang != "warn":
-            self.hang = text
+            self.hang = of_hang(findings)
+
+    def timeout_for(self, ends: Collection[End]) -> End | None:
+        """The collective that timed out, if that is why these ranks have ended."""
+        return of_timeout(self._timeout, ends)
 
     def finish(self) -> None:
         """The run is over: record what workers did that had to be ended."""
@@ -147,6 +153,8 @@ class RunInspection:
         self.found[one.name] = findings["sentences"]
         if one.name == "hang":
             self._announce(findings)
+        else:
+            self._timeout = findings
         self._write(one.name, findings)
         self._send(inspect={"id": one.name, "ask": "resume"})
 

@@ -87,6 +87,8 @@ def children() -> frozenset[int]:
 
 def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
     """All processes below this one, except `spared` children and their descendants."""
+    if not spared:  # each question to psutil reads the processes of the whole machine
+        return psutil.Process().children(recursive=True)
     found = []
     for child in psutil.Process().children():
         if child.pid not in spared:

@@ -3,17 +3,19 @@
 import math
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
+from launch.ends import StarterEnd, WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
     absent_interface,
@@ -23,7 +25,6 @@ from launch.nodes.this_machine import (
 from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.orderly_stop import signal_name
 from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
@@ -47,6 +48,16 @@ class NoSuchProgram(MusterError):
         self.program = program  # as it was named
 
 
+@dataclass(frozen=True)
+class WorkloadFailure:
+    """What ends a node's part of an attempt: how workers ended, or their starter."""
+
+    worker_ends: tuple[WorkerEnd, ...]  # of those that failed, as their starter says, in order
+    recorded: tuple[int, ...] = ()  # ranks that recorded a failure, while others there went on
+    starter_end: StarterEnd | None = None  # its own end, after which it says nothing more
+    has_no_starter: bool = False  # as of `--workers manual`: the agent saw a worker end itself
+
+
 class Workload:
     """torchrun, or the workers themselves, from their start to their end.
 
@@ -61,6 +72,7 @@ class Workload:
         self._log = open_log(assignment)
         self._read_bytes, self._begun = 0, b""  # of the log, and of its unfinished line
         self._codes: dict[int, int] = {}
+        self._known: dict[int, WorkerEnd] = {}
         commands = [command.decided(master_port) for command in assignment.commands]
         try:
             self._children = [spawn(command, env, self._log) for command in commands]
@@ -77,7 +89,18 @@ class Workload:
     def runs(self) -> bool:
         return any(child.poll() is None for child in self._children)
 
-    def failure(self) -> str | None:
+    def ends(self) -> list[WorkerEnd]:
+        """How workers have ended so far."""
+        for child, command in zip(self._children, self._assignment.commands, strict=True):
+            if "RANK" in command.env and (code := child.poll()) is not None:
+                self._codes[int(command.env["RANK"])] = code
+        if not any("RANK" in command.env for command in self._assignment.commands):
+            self._logged()
+        for rank, code in self._codes.items():
+            self._known.setdefault(rank, _worker_end(rank, code))
+        return list(self._known.values())
+
+    def failure(self) -> WorkloadFailure | None:
         """What has failed; None as long as nothing has."""
         for child, command in zip(self._children, self._assignment.commands, strict=True):
             code = child.poll()
@@ -87,8 +110,15 @@ class Workload:
             ends = {int(command.env["RANK"]): code} if own else self._logged()
             self._write_ends(ends)
             if not stopped_cleanly(self._assignment):
-                killed = None if own else self._killed(ends)
-                return killed or how_it_ended(child.returncode, command, self._assignment.name)
+                of = tuple(_worker_end(rank, number) for rank, number in ends.items())
+                if own:
+                    return WorkloadFailure(of, has_no_starter=True)
+                is_signal = code < 0
+                name = self._assignment.spec.workers
+                end = StarterEnd(
+                    name, None if is_signal else code, -code if is_signal else None, time.time()
+                )
+                return WorkloadFailure(of, starter_end=end)
         return self._failed()
 
     def kill_starter(self) -> None:
@@ -97,7 +127,7 @@ class Workload:
             if "RANK" not in command.env:
                 child.kill()
 
-    def _failed(self) -> str | None:
+    def _failed(self) -> WorkloadFailure | None:
         """The failure of workers while their starter goes on.
 
         torchrun logs it at once. A worker that has recorded it itself ends the others beside it,
@@ -109,25 +139,15 @@ class Workload:
         self._looked = now
         ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
         self._write_ends(ends)
-        gone = ends or failed(self._assignment)
+        if ends:
+            return WorkloadFailure(tuple(_worker_end(rank, code) for rank, code in ends.items()))
+        gone = failed(self._assignment)
         if not gone:
             return None
         self._failed_at = self._failed_at or now
-        if not ends and now - self._failed_at < FAILED_S:
+        if now - self._failed_at < FAILED_S:
             return None
-        if killed := self._killed(ends):
-            return killed
-        names = ", ".join(map(str, gone))
-        went_on = "" if ends else ", and others there went on"
-        return f"rank {names} on {self._assignment.name} failed{went_on}"
-
-    def _killed(self, ends: Mapping[int, int]) -> str | None:
-        """A line about workers that SIGKILL ended, of which only their starter knows."""
-        ranks = [str(rank) for rank, code in sorted(ends.items()) if code == -signal.SIGKILL]
-        if not ranks:
-            return None
-        who = f"{'ranks' if ranks[1:] else 'rank'} {', '.join(ranks)} on {self._assignment.name}"
-        return f"{who} {'were' if ranks[1:] else 'was'} killed by SIGKILL"
+        return WorkloadFailure((), recorded=tuple(gone))
 
     def _logged(self) -> dict[int, int]:
         """The exit codes of workers, as far as their starter has logged them."""
@@ -186,14 +206,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
         raise MusterError(f"{program}: {why}") from None
 
 
-def how_it_ended(code: int, command: NodeCommand, name: str) -> str:
-    """A line about a failed process: `torchrun on node1 was killed by SIGKILL`."""
-    rank = command.env.get("RANK")
-    starter = "preload.py" if command.argv[1].endswith("preload.py") else "torchrun"
-    what = starter if rank is None else f"rank {rank}"
-    if code < 0:
-        return f"{what} on {name} was killed by {signal_name(-code)}"
-    return f"{what} on {name} ended with exit code {code}"
+def _worker_end(rank: int, code: int) -> WorkerEnd:
+    return WorkerEnd(rank, None if code < 0 else code, -code if code < 0 else None, time.time())
 
 
 def after_prologue(

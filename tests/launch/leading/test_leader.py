@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch.agent.processes import process_tree
+from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
 from launch.leading.leader import conclude, lead, new_run
@@ -44,6 +45,17 @@ def test_a_signal_between_attempts_ends_the_run(spec, number, capsys):
     ended = run_record.read_end(spec.run_dir)
     assert ended["code"] == code and ended["message"] == f"stopped by {number.name}"
     assert capsys.readouterr().err.endswith(f"error: stopped by {number.name}\n")
+
+
+def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, capsys):
+    (node,) = FACTS.nodes
+    facts = replace(FACTS, nodes=(node, replace(node, name="node1")))
+    code = lead(Pretended("late_culprit", facts=facts), replace(spec, max_restarts=0), facts)
+    ended = run_record.read_end(spec.run_dir)
+    assert code == 137 and (ended["code"], ended["rank"], ended["cause"]) == (137, 1, "killed")
+    assert End.from_json(ended["end"]).kind is Kind.KILLED
+    said = "error: rank 1 on node1 was killed by SIGKILL"
+    assert ended["message"] == said and said in capsys.readouterr().err.splitlines()
 
 
 def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):

@@ -22,6 +22,7 @@ from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
 from launch.agent.node_attempt import NodeAttempt, Signals
+from launch.ends import End, Kind
 from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
 from launch.runs.failure import explain
@@ -116,6 +117,8 @@ def file(name: str, content: object, **more) -> dict:
     return {"file": name, "at": 0, "data": base64.b64encode(data).decode(), "last": True, **more}
 
 
+KILLED = End(Kind.KILLED, "node1", 8.0, 2, signal=9)
+REFUSED = End(Kind.REFUSED, "node1", 8.0, message="no such program")
 FROM_AGENT = [
     {"beat": 5.0},
     {"connected": {"own": ["10.10.1.2", 40_000], "peer": ["10.10.1.1", 20_000]}},
@@ -133,7 +136,8 @@ FROM_AGENT = [
     {"inspected": {"id": "end", "report": REPORT}},
     {"stopping": 60.0, "all": True},
     {"done": True},
-    {"failed": "rank 2 on node1 failed", "lost": 1},
+    {"worker_end": KILLED.to_json()},
+    {"failed": REFUSED.to_json()},
     {"ended": END},
 ]
 
@@ -181,7 +185,7 @@ def test_what_agents_say_is_taken(message):
     with leader() as (job, others):
         before = held_bytes(job._run_dir)
         hear(job, others[1], odd_messages.line(message))
-        assert job.trouble is None or "failed" in message
+        assert job._first is None or {"failed", "worker_end"} & message.keys()
         assert not job._agents[1].channel.ended
         assert held_bytes(job._run_dir) > before or "file" not in message
 
@@ -202,7 +206,8 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
     sent = []
     monkeypatch.setattr(Attempt, "_send_all", lambda job, **message: sent.append(message))
     with leader() as (job, others):
-        hear(job, others[1], odd_messages.line({"failed": "\x1b" * 90_000, "lost": None}))
+        failed = replace(REFUSED, message="\x1b" * 19_000).to_json()
+        hear(job, others[1], odd_messages.line({"failed": failed}))
     check(sent[-1], FROM_LEADER)
 
 
@@ -222,14 +227,21 @@ ODD = {
     "an odd end of a connection": {
         "broken": {"own": ["10.10.1.2", 7], "peer": ["10.10.1.1", 7], "how": "oddly"}
     },
-    "an agent that does not exist": {"failed": "x", "lost": 2},
+    "another agent that is to have failed": {"failed": REFUSED.to_json(), "lost": 0},
+    "an end of another rank": {"worker_end": replace(KILLED, rank=0).to_json()},
+    "an end of no rank": {"worker_end": REFUSED.to_json()},
+    "a rank's end for a node's": {"failed": KILLED.to_json()},
+    "a sentence for an end": {"failed": "rank 2 on node1 failed"},
+    "an end that is too long": {
+        "failed": {**REFUSED.to_json(), "message": "x" * 30_000},
+    },
     "a rank of another node": {"inspected": {"id": "end", "report": {**REPORT, "rank": 0}}},
     "a hole": file("workers/rank_00002.out", b"x", at=2**40),
     "before the begin": file("workers/rank_00002.out", b"x", at=-1),
     "no base64": {**file("workers/rank_00002.out", b""), "data": "*"},
     "half a character": file("model/\ud800", b"x"),
     "a file of another rank": file("workers/rank_00000.out", b"x"),
-    "nested too deeply": {"failed": odd_messages.DEEP, "lost": None},
+    "nested too deeply": {"failed": odd_messages.DEEP},
 }
 
 
@@ -237,14 +249,16 @@ ODD = {
 def test_an_odd_message_is_that_agent_s_failure(message):
     with leader() as (job, others):
         hear(job, others[1], odd_messages.line(message))
-        if job.trouble is None:  # brackets that JSON itself does not take are noise
+        if job._first is None:  # brackets that JSON itself does not take are noise
             assert message == ODD["nested too deeply"] and job._agents[1].channel.noise
             return
-        assert job.trouble.startswith("node1 sent an odd message: ") and job.lost_node == "node1"
-        assert job.trouble.isprintable() and len(job.trouble) < 500
+        cause = job._judge()
+        assert cause.text.startswith("node1 sent an odd message: ") and cause.node == "node1"
+        assert cause.text.isprintable() and len(cause.text) < 500
         assert job._agents[1].channel.ended and not job._agents[0].channel.ended
-        failure = explain(job._run_dir, 4, 1, job.trouble)
-        assert (failure.code, failure.text) == (1, f"error: {job.trouble}")
+        failure = explain(job._run_dir, 4, 1, cause)
+        assert (failure.code, failure.text) == (1, f"error: {cause.text}")
+        assert failure.cause == "node_lost"
         assert held_bytes(job._run_dir) < 1000
 
 
@@ -253,10 +267,10 @@ def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
     with leader() as (job, others):
         sent = b"".join(map(odd_messages.line, messages))
         hear(job, others[1], sent)
-        assert (job.trouble is None) or "node1" in job.trouble or "failed" in str(messages)
+        assert job._first is None or job._first.node == "node1"
         assert held_bytes(job._run_dir) < len(sent) + 10_000
         job._inspect().finish()
-        failure = explain(job._run_dir, 4, 1, job.trouble)
+        failure = explain(job._run_dir, 4, 1, job._judge())
         assert failure.code and failure.text.encode(errors="backslashreplace")
 
 

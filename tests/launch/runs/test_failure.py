@@ -9,12 +9,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from launch.agent.processes.workers import how_it_ended
 from launch.agent.recovery import Recovery
+from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.failure import Failure, explain, report
 from launch.runs.last_output import crash_of, of_logs
-from launch.spec import NodeCommand
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
 from tests.written import write
@@ -137,6 +136,12 @@ def agent(folder, index, cause, message="", **more):
     write(folder, {f"agents/node_{index:05d}.exit.json": record | usual | more})
 
 
+def killed(folder, rank, number=9, **more):
+    """The agent of a rank's node has seen that a signal ended it."""
+    end = End(Kind.KILLED, f"node{rank}", 1.0, rank, signal=number)
+    agent(folder, rank, "command", end.text, ends=[end.to_json()], **more)
+
+
 def test_the_earliest_is_told_by_one_clock(ended, tmp_path):
     """node1's clock is ten seconds ahead: what it wrote later happened first."""
     ended(0, "crash", 100.0, "echo", "Traceback: second\n")
@@ -166,18 +171,15 @@ def test_ranks_that_failed_alike_are_one_failure(ended):
 
 
 def test_the_kernels_word_on_memory_is_passed_on(ended, tmp_path):
-    message = "rank 1 on node1 was killed by SIGKILL"
     ended(0, "lost_peer", 1.0, "lost another worker")
-    agent(tmp_path, 1, "command", message, oom_kills=1)
+    killed(tmp_path, 1, oom_kills=1)
     why = "out of memory on node1: the kernel killed it for that"
-    assert explain(tmp_path, 2, 1).text == f"error: {message}; {why}"
+    assert explain(tmp_path, 2, 1).text == f"error: rank 1 on node1 was killed by SIGKILL; {why}"
 
 
 def test_a_worker_that_a_signal_without_a_name_killed_is_explained(tmp_path):
     """A real-time signal, as some programs send each other."""
-    command = NodeCommand("node1", 1, ("python", "worker_main.py"), {"RANK": "1"}, "/")
-    message = how_it_ended(-40, command, "node1")
-    agent(tmp_path, 1, "command", message)
+    killed(tmp_path, 1, number=40)
     failure = explain(tmp_path, 2, 1)
     assert failure.code == 168
     assert failure.text == "error: rank 1 on node1 was killed by signal 40"
@@ -200,9 +202,10 @@ def test_a_node_that_was_killed_is_named_even_if_the_scheduler_was_quicker(tmp_p
 
 
 def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
-    failure = explain(tmp_path, 2, 1, "node1 is gone: the connection to it was cut")
-    assert failure.text.endswith("never started: node1 is gone: the connection to it was cut")
-    assert explain(tmp_path, 0, 1, "Slurm says NODE_FAIL of job 7").code == 1
+    of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
+    for world_size in (0, 2):
+        failure = explain(tmp_path, world_size, 1, of_job)
+        assert failure.code == 1 and failure.text.endswith("Slurm says NODE_FAIL of job 7")
 
 
 TIMED_OUT = "lost another worker (Timed out waiting 3000ms for recv operation to complete)"
@@ -250,7 +253,7 @@ def test_one_that_died_is_told_from_those_that_we_ended(ended, tmp_path):
 @pytest.mark.parametrize(("kills", "then"), [(0, ""), (1, "; out of memory on node0: the kernel ")])
 def test_memory_is_the_cause_only_where_the_kernel_has_counted_it(tmp_path, kills, then):
     message = "rank 0 on node0 was killed by SIGKILL"
-    agent(tmp_path, 0, "command", message, oom_kills=kills)
+    killed(tmp_path, 0, oom_kills=kills)
     failure = explain(tmp_path, 1, 1)
     assert failure.text.startswith(f"error: {message}{then}")
     assert failure.cause == ("out_of_memory" if kills else "killed")
@@ -297,6 +300,7 @@ AGENT_END |= {
     "oom_kills": 0,
     "full": "",
 }
+KILLED_END = End(Kind.KILLED, "node0", 8.0, 0, signal=9)
 AGENT_END["ended"] = {
     "0": {"pid": 8, "rank": 0, "state": "", "signal": "SIGTERM", "survives": True}
 }
@@ -304,7 +308,7 @@ AGENT_END["ended"] = {
 
 @fuzzed(nearly([[end, agent_end] for end in (END, {**END, "cause": "done"}) for agent_end in (
     AGENT_END,
-    {**AGENT_END, "cause": "command", "message": "rank 0 on node0 was killed by SIGKILL"},
+    {**AGENT_END, "cause": "command", "ends": [KILLED_END.to_json()]},
     {**AGENT_END, "cause": "peer", "message": ""},
 )]))  # fmt: skip
 def test_whatever_a_node_s_records_say_there_is_a_cause(records):
@@ -313,7 +317,9 @@ def test_whatever_a_node_s_records_say_there_is_a_cause(records):
         run_dir = write(Path(folder), {"workers/rank_00000.err": "", **dict.fromkeys(names, "")})
         for name, record in zip(names, records if isinstance(records, list) else [], strict=False):
             (run_dir / name).write_bytes(line(record, b""))
-        failure = explain(run_dir, 1, 1, "node0 is gone")
+        failure = explain(
+            run_dir, 1, 1, End(Kind.JOB, "", 9.0, message="Slurm says FAILED of job 7")
+        )
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
         run_record.each_ran_alone(run_dir)
@@ -502,7 +508,7 @@ def test_of_a_rank_that_was_killed_one_sees_what_it_printed_last(ended, tmp_path
     for rank in (0, 2, 3):
         ended(rank, "lost_peer", 1.0, "lost another worker")
     if recorded:
-        agent(tmp_path, 1, "command", "rank 1 on node1 was killed by SIGKILL")
+        killed(tmp_path, 1)
     printed(tmp_path, err=b"allocating 900 GB\n")
     lines = last_lines(tmp_path)
     assert lines[-3:] == [
