@@ -383,12 +383,6 @@ class Attempt:
         elif "ended" in message:
             agent.record = message["ended"]
 
-    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
-        """Take an end that happened on an agent's node, under the name that it has here."""
-        end = End.from_json(value)
-        if end is not None:
-            self._hear_of(replace(end, node=agent.assignment.name))
-
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""
         meeting = self._meeting
@@ -428,14 +422,22 @@ class Attempt:
             write_json(run_files.MEETING.path(self._run_dir), about)
             self._say(line)
         if why := meeting.failure(running_s()):
-            self._hear_of(End(Kind.APART, "", time.time(), message=why))
+            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
         elif loss := meeting.loss(running_s()):
             lost = self._agents[loss.index]
+            since_unix_s = time.time() - loss.for_s
             if loss.how == "closed":
-                self._hear_of(lost.end_of(Kind.GONE))
+                self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
             else:
                 silent_s = AGENT_LOST_WHEN_SILENT_S
-                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", time.time() - silent_s))
+                since_unix_s -= silent_s
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s))
+
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+        """Take an end that happened on an agent's node, under the name that it has here."""
+        end = End.from_json(value)
+        if end is not None:
+            self._hear_of(replace(end, node=agent.assignment.name))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here
