@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import SlurmConfig, SshConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import look
 from launch.checks.findings import Row

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from configs.settings.program import with_id
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
+from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
@@ -18,18 +19,14 @@ from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
-from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
-from muster.printable import on_one_line, printable
-from muster.rank_variables import without_settings_of_torchrun
+from muster.printable import duration, on_one_line, printable
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
     from launch.slurm.job_nodes import JobNodes
-
-ASK_AGAIN_S = 2.0
 
 
 # Where the attempts of a run start: a launcher's machines, or the nodes of this job.
@@ -54,7 +51,7 @@ def new_run(
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    program.run = with_id(program.run, program.name, facts.size, make=make)
+    program.run = program.run.with_id(program.name, facts.size, make=make)
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)
@@ -194,4 +191,4 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
                 printed = str(error)
                 why = "; ".join(printed.splitlines())
                 print(f"a restart waits, {duration(left_s)} at most: {why}", file=sys.stderr)
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(RESTART_ASKS_NODES_AGAIN_S)

@@ -13,7 +13,7 @@ import pytest
 
 from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
-from muster import run_files
+from muster import records, run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
@@ -72,8 +72,8 @@ def only_run(logs: Path) -> Path:
 def losses_so_far(run_dir: Path) -> dict[int, float]:
     """Of each step, of a run that may still be writing."""
     path = run_files.METRICS.path(run_dir, rank=0)
-    records = run_files.json_objects(path.read_bytes()) if path.exists() else []
-    return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+    steps = records.json_objects(path.read_bytes()) if path.exists() else []
+    return {one["step"]: one["loss"] for one in steps if one["kind"] == "step"}
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:

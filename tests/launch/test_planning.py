@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
