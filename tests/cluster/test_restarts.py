@@ -3,7 +3,6 @@
 The program is a shell's loop: it starts at once, and knows nothing of the others.
 """
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +38,6 @@ def begin(cluster, tmp_path, monkeypatch) -> Iterator:
 
     yield one
     for run in begun:
-        run.process.terminate()
         leave_nothing(run)
 
 
@@ -83,12 +81,12 @@ def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(
         assert steps.count("muster") == 2
 
 
-def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held, begin):
-    run = begin(in_held_job, "--max-restarts", "1")
+def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held, tmp_path):
+    run = Run(cluster, in_held_job, tmp_path / "runs", "--max-restarts", "1", program=Loop())
     first = agents(run)
     second = restarted(run, FAULTS["agent killed"].hit)
     assert {node for node in first if first[node] != second[node]} == {"node2"}
-    run.process.send_signal(signal.SIGTERM)
+    run.process.terminate()
     run.ends()
     run.end()
     assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
