@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from configs import plugins
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
@@ -68,6 +69,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     }
 
 
+@cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
     found: Starter = plugins.load("launch.starters", name)
