@@ -14,7 +14,7 @@ from typing import Any
 from configs.settings.launch import LaunchConfig, OnHang, RunConfig, Slots
 from muster.run_files import SHARED
 
-# In a plan, this stands for a port that node 0 finds when all nodes have met.
+# In a plan, this stands for a port that node 0 finds when all nodes are connected.
 DECIDED = "<decided on node0>"
 
 
@@ -173,7 +173,7 @@ class Facts:
 
     nodes: tuple[NodeFacts, ...]
     master_addr: str
-    master_port: int | None = None  # None: node 0 finds one when all have met
+    master_port: int | None = None  # None: node 0 finds one when all are connected
     network: str | None = None
 
     @property
@@ -215,6 +215,8 @@ class NodeCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    starter: str = ""  # the value of `--workers`
+    rank: int | None = None  # of the worker that it is; None: it starts all workers of the node
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":
@@ -250,7 +252,7 @@ class NodeCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """One agent's part of a run; `index` counts agents from 0, to which all others connect."""
+    """One agent's part of a run; `index` counts nodes from 0, to which all others connect."""
 
     spec: LaunchSpec  # its folder is a path as this node sees it, from `cwd`
     cwd: str
@@ -259,11 +261,11 @@ class Assignment:
     name: str  # of the node, in messages
     ranks: tuple[int, ...]  # of the workers of this node
     commands: tuple[NodeCommand, ...]
-    coordinator_address: str
-    # The coordinator listens at the first free one, 0 being any; the others are told which.
+    coordinator_address: str  # of node 0 on the network for gradients
+    # Node 0 listens at the first free one, 0 being any; the others are told which.
     coordinator_ports: tuple[int, ...]
-    master_port: int | None  # None: one that is free when all agents have met
-    token: str  # proves that a connection to the coordinator belongs to the run
+    master_port: int | None  # None: one that is free when all nodes are connected
+    store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
     address: str | None = None  # this node's own; None: the one on the way to node 0
     proof: str = ""  # a name in the run folder, only on the launcher's disk
@@ -288,7 +290,8 @@ def assignments_of(
     spec: LaunchSpec, facts: Facts, plan: Sequence[NodeCommand], ends_unix_s: float | None = None
 ) -> list[Assignment]:
     """The assignment of every node's agent."""
-    token, proof = secrets.token_hex(16), SHARED.path(spec.run_dir, name=secrets.token_hex(8))
+    store_secret = secrets.token_hex(32)
+    proof = SHARED.path(spec.run_dir, name=secrets.token_hex(8))
     first, last = spec.ports or (0, 0)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
     ends = list(accumulate(facts.counts))
@@ -304,7 +307,7 @@ def assignments_of(
             coordinator_address=facts.master_addr,
             coordinator_ports=tuple(range(first, last + 1)),
             master_port=facts.master_port,
-            token=token,
+            store_secret=store_secret,
             network=facts.network,
             address=node.address,
             proof=proof.relative_to(spec.run_dir).as_posix(),

@@ -5,7 +5,7 @@ task of srun. Whatever happens to one of them, or to this process, the workers o
 
 The states, and what changes them; `_change` is the one place that does:
 
-    RUNNING    each agent has its assignment; from here on workers start and run
+    RUNNING    each agent has its assignment: nodes connect, then workers start and run
     FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
     STOPPING   all agents were told to stop: after a failure, or for a signal that came here
     OVER       each agent has sent its last record of the attempt, or is gone, or was too late
@@ -15,21 +15,28 @@ The states, and what changes them; `_change` is the one place that does:
 The messages:
 
     to an agent      {"assignment": {...}}                       what it is to run in this attempt
+                     {"connect": {"address": "10.10.1.1", "port": 20000}}   to node 0
+                     {"keep": {"own": [...], "peer": [...]}}     that connection is a node's
+                     {"choose_port": true}                       all are connected
+                     {"start": 20001}                            with that port of torch
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
                      {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
                      {"inspect": {"id": "7", "ask": "stacks"}}
                      {"go": true}                                all have done their part
-    from an agent    {"listening": 40123}                        of the first one alone
-                     {"waiting": "waiting for node2"}
+    from an agent    {"listening": {"address": "10.10.1.1", "port": 20000}}  of node 0 alone
+                     {"accepted": {"own": ["10.10.1.1", 20000], "peer": [...]}}  of node 0 alone
+                     {"connected": {"own": ["10.10.1.3", 40123], "peer": [...]}}
+                     {"unreached": "connection refused"}
+                     {"broken": {"own": [...], "peer": [...], "how": "silent"}}
+                     {"master_port": 20001}                      of node 0 alone
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
                      {"file": "...", ...}                     news of its files: no disk is shared
                      {"inspected": {"id": "7", ...}}
                      {"stopping": 30.0}                          workers stop in order, within that
                      {"done": true}                              its workers have ended well
                      {"worker_end": {...}}                       of a rank, after a failure; and
-                     {"failed": {...}, "lost": 3}                of its node; both as launch/ends.py
-                                                                 has them; the agent that it lost
+                     {"failed": {...}}                           of its node; see launch/ends.py
                      {"ended": {"code": 0, "cause": "done", ...}}
 
 After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
@@ -51,11 +58,20 @@ from typing import Any
 
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
-from launch.agent.membership.door import sealed
+from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
+from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
+    AGENT_STANDS_NAMED_AFTER_S,
+    AGENTS_END_AFTER_STOP_S,
+    AGENTS_PAUSE_BETWEEN_FILES_S,
+    AGENTS_RECORD_LOST_PEER_S,
+    AGENTS_SEND_FILES_S,
+    MAIN_LOOP_TICK_S,
+)
 from launch.ends import End, Kind, cause_of
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
+from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
@@ -65,10 +81,7 @@ from muster.errors import STOPPED
 from muster.orderly_stop import signal_name
 from muster.writing import write_json, writing
 
-# Time for workers and agents to find that another is gone, and to record how they ended.
-ECHO_S = 3.0
-STOP_S = 5.0
-REST_S = 60.0  # for the rest of their files, on a slow link
+CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 
 
 class AgentConnection:
@@ -77,8 +90,7 @@ class AgentConnection:
     def __init__(self, started: AgentProcess) -> None:
         self.process = started.process
         self.channel = started.channel
-        self._token = started.token
-        self._task = started.task
+        self._message_of = started.message_of
 
     @property
     def lives(self) -> bool:
@@ -86,7 +98,7 @@ class AgentConnection:
         return not self.channel.ended
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
-        """Belong to an attempt."""
+        """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
         self._run_dir = run_dir
@@ -95,6 +107,8 @@ class AgentConnection:
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
+        self._is_named = False  # as one whose work stands still
+        self.channel.send(**self._message_of(assignment))
 
     @property
     def files(self) -> Received:
@@ -103,12 +117,24 @@ class AgentConnection:
             self._files = Received(self._run_dir, self.assignment)
         return self._files
 
-    def assign(self, coordinator_ports: tuple[int, ...]) -> None:
-        assignment = replace(self.assignment, coordinator_ports=coordinator_ports)
-        if self._token is None:
-            self.channel.send(assignment=assignment.to_json())
-        else:
-            self.channel.send(**sealed(assignment, self._token, self._task))
+    @property
+    def place(self) -> str:
+        name = self.assignment.name
+        return name if self.here is None else f"{name} ({self.here['address']})"
+
+    def standing(self, beat: Mapping[str, Any]) -> str | None:
+        """What to print of an agent whose work stands still, or goes on after that; once."""
+        stands_s = float(beat.get("stands_s", 0.0))
+        if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+            self._is_named = True
+            return (
+                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
+                f"{beat['waits_for']}; is its disk full or slow?"
+            )
+        if self._is_named and not stands_s:
+            self._is_named = False
+            return f"{self.place} goes on"
+        return None
 
     @property
     def is_over(self) -> bool:
@@ -118,9 +144,9 @@ class AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None or self._loss is not None:
             return self._loss
-        patience_s = SILENT_S
+        patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
-            patience_s = max(SILENT_S, self.assignment.spec.join_s)
+            patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
         elif self.channel.silent_s > patience_s:
@@ -192,7 +218,8 @@ class Attempt:
             self._proof.touch()
         for agent, assignment in zip(self._agents, assignments, strict=True):
             agent.begin(assignment, self._run_dir)
-        self._agents[0].assign(assignments[0].coordinator_ports)
+        names = [assignment.name for assignment in assignments]
+        self._meeting = Meeting(names, self._spec.join_s, running_s())
 
     def wait(self) -> int:
         """Wait for the end; return the exit code.
@@ -256,9 +283,9 @@ class Attempt:
     def _change(self, state: State) -> None:
         self._state = state
         if state is State.FAILED:
-            self._ends_s = running_s() + ECHO_S
+            self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
         elif state is State.STOPPING:
-            self._ends_s = running_s() + STOP_S
+            self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
             else:
@@ -267,15 +294,19 @@ class Attempt:
     def _latest_s(self) -> float:
         """By when the state has to change: later while workers may stop, or files still come."""
         patient_s = max(self._ends_s, self._patient_s)
-        return min(patient_s + REST_S, max(patient_s, self._fed_s + 2.0))
+        return min(
+            patient_s + AGENTS_SEND_FILES_S,
+            max(patient_s, self._fed_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+        )
 
     def _tick(self) -> None:
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
         for agent in self._agents:
             self._hear(agent)
+        self._look_at_connections()
         self._show()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -329,9 +360,13 @@ class Attempt:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
-        if "listening" in message:
-            for other in self._agents[1:]:
-                other.assign((int(message["listening"]),))
+        if not CONNECTIONS.isdisjoint(message):
+            self._connect(agent, message)
+        elif "beat" in message:
+            if "stands_s" in message:  # its disk is slow: what it sends is late
+                self._fed_s = running_s()
+            if line := agent.standing(message):
+                self._say(line)
         elif "file" in message:
             self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
@@ -347,14 +382,9 @@ class Attempt:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_s = running_s() + float(message["stopping"]) + STOP_S
-        elif "waiting" in message:
-            about = {"text": message["waiting"], "since_unix_s": time.time()}
-            write_json(run_files.MEETING.path(self._run_dir), about)
-            self._say(message["waiting"])
+            self._patient_s = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
         elif "failed" in message:
-            lost = message["lost"]
-            self._take_end(agent if lost is None else self._agents[lost], message["failed"])
+            self._take_end(agent, message["failed"])
         elif "worker_end" in message:
             self._take_end(agent, message["worker_end"])
         elif "done" in message:
@@ -367,6 +397,54 @@ class Attempt:
         end = End.from_json(value)
         if end is not None:
             self._hear_of(replace(end, node=agent.assignment.name))
+
+    def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
+        """Take a report of a connection to node 0, or of the port that it has chosen."""
+        meeting = self._meeting
+        index = agent.assignment.index
+        if "listening" in message:
+            meeting.listens(message["listening"])
+            where = {
+                "address": agent.assignment.coordinator_address,
+                "port": message["listening"]["port"],
+            }
+            for other in self._agents[1:]:
+                other.channel.send(connect=where)
+        elif "accepted" in message:
+            meeting.accepted(message["accepted"])
+        elif "connected" in message:
+            meeting.connected(index, message["connected"])
+        elif "unreached" in message:
+            meeting.unreached(index, message["unreached"])
+        elif "broken" in message:
+            meeting.broken(index, message["broken"], running_s())
+        elif "master_port" in message:
+            self._send_all(start=message["master_port"])
+
+    def _look_at_connections(self) -> None:
+        """Have workers start when all nodes are connected; fail if they are not, or one is lost."""
+        meeting = self._meeting
+        node_0 = self._agents[0]
+        for connection in meeting.newly_met():
+            node_0.channel.send(keep=connection)
+        if meeting.where is not None and not meeting.missing and not meeting.has_begun:
+            meeting.has_begun = True
+            node_0.channel.send(choose_port=True)
+        if self._state is not State.RUNNING or self._may_leave:
+            return
+        if line := meeting.waiting(running_s()):
+            about = {"text": line, "since_unix_s": time.time()}
+            write_json(run_files.MEETING.path(self._run_dir), about)
+            self._say(line)
+        if why := meeting.failure(running_s()):
+            self._hear_of(End(Kind.APART, "", time.time(), message=why))
+        elif loss := meeting.loss(running_s()):
+            lost = self._agents[loss.index]
+            if loss.how == "closed":
+                self._hear_of(lost.end_of(Kind.GONE))
+            else:
+                silent_s = AGENT_LOST_WHEN_SILENT_S
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", time.time() - silent_s))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

@@ -3,15 +3,15 @@
 Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
 processes of the attempt here end.
 
-How it works: one loop looks, every 50 ms, at the other agents, the leader, signals and its own
-workers. The order of what follows an end matters: the leader, which has the other nodes end, is
-told first, then workers get a moment to write down that they lost a peer, then they are ended, then
-this node's record is written and sent. Last it waits until all nodes have done that: other agents
-would take a closed connection for the cause of what ended it.
+How it works: one loop looks, every 50 ms, at the connections to other nodes, the leader, signals
+and its own workers. The order of what follows an end matters: the leader, which has the other nodes
+end, is told first, then workers get a moment to write down that they lost a peer, then they are
+ended, then this node's record is written and sent. Last it waits until all nodes have done that:
+until then the others need its connection to node 0.
 
 The states, and what changes them; `_change` is the one place that does:
 
-    MEETING    it waits for the other agents, and for the port of torch
+    MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
     STOPPING   somebody asked for the end; workers have their time to end by themselves
     FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
@@ -40,9 +40,9 @@ from launch.agent.agent_records import (
     write_exit,
     write_here,
 )
+from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
-from launch.agent.membership.coordinator import Peers
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import Victim
 from launch.agent.processes.workers import (
@@ -51,23 +51,26 @@ from launch.agent.processes.workers import (
     after_prologue,
     environment_of,
     refuse_absent_interface,
+    start_workload,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.deadlines import (
+    LEADER_LETS_AGENT_GO_S,
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+    WORKERS_RECORD_LOST_PEER_S,
+)
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, Channel
+from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, signal_name
-
-DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
-# Time for workers to find that a peer is gone, and to record how they ended.
-ECHO_S, STOP_S = 1.5, 2.0
-# Time for the other agents to record how they ended.
-LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 class State(Enum):
@@ -98,9 +101,15 @@ class NodeAttempt:
     """One node's part of one attempt; `run` carries it out."""
 
     def __init__(
-        self, assignment: Assignment, leader: Channel, signals: Signals, scratch: Path
+        self,
+        assignment: Assignment,
+        leader: Channel,
+        signals: Signals,
+        scratch: Path,
+        warm: WarmInterpreter,
     ) -> None:
         self._assignment = assignment
+        self._warm = warm
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
@@ -117,7 +126,7 @@ class NodeAttempt:
         self._lost: str | None = None  # what has failed elsewhere
         self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
         self._may_leave = False
-        self._peers: Peers | None = None
+        self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
@@ -137,7 +146,9 @@ class NodeAttempt:
                 self._refuse(MusterError.exit_code, explained(error))
             return self._end()
         finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+            process_tree.end_descendants(
+                WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
+            )
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
@@ -168,13 +179,15 @@ class NodeAttempt:
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        peers = self._peers = Peers(assignment, self._say)
-        while peers.master_port is None and self._goes_on():
+        connections = self._connections = Connections(assignment, self._say)
+        while connections.master_port is None and self._goes_on():
             self._tick()
-        env = self._environment(peers) if self._goes_on() else None
-        if env is None or peers.master_port is None:
+        env = self._environment(connections.own_address) if self._goes_on() else None
+        if env is None or connections.master_port is None:
             return
-        workload = self._workload = Workload(assignment, peers.master_port, env)
+        workload = self._workload = start_workload(
+            assignment, connections.master_port, env, self._warm
+        )
         self._inspection.has_begun = True
         self._change(State.RUNNING)
         while workload.runs and self._goes_on():
@@ -200,6 +213,7 @@ class NodeAttempt:
         self._ended = ended or self._ended
         if state is State.FINISHED and ended is not None:
             self._result = ended
+            self._report(ended.ends)
             self._write_exit(ended)
             self._say(done=True)
 
@@ -213,9 +227,9 @@ class NodeAttempt:
 
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
-        assert self._peers is not None
-        time.sleep(TICK_S)
-        self._peers.tick()
+        assert self._connections is not None
+        time.sleep(MAIN_LOOP_TICK_S)
+        self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
@@ -231,17 +245,11 @@ class NodeAttempt:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
-        elif self._leader.silent_s > SILENT_S:
-            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
-            self._lose_leader(silence)
-        if self._has_asked_all:
-            return
-        if self._lost is not None:
+        elif self._leader.silent_s > LEADER_LOST_WHEN_SILENT_S:
+            silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
+            self._lose_leader(f"{silence}: is the link down?")
+        if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
-        elif self._peers.trouble is not None and self._state is not State.FINISHED:
-            trouble = self._peers.trouble
-            end = self._end_of(Kind.APART, message=trouble)
-            self._change(State.ENDING, Ended(1, "peer", trouble, ends=(end,)))
 
     def _lose_leader(self, how: str) -> None:
         end = self._end_of(Kind.LAUNCHER, message=how)
@@ -261,6 +269,8 @@ class NodeAttempt:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
                 self._lose(odd, (self._end_of(Kind.APART, message=odd),))
                 continue
+            if self._connections is not None:
+                self._connections.hear(message)
             if "inspect" in message:
                 self._inspection.hear(message["inspect"])
             if "notice" in message:
@@ -309,13 +319,13 @@ class NodeAttempt:
         if self._in_a_hurry() or not self._stoppable.has_time:
             self._change(State.ENDING, ended)
 
-    def _environment(self, peers: Peers) -> dict[str, str] | None:
+    def _environment(self, address: str) -> dict[str, str] | None:
         """What the workers start with; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
-        interface = interface_of(peers.own_address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, peers.own_address, interface))
+        interface = interface_of(address, assignment.network, assignment.name)
+        self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
-        env = environment_of(assignment, interface, peers.own_address, scratch)
+        env = environment_of(assignment, interface, address, scratch)
         sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
@@ -346,39 +356,41 @@ class NodeAttempt:
         if ended is not self._result:
             self._report(ended.ends)
         if ended.cause in ("command", "peer"):
-            deadline = running_s() + ECHO_S
+            deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
-                time.sleep(TICK_S)
+                time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+            WORKERS_END_AFTER_SIGTERM_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
         )
         if ended is not self._result:  # what has ended since then did so because of this end
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_victims(self._assignment, victims))
         record = self._write_exit(ended, victims)
-        if leader.silent_s < DEAF_S:
+        if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader)
             leader.send(ended=record)
-            leader.drain(DRAIN_S)
-        deadline = running_s() + LEAVE_S
+            leader.drain(LEADER_LOST_WHEN_SILENT_S)
+        deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
-        if self._peers is not None:
-            self._peers.close()
+        if self._connections is not None:
+            self._connections.close()
         return ended.code
 
     def _report(self, ends: Iterable[End]) -> None:
         """Tell the leader what has ended."""
         for end in ends:
             if end.rank is None:
-                lost = self._peers.lost if self._peers is not None else None
-                self._say(failed=end.to_json(), lost=lost if end.kind is Kind.APART else None)
+                self._say(failed=end.to_json())
             elif self._reported.get(end.rank) is None:
                 self._reported[end.rank] = end
                 self._say(worker_end=end.to_json())

@@ -14,6 +14,7 @@ from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import Settings
 from launch.checks.findings import Row
+from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
 from launch.ends import End
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
@@ -31,7 +32,6 @@ from muster.errors import UsageError, refuse
 from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
-LOOK_S = 2.0
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
 
@@ -242,7 +242,7 @@ def _is_login_node() -> bool:
             env=environment_for("sinfo"),
             capture_output=True,
             check=False,
-            timeout=LOOK_S,
+            timeout=SLURM_CLUSTER_ANSWERS_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return True

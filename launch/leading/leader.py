@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
+from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
 from launch.programs.command_line import CommandLine
@@ -26,8 +27,6 @@ from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
     from launch.slurm.job_nodes import JobNodes
-
-ASK_AGAIN_S = 2.0
 
 
 # Where the attempts of a run start: a launcher's machines, or the nodes of this job.
@@ -192,4 +191,4 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
                 printed = str(error)
                 why = "; ".join(printed.splitlines())
                 print(f"a restart waits, {duration(left_s)} at most: {why}", file=sys.stderr)
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(RESTART_ASKS_NODES_AGAIN_S)

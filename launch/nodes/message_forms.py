@@ -7,6 +7,7 @@ What nodes answer before a run has its forms in `answer_forms.py`.
 What a form is: muster/records.py.
 """
 
+import ipaddress
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ SECONDS, MOST = 1e9, 1e18
 RANKS = 65_536
 PIDS = 1 << 31
 PORTS = range(1, 65_536)
+ADDRESS_CHARACTERS = 64  # of IPv6 with the name of a card
 ID_CHARACTERS = 64  # of a question
 ODD = "sent an odd message"  # what is said of an agent for which there is nothing else to say
 
@@ -91,6 +93,22 @@ def is_port(value: object) -> bool:
     return fits(value, int) and value in PORTS
 
 
+def is_address(value: object) -> bool:
+    """Whether it is the address of a machine, in numbers; IPv6 may name a card."""
+    if not isinstance(value, str) or len(value) > ADDRESS_CHARACTERS or not value.isprintable():
+        return False
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_end_of_connection(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and is_address(value[0]) and is_port(value[1])
+
+
 def is_size(value: Any) -> bool:
     return fits(value, int) and 0 <= value < 1 << 63
 
@@ -136,10 +154,15 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-BEAT = {"beat": (bool, int, float)}
+WHERE = {"address": is_address, "port": is_port}
+ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
 SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(SECONDS)
+BEAT = (
+    {"beat": (bool, int, float)},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+)
 PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
 COLLECTIVE = {
     "group": SOURCE,
@@ -217,11 +240,18 @@ def of_agent(assignment: Assignment) -> Forms:
         "start_ticks?": int,
         "boot_id?": is_line,
     }
-    first = {"listening": {"listening": is_port}} if assignment.index == 0 else {}
+    if assignment.index == 0:
+        connections = {
+            "listening": {"listening": WHERE},
+            "accepted": {"accepted": ENDS},
+            "master_port": {"master_port": is_port},
+        }
+    else:
+        connections = {"connected": {"connected": ENDS}, "unreached": {"unreached": is_line}}
     return {
         "beat": BEAT,
-        **first,
-        "waiting": {"waiting": SHOWN},  # which names all nodes that are missing
+        **connections,
+        "broken": {"broken": {**ENDS, "how": lambda value: value in ("closed", "silent")}},
         "here": {"here": here},
         "file": {
             "file": _is_file_name,
@@ -239,10 +269,7 @@ def of_agent(assignment: Assignment) -> Forms:
         },
         "stopping": {"stopping": _seconds(assignment.spec.stop_grace_s), "all?": bool},
         "done": {"done": _is_true},
-        "failed": {
-            "failed": {**ends.FORM, "rank": None},
-            "lost": (None, _below(assignment.count)),
-        },
+        "failed": {"failed": {**ends.FORM, "rank": None}},
         "worker_end": {"worker_end": {**ends.FORM, "rank": _is_rank_of(assignment)}},
         "ended": {"ended": _is_end},
     }
@@ -250,7 +277,11 @@ def of_agent(assignment: Assignment) -> Forms:
 
 FROM_LEADER: Forms = {
     "beat": BEAT,
-    "assignment": {"assignment": _is_object, "shown?": SOURCE},
+    "assignment": {"assignment": _is_object, "proof?": SOURCE},
+    "connect": {"connect": WHERE},
+    "keep": {"keep": ENDS},
+    "choose_port": {"choose_port": _is_true},
+    "start": {"start": is_port},
     "notice": {"notice": _is_true},
     "stop": {"stop": _below(256), "why?": PASSED_ON, "signal?": PASSED_ON, "hurry?": bool},
     "lost": {"lost": PASSED_ON},

@@ -9,7 +9,6 @@ That it is reached at the address that srun itself is reached at, Slurm tells it
 address agents reach each other is known from these connections.
 """
 
-import socket
 import subprocess
 import sys
 import time
@@ -21,9 +20,8 @@ from secrets import token_hex
 from typing import Any
 
 from launch.agent.led_run import LedRun, SchedulersJob
-from launch.agent.membership.coordinator import TELL_S
-from launch.agent.membership.door import Door, Link, Who, listen
 from launch.agent.processes import process_tree
+from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
@@ -31,6 +29,7 @@ from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
+from launch.slurm.job_connection import AgentListener, JobConnection, Task, signed
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
@@ -39,8 +38,6 @@ from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
-SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
-TICK_S = 0.05
 LOG_BYTES = 65_536  # that are read of srun's output
 OPTIONS = (
     "--ntasks-per-node=1",
@@ -61,7 +58,8 @@ class JobNodes:
     env: Mapping[str, str]  # srun's environment
     least: int = 1  # fewest nodes for the run to continue
     is_nearly_over: Callable[[], bool] = lambda: False  # the job's time, as Slurm has announced
-    _agents: dict[str, tuple[Link, Who]] = field(default_factory=dict)  # the last ones, by host
+    # by host, those that were started last
+    _agents: dict[str, tuple[JobConnection, Task]] = field(default_factory=dict)
 
     name = "slurm"
     waits_for_nodes = False  # a job does not get a lost node back
@@ -119,7 +117,7 @@ class JobNodes:
             partial(self._start_agents, spec, facts),
             commands_of,
             prefixes=False,
-            patience_s=SRUN_ENDS_S,
+            patience_s=SRUN_ENDS_AFTER_TASKS_S,
             inside=inside,
             complete=self._complete,
         )
@@ -149,10 +147,10 @@ class JobNodes:
         require("srun", "a run inside a job")
         hosts = [node.spec.host for node in nodes.values()]
         token = token_hex(16)
-        door = Door(_server(spec), token)
+        listener = _listener(spec, token)
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
-        about = {"port": door.port, "token": token, "network": facts.network}
+        about = {"port": listener.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
@@ -169,15 +167,18 @@ class JobNodes:
                 start_new_session=True,  # a terminal's Ctrl-C is for this process
             )
         try:
-            came = _gather(hosts, spec, door, heartbeat, lambda: _failure(srun, log))
+            came = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
         except BaseException:
-            process_tree.end_started([srun], SRUN_ENDS_S)
+            process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
-            door.close()
+            listener.close()
             meeting.unlink(missing_ok=True)
         self._agents |= dict(zip(hosts, came, strict=True))
-        return [AgentProcess(link.channel, srun, token, who.index) for link, who in came]
+        return [
+            AgentProcess(each.channel, srun, partial(signed, token=token, task=task.index))
+            for each, task in came
+        ]
 
     def _complete(self, facts: Facts) -> Facts:
         """`facts` with what the agents know: the first one's address, and the numbers of GPUs.
@@ -187,11 +188,11 @@ class JobNodes:
         """
         came = [self._agents[node.spec.host] for node in facts.nodes]
         nodes = []
-        for node, (_, who) in zip(facts.nodes, came, strict=True):
-            count = who.workers if node.nproc == "gpu" else node.nproc
+        for node, (_, task) in zip(facts.nodes, came, strict=True):
+            count = task.workers if node.nproc == "gpu" else node.nproc
             if not count:
                 raise MusterError(
-                    f"{who.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
+                    f"{task.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
                     "some with --gpus-per-node"
                 )
             nodes.append(replace(node, nproc=count))
@@ -199,7 +200,7 @@ class JobNodes:
         return replace(facts, nodes=tuple(nodes), master_addr=address)
 
 
-def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
+def _met_at(came: Sequence[tuple[JobConnection, Task]]) -> str:
     """Where the first of these agents can be reached by the others, not what its name resolves to.
 
     Where this process is on its node, that is where the second one has found this process; else it
@@ -214,23 +215,23 @@ def _met_at(came: Sequence[tuple[Link, Who]]) -> str:
 def _gather(
     hosts: Sequence[str],
     spec: LaunchSpec,
-    door: Door,
+    listener: AgentListener,
     heartbeat: Heartbeat,
     failure: Callable[[], str | None],
-) -> list[tuple[Link, Who]]:
+) -> list[tuple[JobConnection, Task]]:
     """The agents of these hosts, when all have connected; `heartbeat` reaches each from then on.
 
     Raises:
         MusterError: one did not start, or has not connected within the time to wait.
     """
     began, is_announced = running_s(), False
-    came: dict[int, tuple[Link, Who]] = {}
+    came: dict[int, tuple[JobConnection, Task]] = {}
     while True:
-        for link, who in door.admitted():
-            if not 0 <= who.index < len(hosts) or who.index in came:
-                raise MusterError(f"an agent on {who.name} says it is task {who.index}")
-            came[who.index] = (link, who)
-            heartbeat.add(link.channel)
+        for connection, task in listener.agents():
+            if not 0 <= task.index < len(hosts) or task.index in came:
+                raise MusterError(f"an agent on {task.name} says it is task {task.index}")
+            came[task.index] = (connection, task)
+            heartbeat.add(connection.channel)
         missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
         if not missing:
             return [came[index] for index in range(len(hosts))]
@@ -242,10 +243,10 @@ def _gather(
                 f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
                 "sinfo and squeue --steps"
             )
-        if waited_s > TELL_S and not is_announced and not spec.quiet:
+        if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
             is_announced = True
             print(f"waiting for {missing}", flush=True)
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
@@ -259,14 +260,14 @@ def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
     return "\n".join(why) or f"srun ended with exit code {srun.poll()}; see {log}"
 
 
-def _server(spec: LaunchSpec) -> socket.socket:
-    """A server at all addresses of this machine, since only Slurm knows which one it uses.
+def _listener(spec: LaunchSpec, token: str) -> AgentListener:
+    """The port of the leader.
 
     Raises:
         MusterError: no port of --port-range is free.
     """
     try:
-        return listen("", tuple(among(spec.ports)) if spec.ports else (0,))
+        return AgentListener(among(spec.ports) if spec.ports else (0,), token)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise MusterError(

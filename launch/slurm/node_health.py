@@ -9,25 +9,27 @@ import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-# A healthy step takes a fraction of a second; a node that is gone never answers.
-PATIENCE_S = 10.0  # after others have answered
-CONTROLLER_S = 60.0  # while no node has answered
-RETRY_S = 2.0
-TICK_S = 0.05
+from launch.deadlines import (
+    SLURM_NODES_ANSWER_S,
+    SLURM_NODES_ANSWER_TICK_S,
+    SLURM_REACHES_NODES_S,
+    SLURM_STEP_TRIED_AGAIN_S,
+)
+
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 
 def silent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Those of these nodes of the job in `env` that do not answer."""
     missing, known = list(names), names[0]  # the second answers as soon as the controller does
-    deadline = time.monotonic() + CONTROLLER_S
+    deadline = time.monotonic() + SLURM_REACHES_NODES_S
     while missing:
         found = _reached({known, *missing}, env)
         missing = [name for name in missing if name not in found]
         if known in found or time.monotonic() > deadline:
             break
         known = next((name for name in names if name not in missing), known)
-        time.sleep(RETRY_S)
+        time.sleep(SLURM_STEP_TRIED_AGAIN_S)
     return missing
 
 
@@ -45,8 +47,10 @@ def _reached(names: Collection[str], env: Mapping[str, str]) -> set[str]:
     }
     reached: set[str] = set()
     heard_s = time.monotonic()
-    while left and time.monotonic() - heard_s <= (PATIENCE_S if reached else CONTROLLER_S):
-        time.sleep(TICK_S)
+    while left and time.monotonic() - heard_s <= (
+        SLURM_NODES_ANSWER_S if reached else SLURM_REACHES_NODES_S
+    ):
+        time.sleep(SLURM_NODES_ANSWER_TICK_S)
         for name in [name for name, step in left.items() if step.poll() is not None]:
             heard_s = time.monotonic()
             if left.pop(name).returncode == 0:

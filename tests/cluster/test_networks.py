@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,6 +65,64 @@ def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_clus
     code, _, err = ways.call(cluster, argv)
     assert code == 2 and "node0 does not have the address 10.10.1.7 that was given for it" in err
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
+
+
+# Accepts whatever comes, at each of these ports, and says where it is ready.
+ACCEPTS_ALL = """
+import socket, sys
+servers = [socket.create_server(("", port)) for port in range(int(sys.argv[1]), int(sys.argv[2]))]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_program_in_the_place_of_node_0_is_no_node_0(other_cluster, tmp_path):
+    """Node 1 reaches itself where node 0 should be, as with an address that all nodes have."""
+    cluster = other_cluster("--nodes", "2")
+    route = "-n muster-node1 route add local 10.10.1.1 dev lo"
+    subprocess.run(["ip", *route.split()], check=True)
+    argv = [sys.executable, TESTBED, "exec", "node1", "--"]
+    argv += [sys.executable, "-c", ACCEPTS_ALL, "23100", "23110"]
+    pipe = subprocess.PIPE
+    with ended(subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)) as trap:
+        assert trap.stdout is not None and trap.stdout.readline() == "ready\n"
+        flags = ["--port-range", "23100:23110", "--join-timeout-s", "12", *MANUAL]
+        flags += ["--logs-dir", str(tmp_path), "--max-restarts", "0", "--", "true"]
+        code, out, err = ways.call(cluster, ways.ssh(cluster, 2, *flags), tmp_path)
+        trap.communicate("")
+    assert code == 1 and "waiting for node 1" in out
+    assert "after 12 s still missing: node 1 of 2; can it reach 10.10.1.1 (port 23100)" in err
+    assert "node1 is connected from 10.10.1.2 (port" in err
+    assert "but node 0 has no such connection: another program listens there" in err
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
+    other_cluster, tmp_path, node
+):
+    """Nothing is sent there meanwhile; the kernel alone would notice after two hours."""
+    cluster = other_cluster("--nodes", "3", "--control-network")
+    run = ways.Run(cluster, ways.ssh, tmp_path, *MANUAL, program=Sleeps(), nodes=3)
+    down = time.time()
+    cluster.exec(f"node{node}", "ip", "link", "set", "exp0", "down")
+    run.ends()
+    code, out, err = run.end()
+    says = f"heard nothing from node{node} (10.10.1.{node + 1}) for 15 s: is its link down?"
+    assert code == 1 and says in err, out + err
+    ends = [read_json(path) for path in run.run_dir.glob("agents/*.exit.json")]
+    assert len(ends) == 3  # each has heard it by the other network
+    assert max(end["noticed_unix_s"] for end in ends) - down < 60.0
+
+
+class Sleeps(ways.Trainer):
+    """A program that says nothing to other nodes."""
+
+    output = "*/workers/rank_0000[0-2].out"
+
+    output_bytes = 0
+
+    def words(self, folder: Path) -> list[str]:
+        return ["--", "sh", "-c", "echo begun; exec sleep 100000", str(folder)]
 
 
 def test_ipv6_in_hosts_and_as_master_ip(other_cluster, tmp_path):

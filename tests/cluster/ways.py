@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
 from muster import records, run_files
 from tests import commands
@@ -108,6 +109,8 @@ class Trainer:
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
+    step = b'"kind": "step"'  # in what it has put out when a step is done
+    checkout = REPOSITORY
 
     def __init__(self, *own: str) -> None:
         self._own = own
@@ -117,7 +120,7 @@ class Trainer:
 
     def place(self, folder: Path) -> Path:
         """Where the command is given."""
-        return REPOSITORY
+        return self.checkout
 
 
 class Script(Trainer):
@@ -126,6 +129,7 @@ class Script(Trainer):
     file = "steps.py"
     output = "*/workers/rank_0000[0-3].out"
     output_bytes = 100
+    step = b": step "
 
     def words(self, folder: Path) -> list[str]:
         return ["--", "train.py", str(folder), *self._own]
@@ -141,7 +145,7 @@ class SavingScript(Script):
     """A user's loop with checkpoints and records of Muster's library."""
 
     file = "saves.py"
-    output, output_bytes = Trainer.output, Trainer.output_bytes
+    output, output_bytes, step = Trainer.output, Trainer.output_bytes, Trainer.step
 
 
 class Run:
@@ -175,7 +179,7 @@ class Run:
         self.run_dir = only_run(folder)
 
     def _all_train(self) -> bool:
-        files = list(self.folder.glob(self._program.output))
+        files = self.outputs()
         enough = self._program.output_bytes
         return len(files) == self._ranks and all(path.stat().st_size > enough for path in files)
 
@@ -194,12 +198,15 @@ class Run:
         return child
 
     def worker(self, node: int) -> psutil.Process:
+        """Its one worker, whatever has started it."""
         for process in self.agent(node).children(recursive=True):
-            words = process.cmdline()
-            is_worker = any(word.endswith("muster/worker/worker_main.py") for word in words)
-            if is_worker and "torch.distributed.run" not in words:
+            if process_tree.rank_of(process) is not None:
                 return process
         raise AssertionError(f"no worker on node {node}")
+
+    def outputs(self) -> list[Path]:
+        """What the program of each rank puts out of its steps, of the present attempt."""
+        return list(self.folder.glob(self._program.output))
 
     def is_over(self) -> bool:
         return self.process.poll() is not None

@@ -39,7 +39,7 @@ def main() -> int:
     code = _listen(launcher, Path(assignment["spec"]["run_dir"])) if sys.argv[1] == "listens" else 1
     if code:
         end = End(Kind.REFUSED, "node0", time.time(), message=f"it ended with {code}")
-        launcher.send(failed=end.to_json(), lost=None)
+        launcher.send(failed=end.to_json())
     launcher.send(ended={"code": code, "message": f"it ended with {code}"})
     return code
 

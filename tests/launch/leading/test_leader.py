@@ -97,7 +97,7 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
 
 
 def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):
-    monkeypatch.setattr(leader, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(leader, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
 
     def asked():

@@ -23,8 +23,8 @@ from tests.launch.submit import REPOSITORY, wait_until
 SILENT_S, HANG_S, SUSPENDED_S = 5.0, 7.0, 9.0
 AGENT = f"""
 import sys
-from launch.nodes import channel
-channel.SILENT_S = {SILENT_S}
+from launch import deadlines
+deadlines.LEADER_LOST_WHEN_SILENT_S = {SILENT_S}
 from launch.agent.supervisor import main
 sys.exit(main())
 """
@@ -33,7 +33,7 @@ LEADER = "from tests.launch.leading.test_suspended_runs import *; lead(Path(sys.
 
 def lead(folder: Path) -> None:
     """The leader of two nodes, with shorter limits, until `folder/go` exists."""
-    attempt.SILENT_S = SILENT_S
+    attempt.AGENT_LOST_WHEN_SILENT_S = SILENT_S
     waits = f"until [ -e '{folder}/go' ]; do sleep 0.1; done"
     program = Program(("--exec", "sh", "-c", waits), cwd=str(folder))
     limits = {"hang_after_s": HANG_S, "on_hang": "stop", "join_s": 300.0}

@@ -27,6 +27,7 @@ from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
 from launch.runs.failure import explain
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from launch.starters.base import WarmInterpreter
 from tests.fuzzing import fuzzed
 from tests.launch import odd_messages
 from tests.launch.odd_messages import nearly
@@ -121,7 +122,9 @@ KILLED = End(Kind.KILLED, "node1", 8.0, 2, signal=9)
 REFUSED = End(Kind.REFUSED, "node1", 8.0, message="no such program")
 FROM_AGENT = [
     {"beat": 5.0},
-    {"waiting": "waiting for node 1"},
+    {"connected": {"own": ["10.10.1.2", 40_000], "peer": ["10.10.1.1", 20_000]}},
+    {"unreached": "connection refused"},
+    {"broken": {"own": ["fe80::2%exp0", 4], "peer": ["fe80::1%exp0", 2], "how": "silent"}},
     {"here": HERE},
     file("workers/rank_00002.out", b"x" * 100),
     file("exits/rank_00002.json", RANK_END),
@@ -135,8 +138,7 @@ FROM_AGENT = [
     {"stopping": 60.0, "all": True},
     {"done": True},
     {"worker_end": KILLED.to_json()},
-    {"failed": REFUSED.to_json(), "lost": None},
-    {"failed": REFUSED.to_json(), "lost": 1},
+    {"failed": REFUSED.to_json()},
     {"ended": END},
 ]
 
@@ -189,11 +191,16 @@ def test_what_agents_say_is_taken(message):
         assert held_bytes(job._run_dir) > before or "file" not in message
 
 
-def test_a_long_list_of_missing_nodes_is_taken():
-    names = ", ".join(f"node{number}" for number in range(4_000))
-    with leader() as (job, others):
-        hear(job, others[1], odd_messages.line({"waiting": f"waiting for {names}"}))
-        assert job._first is None
+@pytest.mark.parametrize("port", ["x", -1, True, None, "\ud800", 2**40])
+def test_an_odd_port_of_node_0_is_that_node_s_failure(port):
+    first = assignments_of(LaunchSpec("run", Path("/nowhere"), Program(())), FACTS, [])[0]
+    for message in (
+        {"master_port": port},
+        {"listening": {"address": "10.10.1.1", "port": port}},
+        {"accepted": {"own": ["10.10.1.1", port], "peer": ["10.10.1.2", 7]}},
+    ):
+        with pytest.raises(OddMessage):
+            check(message, of_agent(first))
 
 
 def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
@@ -201,7 +208,7 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
     monkeypatch.setattr(Attempt, "_send_all", lambda job, **message: sent.append(message))
     with leader() as (job, others):
         failed = replace(REFUSED, message="\x1b" * 19_000).to_json()
-        hear(job, others[1], odd_messages.line({"failed": failed, "lost": None}))
+        hear(job, others[1], odd_messages.line({"failed": failed}))
     check(sent[-1], FROM_LEADER)
 
 
@@ -214,23 +221,25 @@ ODD = {
     "another node": {"here": {**HERE, "node": "node0"}},
     "ranks of another node": {"here": {**HERE, "ranks": [0, 1]}},
     "no address": {"here": {"node": "node1", "ranks": [2, 3]}},
-    "a port of the second agent": {"listening": 40_000},
-    "an agent that does not exist": {"failed": REFUSED.to_json(), "lost": 2},
+    "a port of the second agent": {"listening": {"address": "10.10.1.2", "port": 40_000}},
+    "a port of torch of the second agent": {"master_port": 40_000},
+    "a connection without port": {"connected": {"own": ["10.10.1.2"], "peer": ["10.10.1.1", 7]}},
+    "a connection to a name": {"connected": {"own": ["node1", 7], "peer": ["10.10.1.1", 7]}},
+    "an odd end of a connection": {
+        "broken": {"own": ["10.10.1.2", 7], "peer": ["10.10.1.1", 7], "how": "oddly"}
+    },
     "an end of another rank": {"worker_end": replace(KILLED, rank=0).to_json()},
     "an end of no rank": {"worker_end": REFUSED.to_json()},
-    "a rank's end for a node's": {"failed": KILLED.to_json(), "lost": None},
-    "a sentence for an end": {"failed": "rank 2 on node1 failed", "lost": None},
-    "an end that is too long": {
-        "failed": {**REFUSED.to_json(), "message": "x" * 30_000},
-        "lost": 1,
-    },
+    "a rank's end for a node's": {"failed": KILLED.to_json()},
+    "a sentence for an end": {"failed": "rank 2 on node1 failed"},
+    "an end that is too long": {"failed": {**REFUSED.to_json(), "message": "x" * 30_000}},
     "a rank of another node": {"inspected": {"id": "end", "report": {**REPORT, "rank": 0}}},
     "a hole": file("workers/rank_00002.out", b"x", at=2**40),
     "before the begin": file("workers/rank_00002.out", b"x", at=-1),
     "no base64": {**file("workers/rank_00002.out", b""), "data": "*"},
     "half a character": file("model/\ud800", b"x"),
     "a file of another rank": file("workers/rank_00000.out", b"x"),
-    "nested too deeply": {"failed": odd_messages.DEEP, "lost": None},
+    "nested too deeply": {"failed": odd_messages.DEEP},
 }
 
 
@@ -256,7 +265,7 @@ def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
     with leader() as (job, others):
         sent = b"".join(map(odd_messages.line, messages))
         hear(job, others[1], sent)
-        assert job._first is None or job._first.node == "node1" or "lost" in str(messages)
+        assert job._first is None or job._first.node == "node1"
         assert held_bytes(job._run_dir) < len(sent) + 10_000
         job._inspect().finish()
         failure = explain(job._run_dir, 4, 1, job._judge())
@@ -265,6 +274,10 @@ def test_nothing_that_an_agent_says_is_more_than_its_failure(messages):
 
 TO_AGENT = [
     {"beat": 5.0},
+    {"connect": {"address": "10.10.1.1", "port": 20_000}},
+    {"keep": {"own": ["10.10.1.1", 20_000], "peer": ["10.10.1.2", 40_000]}},
+    {"choose_port": True},
+    {"start": 20_001},
     {"notice": True},
     {"stop": 130, "why": "told to stop (SIGINT)", "signal": "SIGINT", "hurry": False},
     {"lost": "node2 is gone"},
@@ -281,7 +294,7 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
         spec = LaunchSpec("run", Path(folder), Program(()))
         assignment = replace(assignments_of(spec, FACTS, [])[0], ranks=())
         channel = Channel(ours.fileno(), ours.detach())
-        agent = NodeAttempt(assignment, channel, Signals(), Path(folder))
+        agent = NodeAttempt(assignment, channel, Signals(), Path(folder), WarmInterpreter())
         for message in messages if isinstance(messages, list) else [messages]:
             theirs.sendall(odd_messages.line(message))
             agent._hear()
@@ -366,6 +379,6 @@ def test_a_worker_that_answers_for_ever_is_one_that_does_not_answer(answer, tmp_
 
 
 def test_a_text_of_a_node_moves_no_cursor():
-    message = {"failed": "one\n\x1b[2Jtwo", "lost": None, "more": [{"x": "\r"}]}
-    shown = {"failed": "one\n\\x1b[2Jtwo", "lost": None, "more": [{"x": "\\r"}]}
+    message = {"failed": "one\n\x1b[2Jtwo", "more": [{"x": "\r"}]}
+    shown = {"failed": "one\n\\x1b[2Jtwo", "more": [{"x": "\\r"}]}
     assert cleaned(message) == shown

@@ -1,0 +1,271 @@
+"""Real connections to node 0: both ends report the same one; what strangers send costs nothing."""
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.agent import connections
+from launch.agent.connections import Connections, Connector, Listener, ends_in
+from muster.errors import MusterError
+from tests.launch import pretended
+from tests.launch.submit import wait_until
+
+HERE = "127.0.0.1"
+
+
+@pytest.fixture
+def node_0():
+    made = Listener("node0", HERE, [0])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connect():
+    """Other nodes, which may come from an address of their own."""
+    with ExitStack() as stack:
+
+        def make(port: int, own: str | None = None, address: str = HERE) -> Connector:
+            made = Connector(address, port, own)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def until(agents, is_enough: Callable[[list], bool]) -> list[list[dict]]:
+    """What each of them reports, until that is enough of it."""
+    reports: list[list[dict]] = [[] for _ in agents]
+
+    def look() -> bool:
+        for agent, messages in zip(agents, reports, strict=True):
+            messages += agent.tick()
+        return is_enough(reports)
+
+    assert wait_until(look), reports
+    return reports
+
+
+def all_of(reports: list[list[dict]]) -> bool:
+    return all(reports)
+
+
+def names(messages: list[dict]) -> list[str]:
+    return [next(iter(message)) for message in messages]
+
+
+def mirrored(report: dict) -> dict:
+    return {"own": report["peer"], "peer": report["own"]}
+
+
+def test_both_ends_report_the_same_connection(node_0, connect):
+    """The other node comes from its own address on the network, though the way has another."""
+    node = connect(node_0.port, own="127.0.0.7")
+    (accepted,), (connected,) = until([node_0, node], all_of)
+    assert mirrored(accepted["accepted"]) == connected["connected"]
+    assert connected["connected"]["peer"] == [HERE, node_0.port]
+    assert (node_0.own_address, node.own_address) == (HERE, "127.0.0.7")
+
+
+@pytest.mark.parametrize("who", ["node 0", "the other node"])
+def test_an_end_that_closes_is_reported_by_the_other_at_once(node_0, connect, who):
+    node = connect(node_0.port)
+    (accepted,), (connected,) = until([node_0, node], all_of)
+    node_0.keep(ends_in(accepted["accepted"]))
+    gone, left, own = node, node_0, accepted["accepted"]
+    if who == "node 0":
+        gone, left, own = node_0, node, connected["connected"]
+    gone.close()
+    ((broken, *_),) = until([left], all_of)
+    assert broken == {"broken": {**own, "how": "closed"}}
+
+
+def test_a_node_whose_connection_ends_connects_again(node_0, connect):
+    node = connect(node_0.port)
+    until([node_0, node], all_of)
+    node_0._forget(next(iter(node_0._open.values())))
+    _, own = until([node_0, node], lambda reports: "connected" in names(reports[1]))
+    assert names(own) == ["broken", "connected"]
+
+
+def test_a_node_tries_until_node_0_listens_and_says_why_it_waits(connect):
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+    node = connect(port)
+    ((refused,),) = until([node], all_of)
+    assert refused == {"unreached": "connection refused"}
+    assert node.tick() == []  # not again
+    node_0 = Listener("node0", HERE, [port])
+    with ExitStack() as stack:
+        stack.callback(node_0.close)
+        _, own = until([node_0, node], all_of)
+    assert names(own) == ["connected"]
+
+
+def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect):
+    ((report,),) = until([connect(node_0.port, own="192.0.2.1")], all_of)
+    assert "address" in report["unreached"]
+
+
+def test_what_a_connected_node_sends_hides_nothing(node_0, connect):
+    """Nobody reads it, and the end that comes after it is seen all the same."""
+    with socket.create_connection((HERE, node_0.port)) as other:
+        ((accepted,),) = until([node_0], all_of)
+        node_0.keep(ends_in(accepted["accepted"]))
+        other.sendall(b"muster:{\n")
+        for _ in range(10):
+            assert node_0.tick() == []
+        other.shutdown(socket.SHUT_WR)
+        ((broken,),) = until([node_0], all_of)
+    assert broken == {"broken": {**accepted["accepted"], "how": "closed"}}
+
+
+def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
+    """Senders are stopped by their own kernel, since the receiver's takes no more."""
+    sent, over = [0] * 4, threading.Event()
+
+    def shout(at: int) -> None:
+        with suppress(OSError), socket.create_connection((HERE, node_0.port), 0.5) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            while not over.is_set():
+                with suppress(TimeoutError):
+                    sent[at] += stranger.send(b"\n" * 65_536)
+
+    threads = [threading.Thread(target=shout, args=(at,)) for at in range(len(sent))]
+    for thread in threads:
+        thread.start()
+    try:
+        (others,) = until([node_0], lambda reports: len(reports[0]) == len(sent))
+        assert names(others) == ["accepted"] * len(sent)
+        node = connect(node_0.port)
+        (accepted,), (connected,) = until([node_0, node], all_of)
+        assert mirrored(accepted["accepted"]) == connected["connected"]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert max(sent) < 1_000_000
+
+
+def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypatch):
+    monkeypatch.setattr(connections, "MOST_UNKNOWN", 5)
+    monkeypatch.setattr(connections, "NODE_0_CLOSES_UNKNOWN_AFTER_S", 0.1)
+    known = connect(node_0.port)
+    (accepted,), _ = until([node_0, known], all_of)
+    node_0.keep(ends_in(accepted["accepted"]))
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection((HERE, node_0.port)))
+        node_0.tick()
+        assert len(node_0._open) == 6
+        node = connect(node_0.port)
+        (own,) = until([node], all_of)
+        wanted = {"accepted": mirrored(own[0]["connected"])}
+        (reports,) = until([node_0], lambda reports: wanted in reports[0])
+        assert len(node_0._open) <= 6
+        assert known.tick() == [] and {"broken": {**accepted["accepted"], "how": "closed"}} not in (
+            reports
+        )
+
+
+def test_no_stranger_comes_in_after_the_start(node_0, connect):
+    node = connect(node_0.port)
+    (accepted,), _ = until([node_0, node], all_of)
+    node_0.keep(ends_in(accepted["accepted"]))
+    with socket.create_connection((HERE, node_0.port)) as stranger:
+        until([node_0], all_of)
+        node_0.stop_accepting()
+        stranger.settimeout(300.0)
+        assert stranger.recv(1) == b""
+    assert node.tick() == node_0.tick() == []
+    late = connect(node_0.port)
+    ((refused,),) = until([late], all_of)
+    assert refused == {"unreached": "connection refused"}
+
+
+def test_the_kernel_asks_both_ends_and_gives_a_dead_way_fifteen_seconds(node_0, connect):
+    node = connect(node_0.port)
+    until([node_0, node], all_of)
+    (accepted,) = node_0._open.values()
+    for end in (accepted.connection, node._connection):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+        values = [end.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+        assert values == [1, 1, 15_000]
+
+
+@pytest.mark.parametrize("address", [HERE, "192.0.2.1"])
+def test_a_port_of_somebody_else_and_an_address_of_another_machine_are_refused(address):
+    with socket.create_server((HERE, 0)) as other:
+        ports = [other.getsockname()[1]]
+        with pytest.raises(MusterError, match=f"node0 cannot listen at {address}.*is that its add"):
+            Listener("node0", address, ports)
+
+
+def test_node_0_listens_at_the_first_free_port_of_a_range():
+    with socket.create_server((HERE, 0)) as other:
+        first = other.getsockname()[1]
+        node_0 = Listener("node0", HERE, range(first, first + 20))
+        node_0.close()
+    assert first < node_0.port < first + 20
+
+
+def assignment(index: int, count: int, ports: tuple[int, int] | None = None, **more):
+    (one,) = [pretended.assignment(Path("/nowhere"))]
+    own = {"index": index, "count": count, "name": f"node{index}", "ranks": (index,)}
+    own |= {"spec": replace(one.spec, ports=ports)}
+    own["coordinator_ports"] = tuple(range(ports[0], ports[1] + 1)) if ports else (0,)
+    return replace(one, **{**own, **more})
+
+
+@pytest.fixture
+def agents():
+    """The connections of as many nodes, and what each says to the leader."""
+    with ExitStack() as stack:
+
+        def make(count: int, **more) -> list:
+            made = []
+            for index in range(count):
+                said: list[dict] = []
+                say = lambda said=said, **message: said.append(message)  # noqa: E731
+                one = Connections(assignment(index, count, **more), say)
+                stack.callback(one.close)
+                made.append((one, said))
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("start", range(21))  # wherever in the range the search begins
+def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypatch):
+    monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
+    with socket.create_server((HERE, 0)) as other:
+        first = other.getsockname()[1]
+        ((node_0, reports), (node_1, own)) = agents(2, ports=(first, first + 20))
+        where = reports.pop()["listening"]
+        node_1.hear({"connect": where})
+        assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
+        node_0.hear({"keep": reports.pop()["accepted"]})
+        node_0.hear({"choose_port": True})
+        node_0.tick()
+        port = reports.pop()["master_port"]
+        assert len({where["port"], port}) == 2
+        assert {where["port"], port} <= {*range(first + 1, first + 21)}
+        for one in (node_0, node_1):
+            assert one.master_port is None
+            one.hear({"start": port})
+            assert one.master_port == port and one.own_address == HERE
+
+
+def test_a_port_for_torch_that_is_in_use_is_refused(agents):
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        ((node_0, _),) = agents(1, master_port=port)
+        node_0.hear({"choose_port": True})
+        with pytest.raises(MusterError, match=f"--master-port {port} is in use on node0"):
+            node_0.tick()

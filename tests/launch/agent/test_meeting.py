@@ -1,0 +1,161 @@
+"""A node counts as connected when node 0 and it report the same connection; values alone."""
+
+import itertools
+
+import pytest
+
+from launch.agent.meeting import MOST_ACCEPTED, Loss, Meeting
+from launch.deadlines import BOTH_ENDS_REPORT_BREAK_S
+
+NODE_0 = ["10.10.1.1", 20_000]
+
+
+def node(index: int, port: int = 40_000) -> list:
+    return [f"10.10.1.{index + 1}", port]
+
+
+def ends(own: list, peer: list, **more) -> dict:
+    return {"own": own, "peer": peer, **more}
+
+
+def meeting(count: int, join_s: float = 300.0) -> Meeting:
+    made = Meeting([f"host{index}" for index in range(count)], join_s, now_s=100.0)
+    made.listens({"address": NODE_0[0], "port": NODE_0[1]})
+    return made
+
+
+def begun(count: int) -> Meeting:
+    """One in which all nodes are connected, and whose workers run."""
+    made = meeting(count)
+    for index in range(1, count):
+        made.accepted(ends(NODE_0, node(index)))
+        made.connected(index, ends(node(index), NODE_0))
+    assert not made.missing
+    made.has_begun = True
+    return made
+
+
+def test_a_node_counts_when_both_ends_report_the_same_connection():
+    made = meeting(3)
+    assert made.missing == [1, 2]
+    made.accepted(ends(NODE_0, node(1)))
+    made.connected(2, ends(node(2), NODE_0))
+    assert made.missing == [1, 2] and made.newly_met() == []
+    made.connected(1, ends(node(1), NODE_0))
+    made.accepted(ends(NODE_0, node(2)))
+    assert made.missing == []
+    met = made.newly_met()
+    assert sorted(one["peer"] for one in met) == [node(1), node(2)] and made.newly_met() == []
+    assert [made.address(index) for index in range(3)] == ["10.10.1.1", "10.10.1.2", "10.10.1.3"]
+
+
+@pytest.mark.parametrize("accepted", [
+    ends(NODE_0, node(1, port=40_001)),
+    ends(NODE_0, node(2)),
+    ends(["10.10.1.1", 20_001], node(1)),
+    ends(["172.17.0.1", 20_000], node(1)),
+])  # fmt: skip
+def test_another_connection_than_a_node_s_own_does_not_count(accepted):
+    made = meeting(2)
+    made.accepted(accepted)
+    made.connected(1, ends(node(1), NODE_0))
+    assert made.missing == [1]
+
+
+def test_an_address_is_the_same_however_an_end_writes_it():
+    made = meeting(4)
+    made.accepted(ends(["::ffff:10.10.1.1", 20_000], ["::ffff:10.10.1.2", 40_000]))
+    made.connected(1, ends(node(1), NODE_0))
+    made.accepted(ends(["fd00:0::1", 20_000], ["fd00::2", 40_000]))
+    made.connected(2, ends(["fd00::0:2", 40_000], ["fd00::1", 20_000]))
+    made.accepted(ends(["fe80::1%eth0", 20_000], ["fe80::2%eth0", 40_000]))
+    made.connected(3, ends(["fe80::2%exp1", 40_000], ["fe80::1%exp1", 20_000]))
+    assert made.missing == []
+
+
+def test_who_is_missing_is_said_once_and_then_ends_the_run():
+    made = meeting(4)
+    made.accepted(ends(NODE_0, node(1)))
+    made.connected(1, ends(node(1), NODE_0))
+    assert made.waiting(109.0) is None
+    assert made.waiting(111.0) == "waiting for node 2, node 3"
+    assert made.waiting(112.0) is None
+    made.accepted(ends(NODE_0, node(2)))
+    made.connected(2, ends(node(2), NODE_0))
+    assert made.waiting(113.0) == "waiting for node 3"
+    made.unreached(3, "connection refused")
+    assert made.failure(399.0) is None
+    assert made.failure(401.0) == (
+        "after 300 s still missing: node 3 of 4; can it reach 10.10.1.1 (port 20000), is that its "
+        "address on this network, and is no firewall between? host3 could not connect: connection "
+        "refused."
+    )
+
+
+def test_another_program_in_the_place_of_node_0_is_said():
+    made = meeting(2, join_s=5.0)
+    made.connected(1, ends(["172.17.0.1", 40_000], ["172.17.0.1", 20_000]))
+    why = made.failure(106.0)
+    assert why is not None and why.endswith(
+        "host1 is connected from 172.17.0.1 (port 40000) to 172.17.0.1 (port 20000), but node 0 "
+        "has no such connection: another program listens there; choose the network with --network."
+    )
+
+
+def test_addresses_that_are_changed_on_the_way_are_said_as_both_ends_report_them():
+    made = meeting(2, join_s=5.0)
+    made.accepted(ends(NODE_0, ["192.168.0.1", 1_234]))
+    made.connected(1, ends(node(1), NODE_0))
+    why = made.failure(106.0)
+    assert why is not None
+    assert "host1 is connected from 10.10.1.2 (port 40000) to 10.10.1.1 (port 20000), but" in why
+    assert "sees connections from 192.168.0.1 (port 1234) to 10.10.1.1 (port 20000) alone" in why
+    assert "something between them changes addresses (NAT)" in why
+
+
+def test_a_connection_that_breaks_before_the_start_is_no_loss():
+    made = meeting(2)
+    for port in (40_000, 40_001):
+        made.accepted(ends(NODE_0, node(1, port)))
+        made.connected(1, ends(node(1, port), NODE_0))
+        assert made.missing == [] and len(made.newly_met()) == 1
+        made.broken(0, ends(NODE_0, node(1, port), how="closed"), 101.0)
+        assert made.missing == [1]
+        made.broken(1, ends(node(1, port), NODE_0, how="closed"), 101.0)
+    assert made.loss(1_000.0) is None
+
+
+def test_strangers_that_end_are_forgotten_and_lose_nobody():
+    made = meeting(2)
+    made.accepted(ends(NODE_0, node(1)))
+    for port in range(2 * MOST_ACCEPTED):
+        made.accepted(ends(NODE_0, ["10.9.9.9", port]))
+    assert len(made._accepted) <= MOST_ACCEPTED + 1
+    made = begun(3)
+    made.broken(0, ends(NODE_0, ["10.9.9.9", 7], how="closed"), 101.0)
+    made.broken(1, ends(["10.9.9.9", 7], NODE_0, how="closed"), 101.0)
+    made.broken(2, ends(node(1), NODE_0, how="closed"), 101.0)  # that is not its own
+    assert made.loss(200.0) is None
+
+
+LOSSES = [
+    # the reports, as (who, whose connection), and who is lost, of four nodes
+    ([(0, 2)], 2),
+    ([(2, 2)], 0),
+    ([(0, 2), (2, 2)], 2),
+    ([(1, 1), (2, 2), (3, 3)], 0),
+    ([(0, 1), (0, 2), (0, 3), (1, 1), (2, 2), (3, 3)], 0),
+    ([(0, 3), (3, 3), (0, 2), (2, 2)], 2),
+]
+
+
+@pytest.mark.parametrize(("reports", "lost"), LOSSES)
+def test_who_is_lost_does_not_depend_on_which_report_is_first(reports, lost):
+    orders = itertools.permutations(reports) if len(reports) < 5 else [reports, reports[::-1]]
+    for order in orders:
+        made = begun(4)
+        for by, of in order:
+            both = (NODE_0, node(of)) if by == 0 else (node(of), NODE_0)
+            made.broken(by, ends(*both, how="silent"), 200.0)
+        assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S / 2) is None  # others may still report
+        assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S) == Loss(lost, "silent")

@@ -1,0 +1,211 @@
+"""The leader of a job and its agents know each other; whatever a stranger sends ends nothing."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from launch.nodes.channel import MARK
+from launch.slurm import job_connection
+from launch.slurm.job_connection import AgentListener, Task, connect, proof, signed, verified
+from muster.errors import MusterError
+from tests.launch.pretended import assignment
+from tests.launch.submit import wait_until
+
+HERE = "127.0.0.1"
+TASK = Task(1, "node1", 2)
+HALF = "\ud800"  # of a character; no encoder takes it alone
+DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
+
+
+def line(**message) -> bytes:
+    return MARK + json.dumps(message).encode() + b"\n"
+
+
+@pytest.fixture
+def leader():
+    made = AgentListener([0], "secret")
+    yield made
+    made.close()
+
+
+class Agent(threading.Thread):
+    """Connects, in a thread, as it does in a process of its own."""
+
+    def __init__(self, port: int, token: str = "secret") -> None:
+        super().__init__()
+        self._where, self._token = (HERE, port), token
+        self.connection: job_connection.JobConnection | None = None
+        self.refusal = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.connection = connect(self._where, self._token, TASK, wait_s=60.0)
+        except MusterError as error:
+            self.refusal = str(error)
+
+
+def come(leader: AgentListener, is_enough: Callable[[list], bool] = bool) -> list:
+    """The agents that come, until they are enough."""
+    found: list = []
+
+    def look() -> bool:
+        found.extend(leader.agents())
+        return is_enough(found)
+
+    assert wait_until(look)
+    return found
+
+
+def welcomed(leader: AgentListener) -> None:
+    """An agent connects and is taken."""
+    agent = Agent(leader.port)
+    ((connection, task),) = come(leader)
+    agent.join()
+    assert task == TASK and agent.connection is not None, agent.refusal
+    for end in (connection, agent.connection):
+        end.channel.close()
+
+
+def test_strangers_are_not_taken_for_agents_and_learn_nothing(leader):
+    own = {"task": json.dumps({"index": 1, "name": "node1", "workers": 2})}
+    for hello in (
+        [b"GET / HTTP/1.1\r\n\r\n"],
+        [line(nonce="n"), line(**own, proof="guess")],
+        [line(nonce="n"), line(**own, proof=proof("other", "agent"))],
+        [line(nonce="n"), line(task=["no", "text"], proof=["no", "text"]), line(**own)],
+        [line(nonce="n"), line(**own, proof=HALF)],
+        [line(nonce=HALF), line(task=HALF, proof=HALF)],
+        [line(nonce="n"), line(**own), line(**own, proof=7)],
+        [line(nonce="n"), line(**own, proof="é")],
+        [line(nonce="n"), MARK + b'{"task": ' + DEEP + b', "proof": ' + DEEP + b"}\n"],
+        [MARK + b'{"nonce": ' + DEEP + b"}\n", line(**own, proof="guess")],
+        [MARK + b"[" * 100_000 + b"\n"],
+    ):
+        with socket.create_connection((HERE, leader.port)) as stranger:
+            stranger.settimeout(0.05)
+            with suppress(OSError):
+                for part in hello:
+                    stranger.sendall(part)
+                    for _ in range(5):
+                        assert list(leader.agents()) == []
+                    assert b"secret" not in stranger.recv(1000)
+    welcomed(leader)
+
+
+ODD = [
+    ("[]", "it says '[]' of itself"),
+    ("7", "it says '7' of itself"),
+    ("{", "it says '{' of itself"),
+    ("[" * 900 + "]" * 900, "of itself"),
+    ('{"index": 1}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1, "more": 1}', "of itself"),
+    ('{"index": "1", "name": "node1", "workers": 1}', "of itself"),
+    ('{"index": 1, "name": "\\ud800", "workers": 1}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1e9}', "of itself"),
+    ('{"index": 1, "name": "node1", "workers": 1, "address": "; reboot"}', "of itself"),
+]
+
+
+@pytest.mark.parametrize(("description", "why"), ODD)
+def test_an_agent_that_describes_itself_oddly_is_named(leader, description, why):
+    """It knows the secret, so it is one of the nodes that fails, not the process it speaks to."""
+    with socket.create_connection((HERE, leader.port)) as agent:
+        agent.sendall(line(nonce="n"))
+        assert come(leader, lambda _: leader.unproven[0].peer_nonce is not None) == []
+        nonce = json.loads(agent.recv(1000).removeprefix(MARK))["nonce"]
+        shown = proof("secret", "agent", leader.port, "n", nonce, description)
+        agent.sendall(line(task=description, proof=shown))
+        with pytest.raises(MusterError) as refused:
+            come(leader)
+    assert HERE in str(refused.value) and why in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("hello", [
+    line(nonce="n", proof=HALF), line(nonce=HALF, proof=7), line(nonce=[], proof="é"), b"\n" * 5000,
+])  # fmt: skip
+def test_a_stranger_in_the_place_of_the_leader_is_not_believed(hello):
+    with socket.create_server((HERE, 0)) as trap:
+        agent = Agent(trap.getsockname()[1])
+        with trap.accept()[0] as caught:
+            caught.sendall(hello)
+            caught.recv(1000)
+        agent.join()
+    assert "another program listens there" in agent.refusal
+
+
+def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
+    monkeypatch.setattr(job_connection, "LEADER_PROVES_ITSELF_S", 0.5)
+    with socket.create_server((HERE, 0)) as trap:
+        agent = Agent(trap.getsockname()[1])
+        with trap.accept()[0] as caught, suppress(OSError):
+            while agent.is_alive():
+                caught.sendall(b"\n")
+                agent.join(0.2)
+    assert "another program listens there" in agent.refusal
+
+
+def test_what_an_agent_says_to_a_stranger_is_of_no_use_to_it(leader):
+    """Who listens at a port that may be the leader's cannot be it, nor an agent instead."""
+    with socket.create_server((HERE, 0)) as trap:
+        agent = Agent(trap.getsockname()[1])
+        caught, _ = trap.accept()
+        with caught, socket.create_connection((HERE, leader.port)) as towards:
+            for one in (caught, towards):
+                one.settimeout(0.05)
+            while agent.is_alive():
+                assert list(leader.agents()) == []
+                for source, sink in ((caught, towards), (towards, caught)):
+                    with suppress(OSError):  # all that either says, word for word
+                        sink.sendall(source.recv(65_536))
+    assert agent.connection is None
+
+
+def test_a_stranger_who_never_stops_holds_nobody_up(leader):
+    """Newlines, for as long as they are taken; and many who say nothing."""
+    over = threading.Event()
+
+    def shout() -> None:
+        while not over.wait(0.01):
+            with suppress(OSError), socket.create_connection((HERE, leader.port), 0.5) as stranger:
+                while not over.is_set():
+                    stranger.sendall(b"\n" * 65_536)
+
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection((HERE, leader.port)))
+        thread = threading.Thread(target=shout)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(over.set)
+        for _ in range(20):
+            assert list(leader.agents()) == []  # it does not read for ever
+        welcomed(leader)
+
+
+def test_strangers_who_say_nothing_hold_few_files_open(leader, monkeypatch):
+    monkeypatch.setattr(job_connection, "MOST_UNPROVEN", 5)
+    monkeypatch.setattr(job_connection, "LEADER_CLOSES_UNPROVEN_AFTER_S", 0.2)
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection((HERE, leader.port)))
+        assert list(leader.agents()) == []
+        assert len(leader.unproven) == 5
+        welcomed(leader)
+        assert len(leader.unproven) <= 5
+
+
+def test_an_agent_does_nothing_that_is_not_from_its_leader(tmp_path):
+    own = assignment(tmp_path)
+    mine = signed(own, "token", 0)
+    assert verified(mine, "token", 0) == own
+    forged = json.loads(json.dumps(mine))
+    forged["assignment"]["cwd"] = "/elsewhere"
+    for message, token, task in ((forged, "token", 0), (mine, "other", 0), (mine, "token", 1)):
+        with pytest.raises(MusterError, match="not from its leader"):
+            verified(message, token, task)
