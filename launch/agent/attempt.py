@@ -101,13 +101,21 @@ class AgentConnection:
         """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
-        self.files = Received(run_dir, assignment)  # what comes of its files
+        self._run_dir = run_dir
+        self._files: Received | None = None
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
         self._is_named = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
+
+    @property
+    def files(self) -> Received:
+        """What comes of its files, from a node with a disk of its own."""
+        if self._files is None:
+            self._files = Received(self._run_dir, self.assignment)
+        return self._files
 
     @property
     def place(self) -> str:
@@ -245,7 +253,8 @@ class Attempt:
         ends = [*self._ends, *self._gone()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
-        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+        nodes = [agent.assignment.name for agent in self._agents]
+        return cause_of(ends, nodes) if ends else None
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
