@@ -122,14 +122,14 @@ class AgentConnection:
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
-    def standing(self, beat: Mapping[str, Any]) -> str | None:
+    def standing(self, message: Mapping[str, Any]) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
-        stands_s = float(beat.get("stands_s", 0.0))
+        stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_named = True
             return (
                 f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
-                f"{beat['waits_for']}; is its disk full or slow?"
+                f"{message['waits_for']}; is its disk full or slow?"
             )
         if self._is_named and not stands_s:
             self._is_named = False
@@ -198,7 +198,7 @@ class Attempt:
         self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
         self._first: End | None = None  # the first failure among these
         self.cause: End | None = None  # judged when it is over
-        self._fed_s = 0.0  # when a node last sent a part of its files
+        self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
         self._patient_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
@@ -360,13 +360,12 @@ class Attempt:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
-        if not CONNECTIONS.isdisjoint(message):
+        if line := agent.standing(message):
+            self._say(line)
+        if "stands_s" in message:  # what it sends is late
+            self._fed_s = running_s()
+        elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
-        elif "beat" in message:
-            if "stands_s" in message:  # its disk is slow: what it sends is late
-                self._fed_s = running_s()
-            if line := agent.standing(message):
-                self._say(line)
         elif "file" in message:
             self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")

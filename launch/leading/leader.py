@@ -12,6 +12,7 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
+from launch.nodes.running_time import running_s
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
@@ -178,13 +179,13 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
-    deadline = time.monotonic() + spec.join_s
+    deadline = running_s() + spec.join_s
     printed = ""
     while True:
         try:
             return launcher.probe_again(facts, job.lives)
         except MusterError as error:
-            left_s = deadline - time.monotonic()
+            left_s = deadline - running_s()
             if left_s < 0 or not launcher.waits_for_nodes:
                 raise
             if str(error) != printed:
