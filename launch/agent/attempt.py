@@ -101,13 +101,21 @@ class AgentConnection:
         """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
-        self.files = Received(run_dir, assignment)  # what comes of its files
+        self._run_dir = run_dir
+        self._files: Received | None = None
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
         self._is_named = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
+
+    @property
+    def files(self) -> Received:
+        """What comes of its files, from a node with a disk of its own."""
+        if self._files is None:
+            self._files = Received(self._run_dir, self.assignment)
+        return self._files
 
     @property
     def place(self) -> str:
@@ -245,7 +253,8 @@ class Attempt:
         ends = [*self._ends, *self._gone()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
-        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+        nodes = [agent.assignment.name for agent in self._agents]
+        return cause_of(ends, nodes) if ends else None
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
@@ -382,12 +391,6 @@ class Attempt:
         elif "ended" in message:
             agent.record = message["ended"]
 
-    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
-        """Take an end that happened on an agent's node, under the name that it has here."""
-        end = End.from_json(value)
-        if end is not None:
-            self._hear_of(replace(end, node=agent.assignment.name))
-
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""
         meeting = self._meeting
@@ -427,14 +430,22 @@ class Attempt:
             write_json(run_files.MEETING.path(self._run_dir), about)
             self._say(line)
         if why := meeting.failure(running_s()):
-            self._hear_of(End(Kind.APART, "", time.time(), message=why))
+            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
         elif loss := meeting.loss(running_s()):
             lost = self._agents[loss.index]
+            since_unix_s = time.time() - loss.for_s
             if loss.how == "closed":
-                self._hear_of(lost.end_of(Kind.GONE))
+                self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
             else:
                 silent_s = AGENT_LOST_WHEN_SILENT_S
-                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", time.time() - silent_s))
+                since_unix_s -= silent_s
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s))
+
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+        """Take an end that happened on an agent's node, under the name that it has here."""
+        end = End.from_json(value)
+        if end is not None:
+            self._hear_of(replace(end, node=agent.assignment.name))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

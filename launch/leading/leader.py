@@ -132,7 +132,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     The end is recorded, unless another process has led the run and has recorded it.
     """
     code = job.wait()
-    if job.is_led_here and (job.signals or not restart.is_possible(spec, code)):
+    if job.is_led_here and (not code or job.signals or not restart.is_possible(spec, code)):
         job.close()  # what is recorded to be over leaves nothing behind
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():

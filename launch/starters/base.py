@@ -5,6 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, Protocol
 
 from configs import plugins
@@ -186,6 +187,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     }
 
 
+@cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
     found: Starter = plugins.load("launch.starters", name)
