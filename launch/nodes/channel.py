@@ -193,7 +193,7 @@ class Channel:
         """
         while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
             time.sleep(MAIN_LOOP_TICK_S)
-            self.receive()
+            self.put_back(self.receive())
 
     def close(self) -> None:
         """Close both directions; data not yet received is lost."""

@@ -146,8 +146,10 @@ def test_one_that_takes_nothing_for_a_minute_gets_it_all_later(channel_and_other
     channel, other = channel_and_other
     now_s = held_up(channel, other, monkeypatch, *range(60))
     channel.send(ended={"code": 0}, data="x" * 1_000_000)
+    other.sendall(MARK + b'{"go": true}\n')
     channel.drain(10.0)
     assert 60.0 < now_s[0] < 75.0 and channel.waiting_bytes
+    assert {"go": True} in channel.receive()
 
 
 def test_files_wait_for_one_that_takes_nothing_for_a_minute(
@@ -157,8 +159,10 @@ def test_files_wait_for_one_that_takes_nothing_for_a_minute(
     now_s = held_up(channel, other, monkeypatch, *range(60))
     for file in (run_files.METRICS, run_files.OUTPUT):
         write(tmp_path, {str(file.path(tmp_path, rank=0)): b"x" * 1_500_000})
+    other.sendall(MARK + b'{"go": true}\n')
     source_of(tmp_path, 0).send_rest(channel, 10.0)
     assert 60.0 < now_s[0] < 75.0
+    assert {"go": True} in channel.receive()
 
 
 def beat_of(channel, other) -> dict:
