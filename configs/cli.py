@@ -13,10 +13,10 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.raw import GONE, GONE_VALUES, SWITCH, Given, alike, from_file
+from configs.raw import GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import LaunchConfig, Nodes, ProgramConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.command import LOGIN
@@ -185,9 +185,6 @@ def _typed_in(
             if ProgramConfig in classes and _is_program(word):
                 break  # the words behind it are its own
             _drop_values(rest, flags)
-        elif (gone := flag[2:].replace("-", "_")) in GONE:
-            problems.append(f"there is no {flag} any more: {GONE[gone][1]}")
-            rest = rest if equals else rest[1:]
         elif name is None:
             if short := SHORT.fullmatch(word):
                 flag, text = short.groups()

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from configs.settings.fields import flag, known_values
-from configs.settings.launch import Nodes
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import Nodes, ProgramConfig
 from muster.command import AT_LOGIN
 from muster.errors import UsageError
 from muster.similar_names import closest

@@ -1,4 +1,4 @@
-"""Settings as text, before they are typed: those of a file, and those that were removed."""
+"""Settings as text, before they are typed: those of a file, and values that were removed."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -17,12 +17,7 @@ MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
-# Removed settings: the value that had no effect, and what to use instead.
-GONE = {
-    "levels": ("auto", "all workers are one ring; leave it out"),
-    "local_group": ("rank", "each worker of --sync local_sgd trains alone; leave it out"),
-}
-# Removed values, in the same form.
+# Values that a release had, and what to use instead.
 GONE_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 
 
@@ -139,10 +134,7 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
-        if name in GONE:
-            if getattr(value, "value", None) != GONE[name][0]:
-                problems.append(f"{where}there is no {name} any more: {GONE[name][1]}")
-        elif name not in known:
+        if name not in known:
             hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
             problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:

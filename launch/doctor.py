@@ -16,7 +16,7 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich import box
@@ -24,8 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli, console
-from configs.settings.launch import DoctorConfig, LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import with_id
+from configs.settings.fields import setting
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
@@ -40,6 +41,14 @@ from muster.command import as_typed, own_arguments, reveal
 from muster.errors import refuse
 from muster.printable import printable
 from muster.run_files import NETWORK
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """How much of the nodes is checked."""
+
+    quick: bool = setting(False, "check nodes and connections between them; measure nothing")
+
 
 MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
@@ -158,7 +167,7 @@ def _measure(
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | None) -> LaunchSpec:
-    train = with_id(train, "doctor", facts.size, make=True)
+    train = train.with_id("doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)

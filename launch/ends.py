@@ -13,10 +13,9 @@ from enum import Enum, auto
 from typing import Any
 
 from muster.errors import STOPPED
-from muster.forms import fits
 from muster.orderly_stop import signal_name
 from muster.printable import printable
-from muster.records import LAST_UNIX_S, is_exit_code, is_rank, is_time
+from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
 from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 
 MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 20_000, 60_000  # longer ones lose their middle
@@ -210,7 +209,7 @@ def _text(most: int) -> Any:
     return lambda value: isinstance(value, str) and len(value) <= most
 
 
-# Of an end as JSON; see muster/forms.py.
+# Of an end as JSON; see muster/records.py.
 FORM: dict[str, Any] = {
     "kind": lambda value: isinstance(value, str) and value in Kind.__members__,
     "node": _text(NODE_CHARACTERS),

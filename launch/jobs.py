@@ -9,6 +9,7 @@ from pathlib import Path
 # replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
+from launch.deadlines import FOLLOWED_JOB_TICK_S
 from muster import errors
 
 errors.begin()
@@ -32,7 +33,6 @@ from muster.errors import UsageError
 from muster.printable import on_one_line, printable
 from muster.run_files import own_logs, project_of
 
-POLL_S = 0.5
 PIPE_WIDTH = 200  # lines in a file or a pipe need not be broken
 # The settings of `clean` that name nodes with their own disk, as for `muster run`.
 OF_NODES = {
@@ -289,7 +289,8 @@ def _clean(args: argparse.Namespace) -> int:
     """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
     # imported here: the other verbs do without, and begin in two thirds of the time
     from configs import cli
-    from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+    from configs.settings.launch import LaunchConfig
+    from configs.settings.remote import Settings, SlurmConfig, SshConfig
     from launch.launchers.ssh import Ssh
     from launch.ssh import openssh
     from launch.ssh.node_leftovers import on_nodes
@@ -361,7 +362,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
                 known = f"{min(follower.nodes)} to {max(follower.nodes)}"
                 raise UsageError(f"--rank {rank}: {run.name} has ranks {known}")
             return 0
-        time.sleep(POLL_S)
+        time.sleep(FOLLOWED_JOB_TICK_S)
 
 
 if __name__ == "__main__":

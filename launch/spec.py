@@ -11,8 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import LaunchConfig, OnHang, Slots
-from configs.settings.program import RunConfig
+from configs.settings.launch import LaunchConfig, OnHang, RunConfig, Slots
 from muster.run_files import SHARED
 
 # In a plan, this stands for a port that node 0 finds when all nodes are connected.
@@ -216,6 +215,8 @@ class NodeCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
+    starter: str = ""  # the value of `--workers`
+    rank: int | None = None  # of the worker that it is; None: it starts all workers of the node
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":

@@ -17,7 +17,7 @@ errors.begin()
 import os
 from dataclasses import asdict
 
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead, new_run

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from muster.errors import UsageError
+from muster.run_files import top_of
 from muster.tool_environment import environment_for
 
 # Nothing is written, not even the index; and its words do not depend on the user's language.
@@ -58,20 +59,6 @@ def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
     return done.stdout
 
 
-def top_of(folder: Path) -> Path | None:
-    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
-    real = folder.resolve()
-    for one in (real, *real.parents):
-        if not one.exists():
-            continue
-        if one.stat().st_dev != real.stat().st_dev:
-            return None
-        place = one / ".git"
-        if os.path.lexists(place) and not _is_empty(place):
-            return one
-    return None
-
-
 def ask_top(folder: Path, *words: str) -> str | None:
     """What git says of a repository whose top is `folder`; None if that is none, or git is silent.
 
@@ -85,16 +72,12 @@ def ask_top(folder: Path, *words: str) -> str | None:
         return None
 
 
-def project_of(cwd: Path) -> Path:
-    """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
-    top = top_of(cwd)
-    if top is None:
-        return cwd
+def top_seen(cwd: Path, top: Path) -> Path:
+    """The top folder that git names in `cwd`, where `top` has a `.git`; else `cwd` itself."""
     try:
-        top = Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
+        return Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     except GitFailed:  # damaged, or not installed: its place is known all the same
         return cwd if _anybody_may_write(top) else top
-    return top
 
 
 def _run(
@@ -145,14 +128,6 @@ def _anybody_may_write(top: Path) -> bool:
     """Whether any user may have made or changed the repository in `top`."""
     places = [one for one in (top, top / ".git") if one.exists()]
     return any(one.stat().st_mode & 0o002 for one in places)
-
-
-def _is_empty(place: Path) -> bool:
-    """Whether it is a folder without content, as a container may put in the place of `.git`."""
-    try:
-        return place.is_dir() and not any(place.iterdir())
-    except OSError:
-        return False
 
 
 def _explained(folder: Path, done: "subprocess.CompletedProcess[bytes]") -> str:

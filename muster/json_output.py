@@ -5,11 +5,12 @@ docs/automation.md. The number is raised when a field is removed or changes its 
 and kinds may be added at any time.
 """
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from muster.printable import json_text
 
 FLAG, VERSION = "--json", 1
 _descriptor: int | None = None  # of documents, after `begin`; until then they go to stdout
@@ -59,15 +60,3 @@ def emit(kind: str, **fields: Any) -> None:
 def descriptors() -> tuple[int, ...]:
     """The descriptor that documents go to, if any."""
     return () if _descriptor is None else (_descriptor,)
-
-
-def json_text(value: Any, **form: Any) -> str:
-    """`value` as JSON, by `json.dumps` with the options `form`; NaN and infinity become null.
-
-    JSON has no such numbers: what Python writes for them, most other readers refuse.
-    """
-    try:
-        return json.dumps(value, allow_nan=False, **form)
-    except ValueError:  # or a circular value, for which this fails again
-        plain = json.loads(json.dumps(value, **form), parse_constant=lambda _: None)
-        return json.dumps(plain, **form)

@@ -1,9 +1,11 @@
-"""Texts of others, such as programs, nodes and other users, in a form that a terminal only shows.
+"""Values as text that whatever reads it only shows: a terminal, a spreadsheet, a page, a program.
 
-A text may have escapes that colour or clear a terminal, set its title, or move its cursor over
-other lines. What a program itself prints is passed on as it is: its colours are its own.
+A text of others, such as programs, nodes and other users, may have escapes that colour or clear a
+terminal, set its title, or move its cursor over other lines. What a program itself prints is passed
+on as it is: its colours are its own.
 """
 
+import json
 import re
 import unicodedata
 from typing import Any
@@ -27,6 +29,18 @@ def on_one_line(text: object) -> str:
     return printable(text).replace("\n", "\\n")
 
 
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
 def csv_cell(value: Any) -> Any:
     """A cell for a CSV file; a text that a spreadsheet would compute begins with `'`."""
     if not isinstance(value, str):
@@ -40,6 +54,18 @@ def csv_cell(value: Any) -> Any:
 def without_html(text: str) -> str:
     """A text for Markdown, in which nothing is a tag."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def json_text(value: Any, **form: Any) -> str:
+    """`value` as JSON, by `json.dumps` with the options `form`; NaN and infinity become null.
+
+    JSON has no such numbers: what Python writes for them, most other readers refuse.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **form)
+    except ValueError:  # or a circular value, for which this fails again
+        plain = json.loads(json.dumps(value, **form), parse_constant=lambda _: None)
+        return json.dumps(plain, **form)
 
 
 def _is_number(text: str) -> bool:

@@ -40,6 +40,8 @@ REMEDIES = {
     PMI: "mpirun -genv MASTER_ADDR NODE0 ...",
 }
 SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+# A process with none of these was not started as one of several by srun or mpirun.
+SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
 SIGNS = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 
@@ -48,27 +50,6 @@ MACHINE_0 = "OMPI_MCA_orte_hnp_uri"  # 3636592640.0;tcp://10.10.1.254:56821
 OWN_MACHINE = "OMPI_MCA_orte_local_daemon_uri"  # 3636592640.2;tcp://10.10.1.2:41009
 MACHINES = "OMPI_MCA_orte_node_regex"  # box,node[1:0-3]@0(5)
 MACHINES_WITH_RANKS = "OMPI_MCA_orte_num_nodes"
-
-# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. They are named one
-# by one: PET_DATA may be a user's own, who has pictures of pets, or from PET scanners.
-TORCHRUN_FLAGS = (
-    "DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR "
-    "LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS MODULE MONITOR_INTERVAL "
-    "NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND RDZV_CONF RDZV_ENDPOINT RDZV_ID "
-    "REDIRECTS ROLE RUN_PATH SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE "
-    "VIRTUAL_LOCAL_RANK"
-)
-OF_TORCHRUN = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
-OF_TORCHELASTIC = "TORCHELASTIC_"
-
-
-def is_setting_of_torchrun(name: str) -> bool:
-    return name in OF_TORCHRUN or name.startswith(OF_TORCHELASTIC)
-
-
-def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what would change the torchrun of a run, which has its settings from us."""
-    return {name: value for name, value in env.items() if not is_setting_of_torchrun(name)}
 
 
 def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:

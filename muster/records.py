@@ -1,25 +1,64 @@
-"""Read the records in a run folder: one that is damaged, or of another kind, hides no other.
+"""What others have written, as JSON has it, is used only if it has the form that its reader needs.
 
-A record may be empty after a power failure, cut off, of another version, or another user's. Its
-readers go on as if it were not there; `why_unreadable` is what they can say of it.
+A form is a type, None, a tuple of forms of which one fits, a list with the form of each element, or
+a dict. A dict has keys, each with its form; a key that ends with "?" may be missing, and with the
+key `...` there may be others. A function is a form, too: it says whether a value fits.
 
-A record's form here has each key that is read (muster/forms.py). A key may be missing, if a reader
-does not name it; other keys may be there.
+A record in a run folder may be empty after a power failure, cut off, of another version, or another
+user's: one that is damaged hides no other. Its readers go on as if it were not there;
+`why_unreadable` is what they can say of it. Its form here has each key that is read. A key may be
+missing, if a reader does not name it; other keys may be there.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from muster import run_files
-from muster.forms import MORE, anything, fits
 from muster.printable import on_one_line
 from muster.run_files import RunFile
-from muster.writing import parsed, record_data
+from muster.writing import parsed, record_data, tail
 
+MAYBE = "?"  # at the end of a key
+MORE = ...  # a key: there may be others
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
 SHOWN_CHARACTERS = 60
+TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
+
+
+def fits(value: Any, form: Any) -> bool:
+    """Whether a value is of this form; a number with a point is finite, and True is no number."""
+    if isinstance(form, tuple):
+        return any(fits(value, kind) for kind in form)
+    if isinstance(form, list):
+        return isinstance(value, list) and all(fits(element, form[0]) for element in value)
+    if isinstance(form, dict):
+        return isinstance(value, dict) and _has_keys(value, form)
+    if form is None or isinstance(form, type):
+        is_kind = value is None if form is None else type(value) is form
+        return is_kind and not (form is float and not math.isfinite(value))
+    return bool(form(value))
+
+
+def anything(value: object) -> bool:
+    return True
+
+
+def dict_of(keys: Any, values: Any) -> Callable[[Any], bool]:
+    """The form of a dict of any keys, each of the form `keys`, with values of the form `values`."""
+    return lambda value: (
+        isinstance(value, dict)
+        and all(fits(key, keys) and fits(each, values) for key, each in value.items())
+    )
+
+
+def _has_keys(value: dict[str, Any], form: dict[Any, Any]) -> bool:
+    kinds = {key.removesuffix(MAYBE): kind for key, kind in form.items() if key is not MORE}
+    needed = {key for key in form if key is not MORE and not key.endswith(MAYBE)}
+    if not needed <= value.keys() or (MORE not in form and not value.keys() <= kinds.keys()):
+        return False
+    return all(fits(value[key], kind) for key, kind in kinds.items() if key in value)
 
 
 def is_whole(value: Any) -> bool:
@@ -213,3 +252,21 @@ def _shown(value: Any) -> str:
     """A value in an error; what is nested may be so too deep to be shown."""
     is_nested = isinstance(value, list | dict)
     return f"a {type(value).__name__}" if is_nested else repr(value)[:SHOWN_CHARACTERS]
+
+
+def json_objects(data: bytes) -> list[dict[str, Any]]:
+    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
+    found = []
+    for line in data.split(b"\n"):
+        try:
+            one = parsed(line)
+        except ValueError:
+            continue
+        if isinstance(one, dict):
+            found.append(one)
+    return found
+
+
+def last_objects(path: Path) -> list[dict[str, Any]]:
+    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
+    return json_objects(tail(path, TAIL_BYTES))

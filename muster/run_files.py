@@ -1,19 +1,22 @@
-"""Every file of a run folder: who writes it, how it is copied to the launcher, what clears it.
+"""A run's folder: how a run takes it, and each file in it: who writes, copies and clears it.
 
-All that writes, reads, mirrors, puts aside or clears such a file takes its name from here. Some are
-lines of JSON, one object each, which are read while another process still writes to them.
+All that writes, reads, mirrors, puts aside or clears such a file takes its name from here. The
+names of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
 """
 
+import itertools
 import os
 import re
+import time
 import unicodedata
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from muster import checkout
-from muster.writing import parsed, tail
+from muster.errors import UsageError, refuse
 
 # The text for each pair of braces; numbers have five digits, or are written as they are.
 FIELDS = {"rank": r"\d+", "node": r"\d+", "attempt": r"\d+", "host": r"[^/]+", "name": r"[^/]+"}
@@ -23,7 +26,6 @@ BELOW = "/**"  # a folder with its whole content
 UNFINISHED = re.compile(r"(\.\d+)?\.partial(?=/|\Z)")
 RESERVED = re.compile(r"\.reserved\Z")
 LONGEST_PART = 60  # of a run's name: its program's
-TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
 
 
 @dataclass(frozen=True)
@@ -207,9 +209,34 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
 
 def project_of(cwd: Path) -> Path:
     """The user's project to which the runs of `cwd` belong: git's top folder, else `cwd` itself."""
+    top = top_of(cwd)
+    if top is None:
+        return cwd
     from muster import git  # imported here: workers only name files, and start nothing
 
-    return git.project_of(cwd)
+    return git.top_seen(cwd, top)
+
+
+def top_of(folder: Path) -> Path | None:
+    """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
+    real = folder.resolve()
+    for one in (real, *real.parents):
+        if not one.exists():
+            continue
+        if one.stat().st_dev != real.stat().st_dev:
+            return None
+        place = one / ".git"
+        if os.path.lexists(place) and not _is_empty(place):
+            return one
+    return None
+
+
+def _is_empty(place: Path) -> bool:
+    """Whether it is a folder without content, as a container may put in the place of `.git`."""
+    try:
+        return place.is_dir() and not any(place.iterdir())
+    except OSError:
+        return False
 
 
 def own_logs() -> Path:
@@ -237,19 +264,83 @@ def state_folder(env: Mapping[str, str]) -> Path:
     return Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "muster")
 
 
-def json_objects(data: bytes) -> list[dict[str, Any]]:
-    """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
-    found = []
-    for line in data.split(b"\n"):
+def new_run_id(logs: Path, what: str, size: str, *, make: bool = False) -> str:
+    """`20260821-143000-rte-ddp-4x1`, with a suffix if that one exists in the folder `logs`.
+
+    With `make` its folder is made here, so that no run that starts at once takes it too.
+
+    Raises:
+        UsageError: the folder cannot be made.
+    """
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{size}"
+    for run_id in itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2))):
+        run_dir = logs / run_id
+        with _usable(run_dir), suppress(FileExistsError):
+            if make:
+                run_dir.mkdir(parents=True)
+            if make or not run_dir.exists():
+                break
+    return run_id
+
+
+def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed: bool) -> None:
+    """Make `run_dir`, once, however many ask for it; `overwrite` removes an earlier run's files.
+
+    Checkpoints stay if the new run is `resumed` from one. `inputs`: what it reads, by its flags.
+
+    Raises:
+        UsageError: it is not empty and must not be cleared, the run would read files in it, or it
+            cannot be made.
+    """
+    with _usable(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        refuse(
+            f"--overwrite would remove {path}, which {flag} names; use another --run-id"
+            for flag, path in inputs.items()
+            if overwrite and path.exists() and clears(run_dir.absolute(), path, resumed=resumed)
+        )
+        _clear(run_dir, overwrite=overwrite, resumed=resumed)
         try:
-            one = parsed(line)
-        except ValueError:
-            continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
+            TAKEN.path(run_dir).touch(exist_ok=False)
+        except FileExistsError:  # by one that has started at the same moment
+            raise UsageError(_not_empty(run_dir)) from None
 
 
-def last_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects in the last `TAIL_BYTES`; none if there is no such file."""
-    return json_objects(tail(path, TAIL_BYTES))
+def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
+    """Like `claim`, on a disk that the launcher does not see.
+
+    Nodes that share the disk come at the same time. The first one leaves a mark with the name of
+    this `start` of the run, and clears the folder for all. Workers start after every node has been
+    here.
+
+    Raises:
+        UsageError: files of another run are in it and must not be cleared; or it cannot be made.
+    """
+    mark = CLAIMED.path(run_dir, name=start)
+    with _usable(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            mark.touch(exist_ok=False)
+            _clear(run_dir, overwrite=overwrite, resumed=resumed, but=mark)
+
+
+def _clear(run_dir: Path, *, overwrite: bool, resumed: bool, but: Path | None = None) -> None:
+    if overwrite:
+        clear(run_dir, resumed=resumed, but=but)
+    elif any(path != but for path in run_dir.iterdir()):
+        raise UsageError(_not_empty(run_dir))
+
+
+def _not_empty(run_dir: Path) -> str:
+    return f"run folder {run_dir} is not empty; use --overwrite or another --run-id"
+
+
+@contextmanager
+def _usable(run_dir: Path) -> Iterator[None]:
+    """Refuse a folder that the disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"run folder {run_dir}: {error.strerror}; choose another --logs-dir"
+        ) from None

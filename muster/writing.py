@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from muster.errors import MusterError, explained, is_full
-from muster.json_output import json_text
+from muster.printable import json_text
 
 RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 RECORD_BYTES = 64_000_000  # a longer file is no record of ours

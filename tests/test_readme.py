@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from configs import cli
-from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, ByHand, TrainConfig
 from launch import submit
 from launch.programs.command_line import CommandLine, split

@@ -24,10 +24,9 @@ if __name__ == "__main__":
     errors.begin()
 
 from configs import cli
-from configs.settings.program import new_run_id
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
-from muster.run_files import MODEL, SUMMARY
+from muster.run_files import MODEL, SUMMARY, new_run_id
 from muster.writing import write_text
 from train import worker
 from train.command_lines import translation
@@ -117,7 +116,7 @@ def translate(
         config = replace(config, overlap=False, sparse_rows=False)
     if world.is_main:  # it chooses the name for all, and needs it afterwards
         run_id = config.run_id or world.run_id
-        run_id = run_id or new_run_id(config, config.name, str(world.world_size))
+        run_id = run_id or new_run_id(config.logs_root, config.name, str(world.world_size))
         config = replace(config, run_id=run_id)
     return config, by_hand, world
 

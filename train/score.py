@@ -12,7 +12,7 @@ from pathlib import Path
 
 from configs import cli
 from configs.settings.fields import Config, neutral
-from configs.settings.program import RunConfig
+from configs.settings.launch import RunConfig
 from configs.settings.train import ByHand, DeviceConfig, TrainConfig
 from muster.errors import UsageError
 from muster.run_files import CONFIG, MODEL, SCORES, clears

@@ -77,6 +77,8 @@ class Config:
     asks_plugins_here: ClassVar[bool] = True  # this Python has the workers' modes and tasks
 
     def __post_init__(self) -> None:
+        if all(getattr(self, item.name) == item.default for item in fields(self)):  # type: ignore[arg-type]
+            return  # what we chose ourselves is right
         problems = [*self._beyond_limits()]
         add_new(problems, self._problems())
         refuse(problems)

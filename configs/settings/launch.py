@@ -1,22 +1,49 @@
-"""Every setting of a launch: the machines, how to reach them, and their limits."""
+"""Settings of a run of any program: its folder, its machines, and what the program is given."""
 
 import ipaddress
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from configs.settings import sbatch_options
-from configs.settings.fields import MAX_PORT, MIN_PORT, Config, applying, setting, too_low
+from configs.settings.fields import (
+    MAX_PORT,
+    MIN_PORT,
+    Config,
+    applying,
+    flag,
+    neutral,
+    setting,
+    too_low,
+)
+from muster import run_files
+from muster.errors import UsageError, refuse
+from muster.run_files import own_logs
 
 Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-DEFAULT_TIME = "60"  # minutes of a job, if nothing says how many
-# In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
-TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
-KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
+BETWEEN = "\0"  # between variables: a character that no variable can hold
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
+PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
+# Variables that launcher and torchrun set for workers, which the user must not set.
+OURS = frozenset(
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
+)
+# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. They are named one
+# by one: PET_DATA may be a user's own, who has pictures of pets, or from PET scanners.
+TORCHRUN_FLAGS = (
+    "DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR "
+    "LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS MODULE MONITOR_INTERVAL "
+    "NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND RDZV_CONF RDZV_ENDPOINT RDZV_ID "
+    "REDIRECTS ROLE RUN_PATH SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE "
+    "VIRTUAL_LOCAL_RANK"
+)
+OF_TORCHRUN = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
+OF_TORCHELASTIC = "TORCHELASTIC_"
 
 
 class Nodes(int):
@@ -35,6 +62,69 @@ class Nodes(int):
         return f"{self.least}:{int(self)}" if self.least != self else f"{int(self)}"
 
     __repr__ = __str__
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Config):
+    """The run's folder, and how long the nodes wait for each other.
+
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    run_id: str | None = neutral(None, "name of the run folder (default: time, program, size)")
+    logs_dir: Path | None = neutral(
+        None, "where run folders go (default: logs/ of this checkout, or of your program's project)"
+    )
+    checkpoint_dir: Path | None = neutral(
+        None, "where checkpoints go (default: checkpoints/ of the run folder)"
+    )
+    overwrite: bool = neutral(
+        False, "remove an earlier run's files from the run folder (not checkpoints, with --resume)"
+    )
+    join_timeout_s: float = neutral(
+        300.0, "seconds within which all workers and nodes must have started", positive=True
+    )
+    quiet: bool = neutral(False, "print errors only", aliases=["-q"])
+
+    def _problems(self) -> Iterator[str]:
+        if self.run_id is not None:
+            yield from name_problems("--run-id ", self.run_id)
+
+    @property
+    def logs_root(self) -> Path:
+        """The folder that holds the run folders."""
+        return self.logs_dir if self.logs_dir is not None else own_logs()
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run continues from a checkpoint, as far as is known before it starts."""
+        return False
+
+    def inputs(self) -> dict[str, Path]:
+        """The files and folders that it reads, by the settings that name them."""
+        return {}
+
+    def with_id(self, what: str, size: str, *, make: bool) -> Self:
+        """The run with an id, which is made up where it has none; with `make`, its folder is made.
+
+        Raises:
+            UsageError: the folder is in use, or cannot be made.
+        """
+        if self.run_id is None:
+            return replace(self, run_id=run_files.new_run_id(self.logs_root, what, size, make=make))
+        if make:
+            self.claim()
+        return self
+
+    def claim(self) -> None:
+        """Make the run's folder for this run alone; see `run_files.claim`."""
+        run_files.claim(
+            self.logs_root / str(self.run_id),
+            {flag(name): path for name, path in self.inputs().items()},
+            overwrite=self.overwrite,
+            resumed=self.is_resumed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,98 +250,126 @@ class LaunchConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SshConfig(Config):
-    """How the ssh launcher reaches the nodes, and Muster's folder on them."""
+class ProgramConfig(Config):
+    """For your own program (after --): its environment, and the copied files.
 
-    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
-    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
-    remote_dir: str | None = setting(
-        None,
-        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
+    Raises:
+        UsageError: on creation; one line for every setting that is wrong.
+    """
+
+    env: str = setting(
+        "", "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=BETWEEN
     )
-    setup: bool = setting(False, "make the environment on every node, and run nothing")
+    env_file: Path | None = setting(None, "file of NAME=VALUE lines for the program")
+    prologue: Path | None = setting(
+        None, "shell script that each node sources first: module load, conda activate"
+    )
+    python: str | None = setting(
+        None, "Python of the program on the nodes (default: your environment, else Muster's)"
+    )
+    wrap: str | None = setting(
+        None,
+        "command in front of each worker, such as 'apptainer exec --bind {snapshot},{run_dir} "
+        "image.sif'; {snapshot}, {run_dir} and {cwd} are filled in",
+    )
+    snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
+    include: str = setting(
+        "", "pattern of more files to copy into the snapshot; may be repeated", repeats="\n"
+    )
 
     def _problems(self) -> Iterator[str]:
-        if self.remote_dir is not None and not is_plain(self.remote_dir):
-            yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
-        if self.user is not None and not re.fullmatch(r"[\w.+][\w.+-]*", self.user, re.ASCII):
-            yield f"--user {self.user!r}: use letters, digits, '.', '_', '+' and '-'"
+        for line in filter(None, self.env.split(BETWEEN)):
+            name = line.partition("=")[0]
+            if not NAME.fullmatch(name):
+                yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
+            elif name in OURS:
+                yield f"--env {name}: the launcher sets this variable for each worker; leave it out"
+            elif is_setting_of_torchrun(name):
+                yield f"--env {name}: a setting of torchrun, which Muster gives it; leave it out"
+        for option, path in (("--env-file", self.env_file), ("--prologue", self.prologue)):
+            if path is not None:
+                yield from _text_problems(option, path)
+        try:
+            shlex.split(self.wrap or "")
+        except ValueError as error:
+            yield f"--wrap {self.wrap}: {error}; it is split into words as a shell does it"
+        for name in re.findall(r"{(\w*)}", self.wrap or ""):
+            if name not in PLACEHOLDERS:
+                known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+                yield f"--wrap: unknown {{{name}}}; known: {known}"
 
+    def variables(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables for the program; they must not be written where other users can read them.
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmConfig(Config):
-    """Options of sbatch, under sbatch's own names."""
-
-    partition: str | None = setting(None, "where the job waits; sinfo lists them", aliases=["-p"])
-    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
-    qos: str | None = setting(None, "quality of service")
-    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
-    reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
-    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
-    exclude: str | None = setting(
-        None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
-    )
-    time: str | None = setting(
-        None,
-        "when Slurm ends the job: 30 (minutes), or 1-12:00:00 (default: 60 minutes)",
-        aliases=["-t"],
-    )
-    gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
-    gres: str | None = setting(None, "generic resources per node, such as gpu:4")
-    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
-    mem: str | None = setting(None, "memory per node, such as 16G")
-    slurm: str = setting("", "any other option of sbatch, KEY=VALUE; may be repeated", repeats="\n")
-    wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
-
-    def _problems(self) -> Iterator[str]:
-        for name, value in vars(self).items():
-            if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
-                yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
-        limit = "1" if self.time is None else self.time
-        yield from applying({
-            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
-            "(1:30:00) or days-hours (1-12)":
-                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
-            "--gpus-per-node and --gres both ask for GPUs; give one of them":
-                self.gpus_per_node is not None and self.gres is not None,
-        })  # fmt: skip
-        for line in filter(None, self.slurm.split("\n")):
-            key, equals, value = line.partition("=")
-            if not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
-                yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
-                continue
-            key = key.lstrip("-").replace("_", "-")
-            yield from sbatch_options.problems(key, value if equals else None)
+        Raises:
+            UsageError: a line of the file is wrong, or a variable to pass on is not set.
+        """
+        found = _read(self.env_file) if self.env_file is not None else {}
+        refuse(
+            f"{self.env_file}: {name}: the launcher sets this variable itself; leave it out"
+            for name in found
+            if name in OURS or is_setting_of_torchrun(name)
+        )
+        for line in filter(None, self.env.split(BETWEEN)):
+            name, equals, value = line.partition("=")
+            if not equals and name not in env:
+                raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
+            found[name] = value if equals else env[name]
+        return found
 
     @property
-    def more(self) -> dict[str, str | bool]:
-        """The options that --slurm gave, by sbatch's own names; True for one without a value."""
-        pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
-        return {
-            key.lstrip("-").replace("-", "_"): value if equals else True
-            for key, equals, value in pairs
-        }
+    def patterns(self) -> list[str]:
+        """The patterns that --include gave."""
+        return [one for one in self.include.split("\n") if one]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorConfig:
-    """How much of the nodes is checked."""
-
-    quick: bool = setting(False, "check nodes and connections between them; measure nothing")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The arguments of a launcher."""
-
-    launch: LaunchConfig
-    ssh: SshConfig
-    slurm: SlurmConfig
+def _text_problems(flag: str, path: Path) -> Iterator[str]:
+    if not path.is_file():
+        yield f"{flag} {path}: no such file"
+        return
+    try:
+        path.read_text(encoding="utf-8")
+    except OSError as error:
+        yield f"{flag} {path}: {error.strerror}"
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        yield f"{flag} {path}:{line}: not UTF-8; save it in that encoding"
 
 
-def is_plain(text: str) -> bool:
-    """Whether `text` has no line breaks or other control characters, which options cannot hold."""
-    return not any(ord(character) < 32 or ord(character) == 127 for character in text)
+def name_problems(flag: str, name: str) -> Iterator[str]:
+    """A line if `name` cannot be that of a run, and so of a folder."""
+    plain = name.translate(str.maketrans("", "", "._-+="))
+    if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
+        yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
+    elif len(name) > LONGEST_NAME:
+        yield f"{flag}{name!r}: at most {LONGEST_NAME} characters"
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The variables of an `.env` file in the form of python-dotenv; `$` is not expanded."""
+    from dotenv.parser import parse_stream  # here: workers read no such file
+
+    with path.open(encoding="utf-8-sig") as stream:
+        found = [one for one in parse_stream(stream) if one.key is not None or one.error]
+    problems = []
+    for one in found:
+        if one.value is None or not NAME.fullmatch(str(one.key)):
+            text = one.original.string
+            # its line is counted from the end of the one before, and empty lines may lie
+            # between
+            empty = text[: len(text) - len(text.lstrip())].count("\n")
+            problems.append(f"{path}:{one.original.line + empty}: not NAME=VALUE")
+    refuse(problems)
+    return {str(one.key): str(one.value) for one in found}
+
+
+def is_setting_of_torchrun(name: str) -> bool:
+    return name in OF_TORCHRUN or name.startswith(OF_TORCHELASTIC)
+
+
+def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
+    """`env` without what would change the torchrun of a run, which has its settings from us."""
+    return {name: value for name, value in env.items() if not is_setting_of_torchrun(name)}
 
 
 def _network_problems(network: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from configs import plugins
 from configs.settings.checkpoint import CheckpointConfig
 from configs.settings.fields import Config, applying, computing, flag, neutral, setting, sharing
-from configs.settings.program import RunConfig
+from configs.settings.launch import RunConfig
 from configs.settings.sync import SyncingConfig
 
 TWO_SIZES = (

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from launch.agent.processes.process_tree import Victim
 from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
+from launch.nodes.running_time import waiting_for
 from launch.runs.end_facts import OF_RANK
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
@@ -41,7 +42,7 @@ def open_log(assignment: Assignment) -> IO[bytes]:
         MusterError: it cannot be written.
     """
     path = _path(AGENT_LOG, assignment)
-    with writing(path):
+    with waiting_for(str(path)), writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a+b")
 
@@ -57,8 +58,10 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
         "time_unix_s": time.time(),
         **this_process(),
     }
-    reserve(_path(AGENT_END, assignment))
-    write_json(_path(AGENT, assignment), record)
+    path = _path(AGENT, assignment)
+    with waiting_for(str(path)):
+        reserve(_path(AGENT_END, assignment))
+        write_json(path, record)
     return record
 
 
@@ -113,7 +116,8 @@ def write_exit(
     the run folder's disk is full.
     """
     path = _path(AGENT_END, assignment)
-    full = full_disk(path) if ended.cause != "done" else ""
+    with waiting_for(str(path)):
+        full = full_disk(path) if ended.cause != "done" else ""
     for rank in assignment.ranks if ended.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
@@ -133,7 +137,8 @@ def write_exit(
         "workers": {} if full else _records_of(assignment),  # which may be long
         "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
     }
-    write_end(path, record)
+    with waiting_for(str(path)):
+        write_end(path, record)
     return record
 
 
@@ -189,8 +194,11 @@ def ends_of_victims(assignment: Assignment, victims: Sequence[Victim]) -> list[E
 
 
 def _records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
-    paths = ((rank, RANK_END.path(assignment.spec.run_dir, rank=rank)) for rank in assignment.ranks)
-    known = {rank: records.read(RANK_END, path, "cause", "message") for rank, path in paths}
+    known = {}
+    for rank in assignment.ranks:
+        path = RANK_END.path(assignment.spec.run_dir, rank=rank)
+        with waiting_for(str(path)):
+            known[rank] = records.read(RANK_END, path, "cause", "message")
     return {rank: one for rank, one in known.items() if one is not None}
 
 

@@ -36,8 +36,7 @@ The messages:
                      {"stopping": 30.0}                          workers stop in order, within that
                      {"done": true}                              its workers have ended well
                      {"worker_end": {...}}                       of a rank, after a failure; and
-                     {"failed": {...}}                           of its node; both as launch/ends.py
-                                                                 has them
+                     {"failed": {...}}                           of its node; see launch/ends.py
                      {"ended": {"code": 0, "cause": "done", ...}}
 
 After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
@@ -61,9 +60,18 @@ from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
 from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
+from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
+    AGENT_STANDS_NAMED_AFTER_S,
+    AGENTS_END_AFTER_STOP_S,
+    AGENTS_PAUSE_BETWEEN_FILES_S,
+    AGENTS_RECORD_LOST_PEER_S,
+    AGENTS_SEND_FILES_S,
+    MAIN_LOOP_TICK_S,
+)
 from launch.ends import End, Kind, cause_of
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, AgentProcess
+from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
@@ -73,11 +81,7 @@ from muster.errors import STOPPED
 from muster.orderly_stop import signal_name
 from muster.writing import write_json, writing
 
-# Time for workers and agents to find that another is gone, and to record how they ended.
-ECHO_S = 3.0
-STOP_S = 5.0
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
-REST_S = 60.0  # for the rest of their files, on a slow link
 
 
 class AgentConnection:
@@ -97,12 +101,40 @@ class AgentConnection:
         """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
-        self.files = Received(run_dir, assignment)  # what comes of its files
+        self._run_dir = run_dir
+        self._files: Received | None = None
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
         self.record: dict[str, Any] | None = None  # of the end of its attempt
+        self._is_named = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
+
+    @property
+    def files(self) -> Received:
+        """What comes of its files, from a node with a disk of its own."""
+        if self._files is None:
+            self._files = Received(self._run_dir, self.assignment)
+        return self._files
+
+    @property
+    def place(self) -> str:
+        name = self.assignment.name
+        return name if self.here is None else f"{name} ({self.here['address']})"
+
+    def standing(self, message: Mapping[str, Any]) -> str | None:
+        """What to print of an agent whose work stands still, or goes on after that; once."""
+        stands_s = float(message.get("stands_s", 0.0))
+        if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+            self._is_named = True
+            return (
+                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
+                f"{message['waits_for']}; is its disk full or slow?"
+            )
+        if self._is_named and not stands_s:
+            self._is_named = False
+            return f"{self.place} goes on"
+        return None
 
     @property
     def is_over(self) -> bool:
@@ -112,9 +144,9 @@ class AgentConnection:
         """Why nothing more will come of it; None while it lives, or where all has come."""
         if self.record is not None or self._loss is not None:
             return self._loss
-        patience_s = SILENT_S
+        patience_s = AGENT_LOST_WHEN_SILENT_S
         if not self.channel.has_message:  # it still has to log in, and to load its modules
-            patience_s = max(SILENT_S, self.assignment.spec.join_s)
+            patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
         elif self.channel.silent_s > patience_s:
@@ -166,7 +198,7 @@ class Attempt:
         self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
         self._first: End | None = None  # the first failure among these
         self.cause: End | None = None  # judged when it is over
-        self._fed_s = 0.0  # when a node last sent a part of its files
+        self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
         self._patient_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
@@ -221,7 +253,8 @@ class Attempt:
         ends = [*self._ends, *self._gone()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
-        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+        nodes = [agent.assignment.name for agent in self._agents]
+        return cause_of(ends, nodes) if ends else None
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
@@ -250,9 +283,9 @@ class Attempt:
     def _change(self, state: State) -> None:
         self._state = state
         if state is State.FAILED:
-            self._ends_s = running_s() + ECHO_S
+            self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
         elif state is State.STOPPING:
-            self._ends_s = running_s() + STOP_S
+            self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
             else:
@@ -261,10 +294,13 @@ class Attempt:
     def _latest_s(self) -> float:
         """By when the state has to change: later while workers may stop, or files still come."""
         patient_s = max(self._ends_s, self._patient_s)
-        return min(patient_s + REST_S, max(patient_s, self._fed_s + 2.0))
+        return min(
+            patient_s + AGENTS_SEND_FILES_S,
+            max(patient_s, self._fed_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+        )
 
     def _tick(self) -> None:
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
@@ -324,7 +360,11 @@ class Attempt:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
-        if not CONNECTIONS.isdisjoint(message):
+        if line := agent.standing(message):
+            self._say(line)
+        if "stands_s" in message:  # what it sends is late
+            self._fed_s = running_s()
+        elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
         elif "file" in message:
             self._fed_s = running_s()
@@ -341,7 +381,7 @@ class Attempt:
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._say(f"{how}{again}")
-            self._patient_s = running_s() + float(message["stopping"]) + STOP_S
+            self._patient_s = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
         elif "failed" in message:
             self._take_end(agent, message["failed"])
         elif "worker_end" in message:
@@ -397,8 +437,9 @@ class Attempt:
             if loss.how == "closed":
                 self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
             else:
-                since_unix_s -= SILENT_S
-                self._hear_of(lost.end_of(Kind.SILENT, f"{SILENT_S:.0f} s", since_unix_s))
+                silent_s = AGENT_LOST_WHEN_SILENT_S
+                since_unix_s -= silent_s
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s))
 
     def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
         """Take an end that happened on an agent's node, under the name that it has here."""

@@ -21,20 +21,22 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from launch.nodes.channel import SILENT_S
+from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
+    KEEPALIVE_EVERY_S,
+    NODE_0_CLOSES_UNKNOWN_AFTER_S,
+    NODE_0_REACHED_S,
+    NODE_0_TRIED_AGAIN_S,
+)
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
 
-PROBE_S = 1  # between two questions of the kernel to the other end
-TRY_S = 3.0  # for one try to connect
-PAUSE_S = 0.2  # before the next try
 BUFFER_BYTES = 4_096  # for what nobody reads
 # How many connections that the leader does not know may be open, since each is an open file; if
 # there are so many, the time after which the first of them is closed.
 MOST_UNKNOWN = 128
-UNKNOWN_S = 1.0
 ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
 ENDS = select.POLLRDHUP  # and POLLERR and POLLHUP, for which poll never has to be asked
@@ -155,7 +157,7 @@ class Listener:
                 return
             if len(self._unknown) >= MOST_UNKNOWN:
                 oldest = next(iter(self._unknown.values()))
-                if running_s() - oldest.since_s < UNKNOWN_S:
+                if running_s() - oldest.since_s < NODE_0_CLOSES_UNKNOWN_AFTER_S:
                     return  # others wait in the kernel's queue
                 yield _broken(oldest.ends, oldest.connection)
                 self._forget(oldest)
@@ -247,7 +249,7 @@ class Connector:
             return error
         self._connection = connection
         self._poll.register(connection, select.POLLOUT)
-        self._next_s = running_s() + TRY_S
+        self._next_s = running_s() + NODE_0_REACHED_S
         return 0
 
     def _conclude(self, connection: socket.socket) -> list[Message]:
@@ -271,7 +273,7 @@ class Connector:
         if not error:
             return []
         self.close()
-        self._next_s = running_s() + PAUSE_S
+        self._next_s = running_s() + NODE_0_TRIED_AGAIN_S
         reason = os.strerror(error).lower()
         if reason == self._reason:
             return []
@@ -304,13 +306,13 @@ def _broken(ends: Ends, connection: socket.socket) -> Message:
 
 
 def _watch(connection: socket.socket) -> None:
-    """Have the kernel ask whether the other end lives, and call it dead after `SILENT_S`."""
+    """Have the kernel ask whether the other end lives, and call it dead where it does not."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, PROBE_S),
-        (socket.TCP_KEEPINTVL, PROBE_S),
-        (socket.TCP_KEEPCNT, int(SILENT_S) // PROBE_S - 1),
-        (socket.TCP_USER_TIMEOUT, int(SILENT_S * 1000)),
+        (socket.TCP_KEEPIDLE, KEEPALIVE_EVERY_S),
+        (socket.TCP_KEEPINTVL, KEEPALIVE_EVERY_S),
+        (socket.TCP_KEEPCNT, int(AGENT_LOST_WHEN_SILENT_S) // KEEPALIVE_EVERY_S - 1),
+        (socket.TCP_USER_TIMEOUT, int(AGENT_LOST_WHEN_SILENT_S * 1000)),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 

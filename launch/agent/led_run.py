@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from launch.agent.attempt import STOP_S, AgentConnection, Attempt
+from launch.agent.attempt import AgentConnection, Attempt
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts, on_stop
+from launch.deadlines import AGENTS_END_AFTER_STOP_S
 from launch.ends import End
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.spec import Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
@@ -156,7 +157,7 @@ class LedRun:
         others = [agent.process for agent in self._agents.values()]
         if self._is_local:
             process_tree.end_descendants(
-                STOP_S,
+                AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
                 spared={*self._others, *(process.pid for process in others)},
             )
@@ -164,7 +165,7 @@ class LedRun:
             started = {agent.process for agent in agents}
             process_tree.end_started(
                 [process for process in started if process not in others],
-                STOP_S,
+                AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )

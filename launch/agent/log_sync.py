@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from configs.settings.program import claim_on_node
+from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_LOST_WHEN_SILENT_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
+from launch.nodes.running_time import running_s, waiting_for
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
-from muster.run_files import RunFile
+from muster.run_files import RunFile, claim_on_node
 from muster.writing import open_plain, writing
 
-EVERY_S = 0.2
 CHUNK_BYTES = 262_144
 # The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
@@ -46,18 +46,18 @@ class LogSync:
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
-        if time.monotonic() - self._looked > EVERY_S:
-            self._looked = time.monotonic()
+        if running_s() - self._looked > AGENT_SENDS_FILES_EVERY_S:
+            self._looked = running_s()
             self._send(channel)
 
-    def send_rest(self, channel: Channel, patience_s: float = 20.0) -> None:
-        """Send all that is left; give up if the other side accepts nothing for `patience_s`."""
+    def send_rest(self, channel: Channel, patience_s: float = LEADER_LOST_WHEN_SILENT_S) -> None:
+        """Send all that is left; give up if the other side is gone, or silent for `patience_s`.
+
+        It may accept nothing for long, while its disk is slow.
+        """
         self._turn.clear()  # another one begins, with the files that are new
-        taken, waiting = time.monotonic(), -1
-        while self._send(channel) and not channel.ended and time.monotonic() < taken + patience_s:
-            if channel.waiting_bytes != waiting:
-                taken, waiting = time.monotonic(), channel.waiting_bytes
-            time.sleep(0.001)  # a pipe holds 64 kB: a longer sleep would limit the speed
+        while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
+            time.sleep(FILES_TICK_S)
             channel.receive()
 
     def _send(self, channel: Channel) -> bool:
@@ -107,7 +107,7 @@ class LogSync:
             at = 0
         elif at >= facts.st_size:
             return False
-        with open_plain(path) as opened:
+        with waiting_for(str(path)), open_plain(path) as opened:
             opened.seek(at)
             new = opened.read(CHUNK_BYTES)
         data = base64.b64encode(new).decode()
@@ -204,11 +204,12 @@ def make_room(assignment: Assignment) -> None:
         UsageError: files of another run are in it, and must not be overwritten.
     """
     spec = assignment.spec
-    if spec.attempt:
-        run_files.archive_attempt(spec.run_dir, spec.attempt - 1)
-        return
     start = assignment.proof.rpartition("-")[2]
     try:
-        claim_on_node(spec.run_dir, start, overwrite=spec.overwrite, resumed=spec.resumed)
+        with waiting_for(str(spec.run_dir)):
+            if spec.attempt:
+                run_files.archive_attempt(spec.run_dir, spec.attempt - 1)
+            else:
+                claim_on_node(spec.run_dir, start, overwrite=spec.overwrite, resumed=spec.resumed)
     except UsageError as error:
         raise UsageError(f"{assignment.name}: {error}") from None

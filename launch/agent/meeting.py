@@ -7,7 +7,7 @@ has for itself, such as docker's.
 
 Before the start a node whose connection breaks connects again. After it that is a lost node. A
 connection has two ends, and both may report that it broke, in any order. So the leader waits
-`BOTH_S` for reports before it says which of the two nodes is lost.
+`BOTH_ENDS_REPORT_BREAK_S` for reports before it says which of the two nodes is lost.
 
 Values come in and values go out: nothing is sent or printed here, and the caller has the clock.
 """
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-TELL_S = 10.0  # after this time of waiting, the missing nodes are reported
-BOTH_S = 2.0  # for the reports of the other ends
+from launch.deadlines import BOTH_ENDS_REPORT_BREAK_S, MISSING_NODES_NAMED_AFTER_S
+
 MOST_ACCEPTED = 1_024  # connections of no node, of which the leader knows
 SHOWN = 3  # of them
 
@@ -139,7 +139,11 @@ class Meeting:
     def waiting(self, now_s: float) -> str | None:
         """Whom the run waits for, where that takes long; None if that is no news."""
         names = _numbers(self.missing)
-        if not names or names == self._announced or now_s - self._began_s <= TELL_S:
+        if (
+            not names
+            or names == self._announced
+            or now_s - self._began_s <= MISSING_NODES_NAMED_AFTER_S
+        ):
             return None
         self._announced = names
         return f"waiting for {names}"
@@ -169,7 +173,7 @@ class Meeting:
         Where one end alone reports, the other end is lost. Where both do, it is node 0 if every
         other node has lost it.
         """
-        if self._first_break_s is None or now_s - self._first_break_s < BOTH_S:
+        if self._first_break_s is None or now_s - self._first_break_s < BOTH_ENDS_REPORT_BREAK_S:
             return None
         index, broken = min(self._breaks.items())
         others = len(self._names) - 1

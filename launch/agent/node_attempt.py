@@ -51,23 +51,26 @@ from launch.agent.processes.workers import (
     after_prologue,
     environment_of,
     refuse_absent_interface,
+    start_workload,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
+from launch.deadlines import (
+    LEADER_LETS_AGENT_GO_S,
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+    WORKERS_RECORD_LOST_PEER_S,
+)
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, Channel
+from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, signal_name
-
-DEAF_S = 5.0  # a channel that was silent for so long gets no more messages
-# Time for workers to find that a peer is gone, and to record how they ended.
-ECHO_S, STOP_S = 1.5, 2.0
-# Time for the other agents to record how they ended.
-LEAVE_S, DRAIN_S = 5.0, 5.0
 
 
 class State(Enum):
@@ -98,9 +101,15 @@ class NodeAttempt:
     """One node's part of one attempt; `run` carries it out."""
 
     def __init__(
-        self, assignment: Assignment, leader: Channel, signals: Signals, scratch: Path
+        self,
+        assignment: Assignment,
+        leader: Channel,
+        signals: Signals,
+        scratch: Path,
+        warm: WarmInterpreter,
     ) -> None:
         self._assignment = assignment
+        self._warm = warm
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
@@ -137,7 +146,9 @@ class NodeAttempt:
                 self._refuse(MusterError.exit_code, explained(error))
             return self._end()
         finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+            process_tree.end_descendants(
+                WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True, staying=self._warm.pids
+            )
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
@@ -174,7 +185,9 @@ class NodeAttempt:
         env = self._environment(connections.own_address) if self._goes_on() else None
         if env is None or connections.master_port is None:
             return
-        workload = self._workload = Workload(assignment, connections.master_port, env)
+        workload = self._workload = start_workload(
+            assignment, connections.master_port, env, self._warm
+        )
         self._inspection.has_begun = True
         self._change(State.RUNNING)
         while workload.runs and self._goes_on():
@@ -200,6 +213,7 @@ class NodeAttempt:
         self._ended = ended or self._ended
         if state is State.FINISHED and ended is not None:
             self._result = ended
+            self._report(ended.ends)
             self._write_exit(ended)
             self._say(done=True)
 
@@ -214,7 +228,7 @@ class NodeAttempt:
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
@@ -231,9 +245,9 @@ class NodeAttempt:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
-        elif self._leader.silent_s > SILENT_S:
-            silence = f"heard nothing from its launcher for {SILENT_S:.0f} s: is the link down?"
-            self._lose_leader(silence)
+        elif self._leader.silent_s > LEADER_LOST_WHEN_SILENT_S:
+            silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
+            self._lose_leader(f"{silence}: is the link down?")
         if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
 
@@ -342,28 +356,31 @@ class NodeAttempt:
         if ended is not self._result:
             self._report(ended.ends)
         if ended.cause in ("command", "peer"):
-            deadline = running_s() + ECHO_S
+            deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
-                time.sleep(TICK_S)
+                time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
         victims = process_tree.end_descendants(
-            STOP_S, in_a_hurry=self._in_a_hurry, meanwhile=self._end_idle_starter
+            WORKERS_END_AFTER_SIGTERM_S,
+            in_a_hurry=self._in_a_hurry,
+            meanwhile=self._end_idle_starter,
+            staying=self._warm.pids,
         )
         if ended is not self._result:  # what has ended since then did so because of this end
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_victims(self._assignment, victims))
         record = self._write_exit(ended, victims)
-        if leader.silent_s < DEAF_S:
+        if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader)
             leader.send(ended=record)
-            leader.drain(DRAIN_S)
-        deadline = running_s() + LEAVE_S
+            leader.drain(LEADER_LOST_WHEN_SILENT_S)
+        deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
             self._keep_in_touch()
         if self._connections is not None:
             self._connections.close()

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
-from launch.nodes.channel import SILENT_S
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S, RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
 from launch.nodes.running_time import running_s
 from launch.runs import end_facts
 from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 
 # Between two looks: a share of the time since the start, which is that error of a "first output".
-SHARE, LEAST_S, MOST_S = 0.02, 0.1, 30.0
+SHARE = 0.02
 
 
 @dataclass
@@ -36,7 +36,9 @@ class Recovery:
     def is_due(self) -> bool:
         """Whether it is time to look: rarely, where nothing has come for long, or ever will."""
         now = running_s()
-        if now - self._looked_s < min(max((now - self._began_s) * SHARE, LEAST_S), MOST_S):
+        if now - self._looked_s < min(
+            max((now - self._began_s) * SHARE, RECOVERY_LOOK_LEAST_S), RECOVERY_LOOK_MOST_S
+        ):
             return False
         self._looked_s = now
         return True
@@ -95,7 +97,7 @@ class Recovery:
         first = min([noticed, *by_workers])
         written = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
         # the first rank to fall silent: others may still have recorded a checkpoint
-        came = min(first, max(min(written), first - SILENT_S)) if written else first
+        came = min(first, max(min(written), first - AGENT_LOST_WHEN_SILENT_S)) if written else first
         offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
         yield from (one - offset_s for one in (came, noticed, max(ends or known)))
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 
 from launch.agent.processes import process_state, process_tree
+from launch.deadlines import JOB_TIME_TO_SPARE_S
 from launch.nodes.running_time import running_s
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
-SPARE_S = 10.0  # between the end of the workers' grace and that of a job's time
 
 
 class Stoppable:
@@ -76,7 +76,7 @@ class Stoppable:
 
         Workers that do not catch it may use all of the time.
         """
-        if left_s is None or left_s > self._grace_s + SPARE_S:
+        if left_s is None or left_s > self._grace_s + JOB_TIME_TO_SPARE_S:
             return False
         if self._heeds is None:
             self._heeds = not self.is_asked and any(map(_catches, process_tree.descendants()))

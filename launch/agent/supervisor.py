@@ -12,12 +12,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launch.agent.node_attempt import STOP_S, NodeAttempt, Signals
+from launch.agent.node_attempt import NodeAttempt, Signals
 from launch.agent.processes import process_tree
+from launch.deadlines import (
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_TICK_S,
+    WORKERS_END_AFTER_SIGTERM_S,
+)
 from launch.nodes import message_forms
-from launch.nodes.channel import SILENT_S, TICK_S, Channel, Heartbeat
+from launch.nodes.channel import Channel, Heartbeat
 from launch.nodes.message_forms import OddMessage
 from launch.spec import Assignment
+from launch.starters.base import WarmInterpreter
 from muster.orderly_stop import NOTICE_SIGNALS, STOP_SIGNALS
 from muster.scratch import scratch_folder
 
@@ -46,6 +52,7 @@ class Agent:
         self._read = read
         self._signals = Signals()
         self._attempt = -1  # the number of the last one
+        self._warm = WarmInterpreter()
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
@@ -66,7 +73,8 @@ class Agent:
                 next_one = self._next_assignment()
             return code
         finally:
-            process_tree.end_descendants(STOP_S, in_a_hurry=lambda: True)
+            self._warm.end()
+            process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
 
     def _assignment(self, message: Mapping[str, Any]) -> Assignment:
         """The assignment in a message.
@@ -90,7 +98,7 @@ class Agent:
         # torchrun never removes its temporary folders, and a worker that is killed cannot
         is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
         with scratch_folder(within="/tmp" if is_long else None) as scratch:
-            return NodeAttempt(assignment, self._leader, self._signals, scratch).run()
+            return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
     def _next_assignment(self) -> Mapping[str, Any] | None:
         """The message with the next one; None when there is no other.
@@ -98,12 +106,16 @@ class Agent:
         What still comes of the last attempt, such as the request to stop it, is of no use any more.
         """
         leader = self._leader
-        while not self._signals.stops and not leader.ended and leader.silent_s <= SILENT_S:
+        while (
+            not self._signals.stops
+            and not leader.ended
+            and leader.silent_s <= LEADER_LOST_WHEN_SILENT_S
+        ):
             messages = leader.receive()
             for at, message in enumerate(messages, start=1):
                 if "assignment" in message:
                     message_forms.check(message, message_forms.FROM_LEADER)
                     leader.put_back(messages[at:])
                     return message
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
         return None

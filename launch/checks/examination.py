@@ -5,13 +5,13 @@ from pathlib import Path
 
 from launch.checks import network_checks, node_checks
 from launch.checks.findings import Findings, Node, Reach, Row
+from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Answer, Probe, Survey, Transport, facts_request
 from launch.spec import WorkersPython
 from muster.errors import MusterError
 
-CONNECT_S = 4.0
 PINGS = 3
 
 
@@ -93,7 +93,7 @@ def _try_pairs(survey: Survey, addresses: Mapping[int, str]) -> dict[int, dict[i
     """How each node reached each of the others; all listen before the first connects."""
     listening = survey.ask(node_facts.listen, addresses, addresses=addresses)
     servers = {index: (addresses[index], one.value) for index, one in listening.items()}
-    tried = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=CONNECT_S)
+    tried = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=NODE_CONNECTS_S)
     return {
         index: {
             other: Reach(*answer.value[str(other)])

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from launch.checks.findings import Findings, Row, groups, listed, shortened
+from launch.deadlines import CLOCK_SKEW_REPORTED_S
 
-SKEW_S = 1.0  # with more, times do not show which worker failed first
 OTHERS_FIRST = "see the other rows first"
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
 # The kernel's errors for a node that cannot be reached, and what to do.
@@ -71,7 +71,9 @@ def clocks(findings: Findings) -> Row:
     skews = {node.name: node.skew_s for node in findings.nodes if node.skew_s is not None}
     if not skews:
         return Row("clocks", "warn", ("no node answered with its time",), OTHERS_FIRST)
-    odd = {name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > SKEW_S}
+    odd = {
+        name: f"{skew:+.1f} s" for name, skew in skews.items() if abs(skew) > CLOCK_SKEW_REPORTED_S
+    }
     if odd:
         each = tuple(f"{name}: {skew} against this machine" for name, skew in odd.items())
         where = "here" if len(odd) == len(skews) > 1 else "there"

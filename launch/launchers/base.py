@@ -11,8 +11,10 @@ from typing import Protocol
 
 from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Settings
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings
 from launch.checks.findings import Row
+from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
 from launch.ends import End
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
@@ -27,9 +29,9 @@ from launch.spec import (
 )
 from launch.starters.base import commands_of
 from muster.errors import UsageError, refuse
+from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
-LOOK_S = 2.0
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
 
@@ -175,7 +177,8 @@ def launcher_of(line: CommandLine) -> Launcher:
         UsageError: settings were given that have no effect with this launcher, or this command was
             started several times.
     """
-    refuse_several(os.environ)
+    if not SIZES.isdisjoint(os.environ):
+        refuse_several(os.environ)
     on = line.launch.on
     refuse(
         f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"
@@ -239,7 +242,7 @@ def _is_login_node() -> bool:
             env=environment_for("sinfo"),
             capture_output=True,
             check=False,
-            timeout=LOOK_S,
+            timeout=SLURM_CLUSTER_ANSWERS_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return True

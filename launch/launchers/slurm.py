@@ -10,7 +10,7 @@ from typing import Any
 
 from ClusterShell.RangeSet import RangeSet
 
-from configs.settings.launch import Settings, SlurmConfig, SshConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.launchers.base import Job, Launcher

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
 from launch.checks.findings import Row, lines

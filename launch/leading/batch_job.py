@@ -18,7 +18,6 @@ from typing import Any
 
 from configs.settings.fields import add_new
 from configs.settings.launch import Slots
-from configs.settings.program import with_id
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
@@ -96,7 +95,7 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     world_size = None if "gpu" in counts else sum(map(int, counts))
     program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
-    program.run = with_id(program.run, program.name, size, make=True)
+    program.run = program.run.with_id(program.name, size, make=True)
     spec = replace(
         program.spec(make=True, snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else current.num_nodes,

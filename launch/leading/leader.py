@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from configs.settings.program import with_id
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
+from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
+from launch.nodes.running_time import running_s
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
@@ -18,18 +20,14 @@ from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
-from launch.runs.watching.durations import duration
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.orderly_stop import signal_name
-from muster.printable import on_one_line, printable
-from muster.rank_variables import without_settings_of_torchrun
+from muster.printable import duration, on_one_line, printable
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
     from launch.slurm.job_nodes import JobNodes
-
-ASK_AGAIN_S = 2.0
 
 
 # Where the attempts of a run start: a launcher's machines, or the nodes of this job.
@@ -54,7 +52,7 @@ def new_run(
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    program.run = with_id(program.run, program.name, facts.size, make=make)
+    program.run = program.run.with_id(program.name, facts.size, make=make)
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)
@@ -134,7 +132,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     The end is recorded, unless another process has led the run and has recorded it.
     """
     code = job.wait()
-    if job.is_led_here and (job.signals or not restart.is_possible(spec, code)):
+    if job.is_led_here and (not code or job.signals or not restart.is_possible(spec, code)):
         job.close()  # what is recorded to be over leaves nothing behind
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
@@ -181,17 +179,17 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
-    deadline = time.monotonic() + spec.join_s
+    deadline = running_s() + spec.join_s
     printed = ""
     while True:
         try:
             return launcher.probe_again(facts, job.lives)
         except MusterError as error:
-            left_s = deadline - time.monotonic()
+            left_s = deadline - running_s()
             if left_s < 0 or not launcher.waits_for_nodes:
                 raise
             if str(error) != printed:
                 printed = str(error)
                 why = "; ".join(printed.splitlines())
                 print(f"a restart waits, {duration(left_s)} at most: {why}", file=sys.stderr)
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(RESTART_ASKS_NODES_AGAIN_S)

@@ -6,7 +6,7 @@ from typing import Any
 
 from launch.nodes import node_facts
 from launch.nodes.message_forms import is_line, is_port, is_size
-from muster.forms import dict_of, fits
+from muster.records import dict_of, fits
 
 GPUS = 1_024  # on one node
 

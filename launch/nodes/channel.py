@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from launch.nodes.running_time import running_s
+from launch.deadlines import (
+    BEAT_EVERY_S,
+    LEADER_LOST_WHEN_SILENT_S,
+    MAIN_LOOP_STANDS_AFTER_S,
+    MAIN_LOOP_TICK_S,
+)
+from launch.nodes.running_time import main_thread_waits_for, running_s
 from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
@@ -31,10 +37,6 @@ LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
 RECEIVE_BYTES = 1_048_576  # at a time: a sender without end cannot block this process
-TICK_S = 0.05
-BEAT_S = 1.0
-# If nothing is heard for so long, the other side counts as lost: a broken link reports nothing.
-SILENT_S = 15.0
 
 
 class Channel:
@@ -83,11 +85,20 @@ class Channel:
             self.flush()
 
     def beat(self) -> None:
-        """Send a sign of life, unless data that shows it is waiting already."""
+        """Send a sign of life, unless data that shows it is waiting already.
+
+        It says what the thread that receives here waits for, if that has not come round for long.
+        """
         with self._lock:
             self.flush()
             if not self._out and not self.ended:
-                self.send(beat=time.time())
+                self.send(beat=time.time(), **self._standing())
+
+    def _standing(self) -> dict[str, Any]:
+        stands_s = running_s() - self._looked
+        if stands_s <= MAIN_LOOP_STANDS_AFTER_S:
+            return {}
+        return {"stands_s": round(stands_s, 1), "waits_for": main_thread_waits_for()}
 
     def flush(self) -> None:
         """Write as much as the other side accepts now."""
@@ -135,20 +146,20 @@ class Channel:
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
     def first(
-        self, *names: str, patience_s: float = SILENT_S, within_s: float = math.inf
+        self, *names: str, patience_s: float = LEADER_LOST_WHEN_SILENT_S, within_s: float = math.inf
     ) -> dict[str, Any] | None:
         """Wait for a message with one of `names`; None if the other side is gone or silent.
 
         `within_s`: how long in all, for one that may say anything else for ever.
         """
-        deadline = time.monotonic() + within_s
-        while not self.ended and self.silent_s <= patience_s and time.monotonic() <= deadline:
+        deadline = running_s() + within_s
+        while not self.ended and self.silent_s <= patience_s and running_s() <= deadline:
             messages = self.receive()
             for at, message in enumerate(messages, start=1):
                 if message.keys() & set(names):
                     self.put_back(messages[at:])
                     return message
-            time.sleep(TICK_S)
+            time.sleep(MAIN_LOOP_TICK_S)
         return None
 
     def put_back(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -175,11 +186,13 @@ class Channel:
         if line.strip() and len(self.noise) < 100:
             self.noise.append(line[:NOISE_BYTES].decode(errors="replace").rstrip())
 
-    def drain(self, timeout_s: float) -> None:
-        """Wait until the other side has received everything, at most `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while self.waiting_bytes and not self.ended and time.monotonic() < deadline:
-            time.sleep(TICK_S)
+    def drain(self, patience_s: float) -> None:
+        """Wait until the other side has received everything, or is silent for `patience_s`.
+
+        One that still gives signs of life may wait for its disk, and takes it later.
+        """
+        while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
+            time.sleep(MAIN_LOOP_TICK_S)
             self.receive()
 
     def close(self) -> None:
@@ -226,7 +239,7 @@ class Heartbeat:
             running_s()  # which goes by these looks
             for channel in self._wires:
                 channel.beat()
-            if self._over.wait(BEAT_S):
+            if self._over.wait(BEAT_EVERY_S):
                 return
 
 

@@ -4,7 +4,7 @@ Whoever receives a message checks it here, before anything of it is used. What h
 forms is the failure of its sender: the leader leaves such an agent, an agent ends its part, and a
 worker counts as one that does not answer. What the messages are for: launch/agent/attempt.py.
 What nodes answer before a run has its forms in `answer_forms.py`.
-What a form is: muster/forms.py.
+What a form is: muster/records.py.
 """
 
 import ipaddress
@@ -16,8 +16,8 @@ from typing import Any
 from launch import ends
 from launch.spec import Assignment
 from muster.errors import MusterError
-from muster.forms import dict_of, fits
 from muster.printable import printable
+from muster.records import dict_of, fits
 
 FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
 QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
@@ -156,10 +156,13 @@ def _is_object(value: object) -> bool:
 
 WHERE = {"address": is_address, "port": is_port}
 ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
-BEAT = {"beat": (bool, int, float)}
 SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(SECONDS)
+BEAT = (
+    {"beat": (bool, int, float)},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+)
 PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
 COLLECTIVE = {
     "group": SOURCE,

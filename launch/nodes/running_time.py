@@ -1,20 +1,25 @@
-"""A clock that stands still while this process is stopped.
+"""A clock that stands still while this process is stopped; and what the process waits for.
 
-A scheduler suspends a job, somebody sends SIGSTOP, a virtual machine is moved. Until it continues,
-the process hears nothing, and its workers do nothing. It must not hold that time against anybody:
-each limit continues from where it was.
+A scheduler suspends a job, somebody sends SIGSTOP, a laptop sleeps. Until it continues, the process
+hears nothing, and its workers do nothing. It must not hold that time against anybody: each limit
+continues from where it was.
 
-How it works: while a process runs, the thread of `channel.Heartbeat` looks at this clock every
-second. A much longer time between two looks means that the whole process was stopped. So use this
-clock only where there is a heartbeat: else a command that is waited for looks like a stop.
+How it works: while a process runs, something looks at the clock every second, as the thread of
+`channel.Heartbeat` does, or a loop that waits. A much longer time between two looks means that the
+whole process was stopped. So use this clock only there: else a command that is waited for looks
+like a stop.
 """
 
+import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-STOPPED_S = 4.0  # more between two looks: the process was stopped
-COUNTED_S = 1.0  # of such a time, since the last look may have been a heartbeat's
+from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
+from muster.checkout import CHECKOUT
 
 
 class RunningClock:
@@ -29,8 +34,31 @@ class RunningClock:
             now = self._now()
             passed_s = now - self._looked
             self._looked = now
-            self._running_s += passed_s if passed_s <= STOPPED_S else COUNTED_S
+            self._running_s += passed_s if passed_s <= ITSELF_STOPPED_AFTER_S else STOP_COUNTS_AS_S
             return self._running_s
 
 
 running_s = RunningClock()
+_waits: list[str] = []  # the innermost last
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Note what the main thread waits for, such as a file's path: a disk can take very long."""
+    _waits.append(what)
+    try:
+        yield
+    finally:
+        _waits.pop()
+
+
+def main_thread_waits_for() -> str:
+    """What `waiting_for` says; else the innermost line of our code in the main thread."""
+    if noted := _waits[-1:]:
+        return noted[0]
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    for each, line in traceback.walk_stack(frame):
+        file = Path(each.f_code.co_filename)
+        if file.is_relative_to(CHECKOUT):
+            return f"{each.f_code.co_name} ({file.relative_to(CHECKOUT)}, line {line})"
+    return "nothing that is known"

@@ -29,13 +29,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
 from launch.nodes.message_forms import quoted
+from launch.nodes.running_time import running_s
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
-from muster.forms import anything, fits
 from muster.printable import printable
+from muster.records import anything, fits
 from muster.run_files import own_logs
 
 # The first line is the size of the text that follows; the rest is for the probe.
@@ -52,10 +54,6 @@ ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || 
 # The code's folder in the home of a node that does not see this machine's files. Beside an
 # installation the user may have a clone, too.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
-# srun may wait for nodes, and ssh for names, before the first answer; a machine may be busy.
-ANSWER_S = 90.0
-TICK_S = 0.001  # short, since clocks are compared through it
-END_S = 3.0
 ANSWER_CHARACTERS, FAILED_CHARACTERS = 1_000_000, 1_000  # at most
 ERROR_BYTES = 65_536  # that are read of a command's stderr, at its begin and at its end
 NO_ANSWER = "what it says is no answer of Muster's"
@@ -122,12 +120,12 @@ class Survey:
             channel.close()  # then its probes end
         processes = [process for process, _, _ in self._starts]
         for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0 is no signal
-            deadline = time.monotonic() + END_S  # for all of them together
+            deadline = running_s() + NODE_LEAVES_SURVEY_S  # for all of them together
             for process in processes:
                 process.send_signal(number)  # but to none that has ended
             for process in processes:
                 with suppress(subprocess.TimeoutExpired):  # one may wait for a disk, for good
-                    process.wait(max(0.0, deadline - time.monotonic()))
+                    process.wait(max(0.0, deadline - running_s()))
         for _, _, errors in self._starts:
             errors.close()
 
@@ -135,7 +133,7 @@ class Survey:
         self,
         function: Callable[..., Any],
         of: Collection[int] | None = None,
-        timeout_s: float = ANSWER_S,
+        timeout_s: float = NODE_ANSWERS_SURVEY_S,
         **arguments: Any,
     ) -> dict[int, Answer]:
         """The results of `function(arguments)`, by node, of those that answered in time.
@@ -146,13 +144,13 @@ class Survey:
         self._number += 1
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
-        asked, deadline = time.time(), time.monotonic() + timeout_s
+        asked, deadline = time.time(), running_s() + timeout_s
         for _, channel, _ in self._starts:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._start(index)[1].ended for index in left)
-            is_over = all_ended or time.monotonic() >= deadline
+            is_over = all_ended or running_s() >= deadline
             for node, part in self._received():
                 try:
                     reply = self._whole(node, part)
@@ -168,7 +166,7 @@ class Survey:
                     self._leave(node, str(error))
             if is_over:
                 break
-            time.sleep(TICK_S)
+            time.sleep(SURVEY_TICK_S)
         return answers
 
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
@@ -208,14 +206,14 @@ class Survey:
             return f"{name}: {NO_ANSWER}: {self._odd[index]}; {LOOK}"
         process, channel, errors = self._start(index)
         with suppress(subprocess.TimeoutExpired):
-            code = process.wait(END_S if channel.ended else 0)
+            code = process.wait(NODE_LEAVES_SURVEY_S if channel.ended else 0)
             lines = [*channel.noise, _ends_of(errors)]
             return printable(self._transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
         return (
-            f"{name}: no answer within {ANSWER_S:.0f} s; is it overloaded, or does the start-up "
-            "file of its login shell, such as ~/.bashrc, wait for input?"
+            f"{name}: no answer within {NODE_ANSWERS_SURVEY_S:.0f} s; is it overloaded, or does "
+            "the start-up file of its login shell, such as ~/.bashrc, wait for input?"
         )
 
     def _received(self) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -11,8 +11,8 @@ from typing import Any
 from configs import cli
 from configs.raw import Given
 from configs.settings.fields import add_new
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
-from configs.settings.program import ProgramConfig, RunConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
 from launch.programs.python_choice import absent, workers_environment

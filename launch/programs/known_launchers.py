@@ -76,3 +76,10 @@ LAUNCHERS = (
         frozenset("verbose gloo mpi disable-cache".split()),
     ),
 )
+# The names of their modules' files, by which Python starts some of them.
+SCRIPTS = frozenset(
+    f"{call.split()[1].rpartition('.')[2]}.py"
+    for launcher in LAUNCHERS
+    for call in launcher.calls
+    if call.startswith("-m ")
+)

@@ -10,8 +10,7 @@ from typing import Any
 
 from configs import cli, plugins
 from configs.settings.fields import flag
-from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig
 from configs.settings.train import BenchConfig, TrainConfig, TrainElsewhere
 from launch.nodes import node_facts
 from launch.programs import trainer_python

@@ -17,6 +17,7 @@ from rich.filesize import decimal
 from muster import git, run_files
 from muster.errors import UsageError
 from muster.git import GitFailed
+from muster.run_files import top_of
 from muster.writing import read_json, write_json, writing
 
 # The limit for files that git does not track: more is data, which belongs elsewhere.
@@ -79,7 +80,7 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
 
 def _changes(project: Path) -> tuple[str, bytes, str]:
     """The project's commit, what differs from it, and why that is not known, if git fails."""
-    if git.top_of(project) is None:
+    if top_of(project) is None:
         return "", b"", ""
     commit = ""
     try:
@@ -137,7 +138,7 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
     others = _listed(folder, "--others", "--exclude-standard")
     advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
     known: Iterable[Path] = others
-    if git.top_of(folder) is None:
+    if top_of(folder) is None:
         known, advice = _walked(folder, logs), f"run `git init` there, and {advice}"
     yield from filter(_is_copied, tracked)
     total, largest = 0, (0, folder)
@@ -214,7 +215,7 @@ def _listed(folder: Path, *kinds: str) -> list[Path]:
     Raises:
         GitFailed: git does not answer.
     """
-    if git.top_of(folder) is None:
+    if top_of(folder) is None:
         return []
     names = git.ask(folder, "ls-files", "-z", *kinds).split(b"\0")
     return [folder / os.fsdecode(name) for name in dict.fromkeys(names) if name]

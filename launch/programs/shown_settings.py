@@ -1,8 +1,8 @@
 """Which settings a run would have, and from where: `muster config --on cluster`."""
 
 from configs import cli
-from configs.settings.launch import DEFAULT_TIME
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import ProgramConfig
+from configs.settings.remote import DEFAULT_TIME
 from launch.programs.command_line import OF_LAUNCH, split
 from muster import errors, json_output
 from muster.command import LOGIN, own_arguments

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from configs import cli
-from configs.settings.launch import LaunchConfig
-from configs.settings.program import PLACEHOLDERS, ProgramConfig, RunConfig
+from configs.settings.launch import PLACEHOLDERS, LaunchConfig, ProgramConfig, RunConfig
 from launch.programs import other_launchers, python_choice
+from launch.programs.known_launchers import SCRIPTS
 from launch.programs.project_snapshot import take
 from launch.programs.python_choice import OF_PATH, Asked, PythonChoice, workers_environment
 from launch.spec import LaunchSpec, Program
@@ -80,9 +80,10 @@ class UserProgram:
             UsageError: the program or its Python does not exist, that lacks the package that starts
                 workers, or the program starts workers itself.
         """
-        refuse(other_launchers.problems(self._words, self._wrap))
-        for line in other_launchers.notes(self._words, self._cwd):
-            python_choice.say_once(f"note: {line}")
+        if self._wrap or not _is_plain_script(self._words[0]):
+            refuse(other_launchers.problems(self._words, self._wrap))
+            for line in other_launchers.notes(self._words, self._cwd):
+                python_choice.say_once(f"note: {line}")
         for line in self._notes_on_placeholders():
             python_choice.say_once(f"note: {line}")
         self._nodes_own = python
@@ -215,6 +216,11 @@ def of_words(words: Sequence[str], cwd: Path) -> Program:
 
 def _may_have_placeholders(words: Sequence[str]) -> bool:
     return words[0] != "--function" and any("{" in word for word in words)
+
+
+def _is_plain_script(word: str) -> bool:
+    """Whether it is a script of Python, and none by which another launcher is started."""
+    return word.endswith(".py") and Path(word).name not in SCRIPTS
 
 
 def name_of(words: Sequence[str]) -> str:

@@ -163,5 +163,9 @@ def _records(file: RunFile, run_dir: Path, *needed: str) -> list[dict[str, Any]]
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
-    """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none."""
-    return records.read(STACKS, STACKS.path(run_dir, name=name), *OF_STACKS) or {}
+    """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none.
+
+    What it means is not in that of the end, unless ranks had waited in vain.
+    """
+    needed = OF_STACKS[name == "end" :]
+    return records.read(STACKS, STACKS.path(run_dir, name=name), *needed) or {}

@@ -1,11 +1,11 @@
 """Find the last output of a worker: of one that failed, or of torchrun before it had begun."""
 
-import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.starters.torchrun import workers_lines
 from muster.printable import printable
 from muster.run_files import ERRORS, OUTPUT
 from muster.worker.lost_peer import CONSEQUENCE
@@ -15,8 +15,6 @@ FATAL = "Fatal Python error:"  # faulthandler prints it first
 WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
-# The log line of torchrun, and of preload.py, for the first worker that has failed.
-EXIT_CODE = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) ")
 # What is read, at the end of a file: faulthandler's dump has at most 100 threads of 100 lines each;
 # an agent's log has less.
 DUMP_BYTES, LOG_BYTES = 4_000_000, 1_000_000
@@ -25,9 +23,6 @@ LOG_LINES = 25  # usually a whole traceback
 END_BYTES, END_LINES, END_CHARACTERS, LINE_CHARACTERS = 32_768, 20, 4_000, 400
 BESIDE_ERRORS = 5  # lines of stdout before those of stderr
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
-# torchrun logs notes, and after a failure a long report that hides the reason.
-TORCHRUN_NOTE = re.compile(r"[IW]\d{4} [\d:.]+ \d+ .*\btorch/distributed/")
-TORCHRUN_REPORT = re.compile(r"E\d{4} [\d:.]+ \d+ .*\btorch/distributed/elastic/")
 # not part of the program: what runs it, and what runs beside it
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
 BESIDE = "muster/worker/inspection.py"
@@ -103,22 +98,11 @@ def _last_of(lines: Sequence[str]) -> list[str]:
     return last
 
 
-def exit_codes_of(log: str) -> dict[int, int]:
-    """Exit codes of workers by local rank, -9 after SIGKILL, from the log of their starter."""
-    return {int(local_rank): int(code) for code, local_rank in EXIT_CODE.findall(log)}
-
-
 def of_logs(logs: Sequence[Path]) -> tuple[Path, str] | None:
     """The end of the first log with any text; torchrun's words only if there are no others."""
     texts = {log: tail(log, LOG_BYTES).decode(errors="replace") for log in logs}
-    for words in (_before_report, str.splitlines):
+    for words in (workers_lines, str.splitlines):
         for log, text in texts.items():
             if lines := words(text.strip()):
                 return log, "\n".join(lines[-LOG_LINES:])
     return None
-
-
-def _before_report(log: str) -> list[str]:
-    """The workers' lines in their agent's log, without torchrun's own lines."""
-    lines = itertools.takewhile(lambda line: not TORCHRUN_REPORT.match(line), log.splitlines())
-    return [line for line in lines if not TORCHRUN_NOTE.match(line)]

@@ -16,14 +16,13 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from launch.deadlines import LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S
 from launch.nodes.node_facts import SENT
 from launch.runs import run_record, run_state
 from muster import scratch
 from muster.checkout import CHECKOUT
 from muster.command import logins
 
-DAY_S = 24 * 3600.0
-MONTH_S = 30 * DAY_S
 FAILED = "it could not be removed"
 SESSION_FILES = ("lock", "out", "err")  # of launch/ssh/login_node/session.sh
 
@@ -109,7 +108,7 @@ def _records_of_logins() -> Iterator[Leftover]:
     """Records of runs on login nodes which nobody has followed for a month."""
     with suppress(OSError, RuntimeError):
         for path in sorted(logins().iterdir()):
-            if _age_s(path) > MONTH_S:
+            if _age_s(path) > OLD_LEFT_FILES_S:
                 yield Leftover(str(path), "where a run is, of more than a month ago")
 
 
@@ -136,7 +135,7 @@ def _at_login() -> Iterator[Leftover]:
     sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
     over = [path for path in sessions if _is_over(path)]
     for path in over:
-        if _age_s(path / "err") > DAY_S:  # until then a laptop may ask for its last output
+        if _age_s(path / "err") > LEFT_FILES_NEEDED_S:  # else a laptop may ask for its last output
             yield _folder(path, "output of a command that ended more than a day ago")
             if (call := path.with_name(f"{path.name}.call")).is_dir():
                 yield _folder(call, "the function that was sent for it")
@@ -144,7 +143,8 @@ def _at_login() -> Iterator[Leftover]:
     if (names := running()) or len(over) < len(sessions):
         stays = f"{', '.join(names[:3]) or 'a command'} may need it, and is not over"
     for path in sorted(base.glob("versions/*")):
-        is_new = _age_s(path / ".sent") < DAY_S  # another laptop may be about to use it
+        # another laptop may be about to use it
+        is_new = _age_s(path / ".sent") < LEFT_FILES_NEEDED_S
         if path != CHECKOUT and (path / ".sent").exists() and not is_new:
             yield _folder(path, "another version of Muster", stays)
 

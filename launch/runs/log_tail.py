@@ -18,22 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from launch.deadlines import BAR_PRINTED_EVERY_S, NEW_LOGS_LISTED_EVERY_S, REQUESTS_READ_EVERY_S
 from launch.nodes.message_forms import is_request_id
 from launch.runs.run_record import changed_at_ns
 from muster import json_output
 from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
-from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, json_objects
+from muster.records import json_objects
+from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
 
 TAIL_BYTES = 32_768
 READ_BYTES = 4_194_304  # of one file at a time
 PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_BUF)
-LIST_S = 1.0
-LOOK_S = 0.5  # between two looks for requests
 LINE_BYTES = 65_536  # a longer line is shown in pieces
-REDRAWN_S = 5.0  # between two lines of one progress bar
 MARK = CONSEQUENCE.encode()
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
 AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the line that it has begun
@@ -103,7 +102,11 @@ class Follower:
     def _list(self, *, anew: bool) -> None:
         """Find new files."""
         changed_ns, now = changed_at_ns(OUTPUT.path(self._run_dir, rank=0).parent), time.monotonic()
-        if not anew and changed_ns == self._changed_ns and now - self._listed < LIST_S:
+        if (
+            not anew
+            and changed_ns == self._changed_ns
+            and now - self._listed < NEW_LOGS_LISTED_EVERY_S
+        ):
             return
         self._changed_ns, self._listed = changed_ns, now
         for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
@@ -164,7 +167,7 @@ class RequestFile:
     def new(self) -> list[dict[str, Any]]:
         """The requests since the last call."""
         now = time.monotonic()
-        if now - self._looked < LOOK_S:
+        if now - self._looked < REQUESTS_READ_EVERY_S:
             return []
         self._looked = now
         whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
@@ -189,7 +192,7 @@ def _lines(file: _File, new: bytes) -> Iterator[bytes]:
     bar = _drawn_last(begun)
     if bar is not None:
         begun = b"\r" + bar + b"\r" * begun.endswith(b"\r") if bar else b""
-    if bar and bar != file.shown and time.monotonic() - file.shown_at > REDRAWN_S:
+    if bar and bar != file.shown and time.monotonic() - file.shown_at > BAR_PRINTED_EVERY_S:
         yield bar
         file.shown, file.shown_at = bar, time.monotonic()
     if len(begun) > LINE_BYTES:

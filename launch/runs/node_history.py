@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from launch.deadlines import NODE_FAILURES_COUNT_FOR_S
 from launch.runs import run_record
 from launch.spec import NodeFacts
-from muster.forms import MORE, anything, fits
-from muster.records import is_time
+from muster.records import MORE, anything, fits, is_time
 from muster.run_files import state_folder
 from muster.writing import CannotWrite, read_json, write_json
 
 AUTO = "auto"  # in the text of --exclude
-LATELY_S, OFTEN = 7 * 86_400, 2
+OFTEN = 2
 FAILURE: dict[Any, Any] = {
     "time_unix_s": is_time,
     **dict.fromkeys(("cluster", "node", "run_id", "message"), str),
@@ -54,7 +54,7 @@ def failures() -> list[dict[str, Any]]:
     """The failures of the last seven days, the latest last."""
     with suppress(RuntimeError):  # a user without a home
         found = read_json(_path(), "failures") or {"failures": []}
-        since_s = time.time() - LATELY_S
+        since_s = time.time() - NODE_FAILURES_COUNT_FOR_S
         known = found["failures"] if isinstance(found["failures"], list) else []
         whole = [one for one in known if fits(one, FAILURE)]
         return [one for one in whole if one["time_unix_s"] > since_s]

@@ -94,7 +94,7 @@ def alike(run_dir: Path) -> int:
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     files = run_files.METRICS.find(run_dir)
-    every = [one for path in files for one in run_files.last_objects(path)]
+    every = [one for path in files for one in records.last_objects(path)]
     steps = [one["step"] for one in every if is_count(one.get("step"))]
     return max(steps, default=0)
 

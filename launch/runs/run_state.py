@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import plugins
+from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S
 from launch.runs import run_record
 from muster.errors import STOPPED, MusterError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
@@ -21,7 +22,6 @@ from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
 STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
-MARGIN_S = 30.0  # for a run to end, after its workers have had their time to stop
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
         return
     before = run_record.read_end(run_dir)
     watchers[job["launcher"]].stop(run_dir, job, say)
-    patience_s = run_record.stop_grace_s(run_dir) + MARGIN_S
+    patience_s = run_record.stop_grace_s(run_dir) + JOB_ENDS_AFTER_GRACE_S
     deadline = time.monotonic() + patience_s
     while not (state := of(run_dir, watchers)).over and run_record.read_end(run_dir) == before:
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
             )
-        time.sleep(0.2)
+        time.sleep(JOB_ENDS_TICK_S)
     if run_record.read_end(run_dir) is None:  # a job that never began to run
         run_record.end(run_dir, CANCELLED, "cancelled before it began")
     say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record, run_state
 from launch.runs.run_state import State, Watchers
 from launch.runs.watching import run_document
-from launch.runs.watching.run_document import LOOK_S, Happenings
+from launch.runs.watching.run_document import Happenings
 from muster import json_output
 from muster.errors import TIME_OVER, UsageError, name_of
 from muster.printable import on_one_line
@@ -44,13 +45,13 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
                 break
             before = (state.over, end)
             happenings.tell()
-            left_s = LOOK_S if deadline is None else deadline - time.monotonic()
+            left_s = RUN_DOCUMENT_EVERY_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
                 json_output.emit("time_over", **run_document.whole(run_dir, state))
                 line = f"{run_dir.name} goes on: {state.word} ({state.detail})"
                 print(on_one_line(line), file=sys.stderr)
                 return TIME_OVER
-            time.sleep(min(LOOK_S, left_s))
+            time.sleep(min(RUN_DOCUMENT_EVERY_S, left_s))
     except KeyboardInterrupt:
         line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
         print(f"\n{on_one_line(line)}", file=sys.stderr)

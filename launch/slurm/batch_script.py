@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from configs.settings.launch import DEFAULT_TIME, TIME, SlurmConfig, is_plain
+from configs.settings.remote import DEFAULT_TIME, TIME, SlurmConfig, is_plain
 from configs.settings.sbatch_options import UNUSED, variable
+from launch.deadlines import SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
 from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
@@ -18,7 +19,6 @@ from muster.writing import write_text
 
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
-NOTICE_S = 90  # before the time limit
 # In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
 UNHEARD = "trap '' USR1 USR2"
 CORES = {"cpus_per_task", "cpus_per_gpu"}  # one of these sets the number of cores
@@ -37,7 +37,7 @@ def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Fac
     cores = _cores(config, env, facts)
     limit_s = 60 * minutes(_time(config, env) or DEFAULT_TIME)
     # not so early that the leader of a short job cannot receive it yet
-    notice_s = int(min(NOTICE_S, limit_s / 4))
+    notice_s = int(min(SLURM_WARNS_BEFORE_LIMIT_S, limit_s / 4))
     return {
         "job_name": f"muster-{run_id}",
         "nodes": len(facts.nodes),
@@ -157,7 +157,7 @@ def submit(script: Path, given: Options, command: str, env: Mapping[str, str]) -
         MusterError: Slurm refuses; with its own message.
     """
     write_text(script, text(given, command))
-    asked = controller.ask(["sbatch", str(script)], env, controller.SILENCE_S)
+    asked = controller.ask(["sbatch", str(script)], env, SLURM_IS_SILENT_S)
     if asked.returncode:
         raise MusterError(f"Slurm does not take the job: {last_line(asked.stderr)}")
     return controller.submitted(asked.stdout)

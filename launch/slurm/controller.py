@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from configs.settings import sbatch_options
+from launch.deadlines import SLURM_ANSWERS_S, SLURM_ASKED_AGAIN_S, SLURM_IS_SILENT_S
 from launch.nodes.survey import last_line
 from muster.errors import MusterError, UsageError
 from muster.tool_environment import environment_for
 
-TIMEOUT_S = 30.0
-SILENCE_S, RETRY_S = 120.0, 5.0  # of a controller that was asked to do something
 # A scheduler's variables confuse commands that are run inside one of its jobs.
 FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
 # The user's own, which no job sets: where Slurm is, the user's identity, and srun's options.
@@ -61,7 +60,7 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
 
 
 def ask(
-    argv: Sequence[str], env: Mapping[str, str], timeout_s: float = TIMEOUT_S
+    argv: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
 ) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
@@ -249,7 +248,7 @@ def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
     Raises:
         Silent: it still does not answer.
     """
-    deadline = time.monotonic() + SILENCE_S
+    deadline = time.monotonic() + SLURM_IS_SILENT_S
     for tried in itertools.count():
         try:
             act()
@@ -258,5 +257,5 @@ def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
             if time.monotonic() > deadline:
                 raise
             if not tried:
-                say(f"{error}; trying again for {SILENCE_S:.0f} s")
-        time.sleep(RETRY_S)
+                say(f"{error}; trying again for {SLURM_IS_SILENT_S:.0f} s")
+        time.sleep(SLURM_ASKED_AGAIN_S)

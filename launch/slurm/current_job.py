@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from configs.settings.launch import LaunchConfig, SlurmConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import SlurmConfig
 from launch.slurm import controller
 from launch.slurm.controller import WAITING, job_state, scrubbed
 from muster.errors import MusterError

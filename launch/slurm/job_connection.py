@@ -23,6 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from launch.deadlines import (
+    AGENT_PROVES_ITSELF_S,
+    LEADER_CLOSES_UNPROVEN_AFTER_S,
+    LEADER_PROVES_ITSELF_S,
+)
 from launch.nodes.channel import Channel
 from launch.nodes.running_time import running_s
 from launch.spec import Assignment
@@ -30,12 +35,11 @@ from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
-# The time and the bytes that a new connection has for its proof.
-PROOF_S, PROOF_BYTES = 10.0, 4_096
+# That a new connection has for its proof.
+PROOF_BYTES = 4_096
 NAME_CHARACTERS, WORKERS = 255, 4_096  # at most, of one node
-# How many connections may wait for their proof at a time, since each is an open file; if there are
-# so many, the time that one has for it.
-MOST_UNPROVEN, UNPROVEN_S = 128, 1.0
+# How many connections may wait for their proof at a time, since each is an open file.
+MOST_UNPROVEN = 128
 ACCEPTS = 256  # connections accepted at a time
 
 
@@ -150,7 +154,7 @@ class AgentListener:
     def _make_room(self) -> bool:
         """Close the first connection without proof, once it has had time; false: none has."""
         oldest = self.unproven[0]
-        if running_s() - oldest.began_s < UNPROVEN_S:
+        if running_s() - oldest.began_s < LEADER_CLOSES_UNPROVEN_AFTER_S:
             return False
         self._drop(oldest)
         return True
@@ -176,7 +180,7 @@ class AgentListener:
                 self._drop(connection)
                 return None
             return description
-        if channel.ended or running_s() - connection.began_s > PROOF_S:
+        if channel.ended or running_s() - connection.began_s > AGENT_PROVES_ITSELF_S:
             self._drop(connection)
         return None
 
@@ -217,7 +221,8 @@ def connect(leader: tuple[str, int], token: str, task: Task, *, wait_s: float) -
         raise MusterError(f"{place} ({why}); is a firewall between?") from None
     channel = connection.channel
     channel.send(nonce=connection.own_nonce)
-    answer = channel.first("nonce", patience_s=wait_s, within_s=PROOF_S) or {}
+    patience_s = LEADER_PROVES_ITSELF_S
+    answer = channel.first("nonce", patience_s=patience_s, within_s=patience_s) or {}
     facts = leader[1], connection.own_nonce, _text_of(answer, "nonce")
     if not has_proof(answer, token, "leader", *facts):
         channel.close()

@@ -20,8 +20,8 @@ from secrets import token_hex
 from typing import Any
 
 from launch.agent.led_run import LedRun, SchedulersJob
-from launch.agent.meeting import TELL_S
 from launch.agent.processes import process_tree
+from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import among
@@ -38,8 +38,6 @@ from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
-SRUN_ENDS_S = 2.0  # time for srun to end after its tasks
-TICK_S = 0.05
 LOG_BYTES = 65_536  # that are read of srun's output
 OPTIONS = (
     "--ntasks-per-node=1",
@@ -119,7 +117,7 @@ class JobNodes:
             partial(self._start_agents, spec, facts),
             commands_of,
             prefixes=False,
-            patience_s=SRUN_ENDS_S,
+            patience_s=SRUN_ENDS_AFTER_TASKS_S,
             inside=inside,
             complete=self._complete,
         )
@@ -171,7 +169,7 @@ class JobNodes:
         try:
             came = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
         except BaseException:
-            process_tree.end_started([srun], SRUN_ENDS_S)
+            process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
             listener.close()
@@ -245,10 +243,10 @@ def _gather(
                 f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
                 "sinfo and squeue --steps"
             )
-        if waited_s > TELL_S and not is_announced and not spec.quiet:
+        if waited_s > MISSING_NODES_NAMED_AFTER_S and not is_announced and not spec.quiet:
             is_announced = True
             print(f"waiting for {missing}", flush=True)
-        time.sleep(TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S)
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
+from launch.deadlines import SLURM_GIVES_DOCTOR_NODES_S
 from launch.nodes import network_choice
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import LOAD, Probe, Transport
@@ -10,7 +11,6 @@ from launch.slurm import batch_script
 from launch.slurm.controller import scrubbed
 
 NODE_VARIABLE = "SLURM_NODEID"  # in it srun tells a task its node
-PATIENCE_S = 60  # of srun, for busy nodes
 # What srun does not know, or what would let the question wait.
 NOT_FOR_SRUN = frozenset(
     "batch begin deadline dependency hold ignore_pbs kill_on_invalid_dep mail_type mail_user time"
@@ -21,7 +21,7 @@ NOT_FOR_SRUN = frozenset(
 def transport(count: int, config: SlurmConfig, env: Mapping[str, str]) -> Transport:
     """One step: in this process's job if there is one, else in a job of its own."""
     inside = "SLURM_JOB_ID" in env
-    own = [f"--immediate={PATIENCE_S}", "--time=2", "--job-name=muster-doctor"]
+    own = [f"--immediate={SLURM_GIVES_DOCTOR_NODES_S}", "--time=2", "--job-name=muster-doctor"]
     given = batch_script.asked(config)
     own += batch_script.flags({name: given[name] for name in given if name not in NOT_FOR_SRUN})
     argv = ["srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--quiet"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from launch.deadlines import SHORT_JOB_S
 from launch.nodes.running_time import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
@@ -31,9 +32,6 @@ from muster.writing import read_json, write_json
 
 MOST = "MUSTER_MAX_REQUEUES"
 DEFAULT_MOST = "3"
-# sbatch's --signal comes two to three minutes before the end. A job with less time may have got it
-# before this process could receive it.
-SHORT_S = 180.0
 
 
 class Notice:
@@ -44,7 +42,7 @@ class Notice:
             signal.signal(number, self._note)
         self._has_come = False
         left_s = float("inf") if ends_unix_s is None else ends_unix_s - time.time()
-        self._half_s = running_s() + left_s / 2 if left_s <= SHORT_S else float("inf")
+        self._half_s = running_s() + left_s / 2 if left_s <= SHORT_JOB_S else float("inf")
 
     def has_come(self) -> bool:
         return self._has_come or running_s() > self._half_s

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from launch.deadlines import SLURM_NUMBERS_JOB_S, SLURM_NUMBERS_JOB_TICK_S
 from launch.runs import run_record
 from launch.runs.run_state import LeaderWatcher, Record, State, ended
 from launch.slurm import run_job
@@ -22,7 +23,6 @@ from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
 
 REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
-PATIENCE_S = 90.0  # for a job's number
 NO_TIME = ("", "N/A", "Unknown")
 
 
@@ -51,7 +51,7 @@ class SlurmRunWatcher(LeaderWatcher):
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
         """Cancel it once it has its number, for which a controller may need some time."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + SLURM_NUMBERS_JOB_S
         while job["job_id"] == run_record.NOT_YET:
             if time.monotonic() > deadline:
                 raise MusterError(
@@ -60,7 +60,7 @@ class SlurmRunWatcher(LeaderWatcher):
                 )
             if self.state(run_dir, job, run_record.read_end(run_dir)).over:
                 return
-            time.sleep(0.2)
+            time.sleep(SLURM_NUMBERS_JOB_TICK_S)
             job = run_record.own_job(run_dir) or job
 
         if run_job.step_of(run_dir) is not None:  # its job must not end with the run

@@ -14,6 +14,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
+from launch.deadlines import (
+    JOB_ASKED_AFTER_CHANGE_S,
+    JOB_ASKED_AFTER_SILENCE_S,
+    JOB_ASKED_EVERY_S,
+    JOB_WATCHED_EVERY_S,
+)
 from launch.ends import End, Kind
 from launch.runs import run_record
 from launch.runs.log_tail import Follower
@@ -22,11 +28,6 @@ from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgot
 from launch.spec import Facts, LaunchSpec, NodeFacts
 from muster.errors import MusterError
 from muster.orderly_stop import NOTICE_SIGNALS
-
-POLL_S = 1.0
-PAUSE_S = 5.0  # between two questions: sites limit how often one may ask
-SOON_S = 1.0  # after a change of a job's files
-SILENCE_S = 10.0  # after a question without an answer
 
 
 def become(argv: Sequence[str]) -> NoReturn:
@@ -79,7 +80,7 @@ class Watcher:
         except MusterError as error:
             self._note(error)
             known.update(dict.fromkeys(wanted, self._silence))
-        self._next_s = now + PAUSE_S
+        self._next_s = now + JOB_ASKED_EVERY_S
 
     def state(self, job_id: str, sign: object = None) -> JobState:
         """A job's state, at most 5 s old.
@@ -89,13 +90,13 @@ class Watcher:
         """
         if sign != self._signs.get(job_id):
             self._signs[job_id] = sign
-            self._next_s = min(self._next_s, time.monotonic() + SOON_S)
+            self._next_s = min(self._next_s, time.monotonic() + JOB_ASKED_AFTER_CHANGE_S)
         self.look_at({**self._states, job_id: None})
         return self._states.get(job_id, self._silence)  # no answer about any job
 
     def _note(self, error: MusterError) -> None:
         self._silence = JobState(UNKNOWN, str(error))
-        self._silent_until_s = time.monotonic() + SILENCE_S
+        self._silent_until_s = time.monotonic() + JOB_ASKED_AFTER_SILENCE_S
 
 
 class SlurmJob:
@@ -161,4 +162,4 @@ class SlurmJob:
             if state.is_over:
                 self._follower.poll(last=True)
                 return state
-            time.sleep(POLL_S)
+            time.sleep(JOB_WATCHED_EVERY_S)

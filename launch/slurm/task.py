@@ -15,13 +15,12 @@ from typing import Any
 
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
+from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
 from launch.slurm.job_connection import Task, connect, verified
 from muster.errors import MusterError, run
 from muster.writing import read_json
-
-CONNECT_S = 30.0
-PATIENCE_S = 60.0  # for a file that a network file system does not show yet
 
 
 def main() -> int:
@@ -34,19 +33,19 @@ def main() -> int:
     workers = gpu_count() if meeting["counts_gpus"] else 0
     own = Task(rank, host, workers, address)
     token = str(meeting["token"])
-    connection = connect((leader, int(meeting["port"])), token, own, wait_s=CONNECT_S)
+    connection = connect((leader, int(meeting["port"])), token, own, wait_s=AGENT_REACHES_LEADER_S)
     return serve(connection.channel, lambda message: verified(message, token, rank))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = running_s() + AGENT_SEES_MEETING_FILE_S
     while (record := read_json(path)) is None:
-        if time.monotonic() > deadline:
+        if running_s() > deadline:
             raise MusterError(
                 f"{path} is not there; the run folder must be on a file system that all nodes "
                 "share: choose one with --logs-dir"
             )
-        time.sleep(0.1)
+        time.sleep(SHARED_DISK_TICK_S)
     return record
 
 

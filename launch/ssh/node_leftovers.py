@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from launch.deadlines import NODE_LISTS_LEFTOVERS_S
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey, Transport, facts_request
 from launch.runs.leftovers import FAILED, Leftover
 
-LOOK_S = 600.0  # for a slow disk with many files
 UNKNOWN = "the node has not said whether it is removed"
 
 
@@ -43,7 +43,7 @@ def on_nodes(
             return [], [*silent.values()]
         of = [*map(int, apart)]
         asked: dict[str, Any] = {"folders": apart, "named": sorted(named)}
-        answers = survey.ask(node_facts.leftovers, of, LOOK_S, **asked)
+        answers = survey.ask(node_facts.leftovers, of, NODE_LISTS_LEFTOVERS_S, **asked)
         failed = [line for index, line in survey.silent(answers).items() if index in of]
         found = {
             index: [_leftover(one, names[index], named, running) for one in answer.value]
@@ -51,7 +51,9 @@ def on_nodes(
         }
         if remove:
             asked["paths"] = {str(index): _removable(found.get(index, [])) for index in of}
-            answers = survey.ask(node_facts.remove_leftovers, list(found), LOOK_S, **asked)
+            answers = survey.ask(
+                node_facts.remove_leftovers, list(found), NODE_LISTS_LEFTOVERS_S, **asked
+            )
             lines = survey.silent(answers)
             failed += [lines[index] for index in found if index in lines]
             for index, leftovers in found.items():

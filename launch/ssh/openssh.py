@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.nodes.survey import LOAD, LOST_INPUT, ONLY_BY_HAND, START_UP, Transport, last_line
 from launch.spec import NodeSpec
 from launch.ssh import connect

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.agent.processes import process_tree
+from launch.deadlines import SSH_SETUP_S, SSH_TRANSFER_S, SSH_TRANSFER_TICK_S
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey, last_line
 from launch.spec import NodeFacts
@@ -32,10 +33,7 @@ RULES = [
     *(f"--filter=risk /{name}/***" for name in node_facts.PACKAGES),
     "--filter=protect *",
 ]
-TIMEOUT_S = 600.0
 SCRIPT = Path(__file__).with_name("node_setup.sh")  # makes the environment of a node
-SETUP_S = 1800.0
-TICK_S = 0.05
 SHOWN = 4  # names of files in the way
 
 
@@ -65,7 +63,7 @@ def send_checkout(
             end.start()
             while end.is_alive():
                 process_tree.ask([*(process_tree.children() - before)])
-                time.sleep(TICK_S)
+                time.sleep(SSH_TRANSFER_TICK_S)
             raise
         fail([problem for problem in sent if problem])
     return [apart[index] for index in firsts]
@@ -95,9 +93,11 @@ def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", ""), *packages]
     argv, script = openssh.command(node.spec, config, words), SCRIPT.read_bytes()
     try:
-        done = subprocess.run(argv, input=script, capture_output=True, timeout=SETUP_S, check=False)
+        done = subprocess.run(
+            argv, input=script, capture_output=True, timeout=SSH_SETUP_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        return f"{node.name}: making the environment took longer than {SETUP_S / 60:.0f} min"
+        return f"{node.name}: making the environment took longer than {SSH_SETUP_S / 60:.0f} min"
     error_text = done.stderr.decode(errors="replace")
     if done.returncode == 0:
         return None
@@ -155,9 +155,11 @@ def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str |
     client = openssh.client(node.spec, config)
     for options, source, target in ways:
         try:
-            done = openssh.rsync(client, options, f"{source}/", f"{target}/", timeout_s=TIMEOUT_S)
+            done = openssh.rsync(
+                client, options, f"{source}/", f"{target}/", timeout_s=SSH_TRANSFER_S
+            )
         except subprocess.TimeoutExpired:
-            return f"{node.name}: sending the code took longer than {TIMEOUT_S:.0f} s"
+            return f"{node.name}: sending the code took longer than {SSH_TRANSFER_S:.0f} s"
         error_text = done.stderr
         if done.returncode and (problem := openssh.rsync_problem(error_text)):
             return f"{node.name}: {problem}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
-from launch.starters.base import Starter, command, escaped
+from launch.starters.base import NodeStart, StartedProcess, Starter, command, escaped, starter_of
 from muster.errors import UsageError
 
 
@@ -44,6 +44,10 @@ class Accelerate(Starter):
             *worker,
         )
         return [command(spec, facts, node_rank, words)]
+
+    def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
+        """See the contract; it is torchrun that says how workers end."""
+        return starter_of("torchrun").start(command, node)
 
 
 build = Accelerate()

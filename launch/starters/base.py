@@ -1,10 +1,109 @@
-"""The contract of `--workers`: how the workers of a node are started."""
+"""The contract of `--workers`: how the workers of a node are started, and who says how they end."""
 
+import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import IO, Protocol
 
 from configs import plugins
+from launch.ends import StarterEnd, WorkerEnd
 from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
+
+
+class Spawn(Protocol):
+    """How an agent starts a process, which ends with it; see launch/agent/processes/workers.py."""
+
+    def __call__(
+        self,
+        command: NodeCommand,
+        env: Mapping[str, str],
+        log: IO[bytes],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> "subprocess.Popen[bytes]": ...
+
+
+@dataclass(frozen=True)
+class NodeStart:
+    """What an agent gives the processes of its node, beside their commands."""
+
+    ranks: Sequence[int]  # of the node's workers
+    env: Mapping[str, str]
+    log: IO[bytes]  # their stdout and stderr
+    spawn: Spawn
+
+
+class StartedProcess:
+    """A process of a node, from its start on, and what it says of the workers that it is or has."""
+
+    def __init__(
+        self, command: NodeCommand, node: NodeStart, process: "subprocess.Popen[bytes]"
+    ) -> None:
+        self.command = command
+        self._node = node
+        self._process = process
+        self._has_ended = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def code(self) -> int | None:
+        """The exit code, -9 after SIGKILL, of its part of this attempt; None while that runs."""
+        return self._process.poll()
+
+    def new_ends(self) -> list[WorkerEnd]:
+        """How workers have ended since the last call.
+
+        A worker that is a process of its own has that one's exit code. Of other workers nothing is
+        known here.
+        """
+        code = self.code()
+        if self.command.rank is None or code is None or self._has_ended:
+            return []
+        self._has_ended = True
+        return [worker_end(self.command.rank, code)]
+
+    def end(self) -> StarterEnd:
+        """How it ended itself, once it has a code."""
+        code = self.code()
+        assert code is not None
+        exit_code, number = told_apart(code)
+        return StarterEnd(self.command.starter, exit_code, number, time.time())
+
+    def kill(self) -> None:
+        """End it at once, after its last worker: its own end may take seconds.
+
+        Not a program that is a worker: a profiler around it may still save.
+        """
+        if self.command.rank is None:
+            self._process.kill()
+
+    def may_stay(self) -> bool:
+        """Whether it may be left for the next attempt, while the workers below it are ended."""
+        return False
+
+    def begin_again(self, command: NodeCommand, node: NodeStart) -> bool:
+        """Begin the next attempt in this process; False if it cannot: another one is started."""
+        return False
+
+    def leave(self) -> None:
+        """End what stays after an attempt, if anything does."""
+
+
+def told_apart(code: int) -> tuple[int | None, int | None]:
+    """The exit code, or the signal, of a return code as `subprocess` has it."""
+    return (None, -code) if code < 0 else (code, None)
+
+
+def worker_end(rank: int, code: int, time_unix_s: float | None = None) -> WorkerEnd:
+    """The end of a worker with this return code; without a time it is noticed now."""
+    exit_code, number = told_apart(code)
+    return WorkerEnd(rank, exit_code, number, time_unix_s or time.time())
 
 
 class Starter(ABC):
@@ -29,6 +128,14 @@ class Starter(ABC):
             UsageError: it cannot start such workers.
         """
 
+    def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
+        """Start one of its commands on its node.
+
+        Raises:
+            MusterError: as of `node.spawn`.
+        """
+        return StartedProcess(command, node, node.spawn(command, node.env, node.log))
+
 
 def command(
     spec: LaunchSpec,
@@ -36,12 +143,24 @@ def command(
     node_rank: int,
     words: Sequence[str],
     env: Mapping[str, str] | None = None,
+    rank: int | None = None,
 ) -> NodeCommand:
-    """A process of a node: the arguments of its Python, from the program's folder."""
+    """A process of a node: the arguments of its Python, from the program's folder.
+
+    `rank`: of the worker that it is.
+    """
     node, program = facts.nodes[node_rank], spec.program
     argv = (program.python or node.python, *words)
     env = {**spec.env, "PYTHONUNBUFFERED": "1", **(env or {})}
-    return NodeCommand(node.spec.host, node_rank, argv, env, program.cwd or node.repository)
+    return NodeCommand(
+        host=node.spec.host,
+        node_rank=node_rank,
+        argv=argv,
+        env=env,
+        cwd=program.cwd or node.repository,
+        starter=spec.workers,
+        rank=rank,
+    )
 
 
 def escaped(words: Sequence[str]) -> list[str]:
@@ -68,6 +187,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     }
 
 
+@cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
     found: Starter = plugins.load("launch.starters", name)
@@ -78,3 +198,36 @@ def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; a pure function."""
     of_node = starter_of(spec.workers).commands
     return [one for node_rank in range(len(facts.nodes)) for one in of_node(spec, facts, node_rank)]
+
+
+class WarmInterpreter:
+    """What stays of one attempt's processes for the next one, if anything does.
+
+    `--workers preload` has such a process. An agent has one of these for all attempts.
+    """
+
+    def __init__(self) -> None:
+        self._process: StartedProcess | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """What is not ended between two attempts, unlike the workers below it."""
+        process = self._process
+        return [process.pid] if process is not None and process.may_stay() else []
+
+    def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
+        """Begin this part of an attempt, in the process that has stayed if it can."""
+        if self._process is not None and self._process.begin_again(command, node):
+            return self._process
+        self.end()
+        name = command.starter
+        if not plugins.is_known("launch.starters", name):  # its package need not be on every node
+            name = "torchrun" if command.rank is None else "manual"
+        self._process = starter_of(name).start(command, node)
+        return self._process
+
+    def end(self) -> None:
+        """End what has stayed; its workers must have ended."""
+        if self._process is not None:
+            self._process.leave()
+            self._process = None

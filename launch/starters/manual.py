@@ -9,13 +9,13 @@ class Manual(Starter):
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
         words = facts.nodes[node_rank].worker(spec.program)
-        found = []
+        commands = []
         for local_rank in range(facts.counts[node_rank]):
-            rank = str(sum(facts.counts[:node_rank]) + local_rank)
-            own = {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local_rank)}
+            rank = sum(facts.counts[:node_rank]) + local_rank
+            own = {"RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local_rank)}
             env = {**variables(spec, facts, node_rank), **own}
-            found.append(command(spec, facts, node_rank, words, env))
-        return found
+            commands.append(command(spec, facts, node_rank, words, env, rank))
+        return commands
 
 
 build = Manual()

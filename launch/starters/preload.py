@@ -1,17 +1,172 @@
-"""One process per node imports what the program needs, and forks the workers."""
+"""One process per node imports what the program needs, and forks the workers of each attempt.
 
-from collections.abc import Iterator
+What its agent and this process say to each other is in muster/worker/node_workers.py.
+"""
+
+import json
+import os
+import select
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from launch.deadlines import WARM_STARTER_IS_IDLE_S
+from launch.ends import WorkerEnd
+from launch.nodes.running_time import running_s
 from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
-from launch.starters.base import Starter, command, variables
+from launch.starters.base import NodeStart, StartedProcess, Starter, command, variables
 from muster.errors import refuse
 
 PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
+READ_BYTES = 65_536
+# What differs between the attempts of a run, and is of no interest to a library as it is imported.
+OF_AN_ATTEMPT = (
+    *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
+    *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+)
+
+
+class PreloadProcess(StartedProcess):
+    """The process that imports and forks; it stays, and forks the workers of the next attempt."""
+
+    def __init__(self, command: NodeCommand, node: NodeStart) -> None:
+        reads, writes = os.pipe()
+        at = _words(command).index("--") + _position(command)
+        argv = (*command.argv[:at], "--reports", str(writes), *command.argv[at:])
+        started = replace(command, argv=argv)
+        try:
+            process = node.spawn(
+                started, node.env, node.log, stdin=subprocess.PIPE, pass_fds=(writes,)
+            )
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            os.close(writes)
+        super().__init__(command, node, process)
+        assert process.stdin is not None
+        os.set_blocking(reads, False)
+        os.set_blocking(process.stdin.fileno(), False)
+        self._orders = process.stdin
+        self._reports = os.fdopen(reads, "rb", buffering=0)
+        self._unread = b""
+        self._unsent = b""
+        self._attempt = 0
+        self._has_forked = False
+        self._code: int | None = None  # of this attempt
+        self._new_ends: list[WorkerEnd] = []
+
+    def may_stay(self) -> bool:
+        """See the base class; before it has forked it would do that later."""
+        self._exchange()
+        return self._has_forked
+
+    def code(self) -> int | None:
+        """See the base class; a process that stays has said that the attempt is over."""
+        if self._code is None:
+            exit_code = self._process.poll()  # before it is heard: then this is all that it said
+            self._exchange()
+            if self._code is None:
+                return exit_code
+        return self._code
+
+    def new_ends(self) -> list[WorkerEnd]:
+        self._exchange()
+        new = self._new_ends
+        self._new_ends = []
+        return new
+
+    def kill(self) -> None:
+        """It ends the attempt by itself, as soon as it has no worker."""
+
+    def begin_again(self, command: NodeCommand, node: NodeStart) -> bool:
+        """See the base class: it has imported what this attempt needs, and lives."""
+        if self._process.poll() is not None or not self._is_idle():
+            return False
+        if command.starter != self.command.starter or _imports(command, node) != _imports(
+            self.command, self._node
+        ):
+            return False
+        words = _words(command)
+        self._attempt += 1
+        order = {
+            "attempt": self._attempt,
+            "nproc": int(words[words.index("--nproc") + 1]),
+            "first_rank": int(words[words.index("--first-rank") + 1]),
+            "argv": words[words.index("--") + 1 :],
+            "env": {**node.env, **command.env},
+            "log": str(Path(node.log.name).absolute()),
+        }
+        self.command = command
+        self._node = node
+        self._code = None
+        self._new_ends = []
+        self._has_forked = False
+        self._unsent = json.dumps(order).encode() + b"\n"
+        self._exchange()
+        return True
+
+    def leave(self) -> None:
+        """End it, between attempts: it has nothing to save."""
+        self._process.kill()
+        self._process.wait()
+        self._orders.close()
+        self._reports.close()
+
+    def _is_idle(self) -> bool:
+        """Whether the last attempt is over; its workers have ended."""
+        deadline = running_s() + WARM_STARTER_IS_IDLE_S
+        while self.code() is None and running_s() < deadline:
+            select.select([self._reports], [], [], WARM_STARTER_IS_IDLE_S)
+        return self.code() is not None
+
+    def _exchange(self) -> None:
+        """Send what there is to send, and hear what it reports; neither waits."""
+        if self._reports.closed:
+            return
+        with suppress(BlockingIOError, BrokenPipeError):
+            while self._unsent:
+                count = os.write(self._orders.fileno(), self._unsent)
+                self._unsent = self._unsent[count:]
+        while new := self._reports.read(READ_BYTES):
+            *lines, self._unread = (self._unread + new).split(b"\n")
+            for report in map(json.loads, lines):
+                if report["attempt"] != self._attempt:
+                    continue
+                if "rank" in report:
+                    del report["attempt"]
+                    self._new_ends.append(WorkerEnd(**report))
+                elif "code" in report:
+                    self._code = report["code"]
+                else:
+                    self._has_forked = True
+
+
+def _position(command: NodeCommand) -> int:
+    """Where its own words begin, after a Python and what may stand before that."""
+    return 1 + next(at for at, word in enumerate(command.argv) if word.endswith(f"/{PRELOAD}"))
+
+
+def _words(command: NodeCommand) -> tuple[str, ...]:
+    """The arguments of preload.py."""
+    return command.argv[_position(command) :]
+
+
+def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
+    """All that decides what its imports are, and what they find."""
+    words = _words(command)
+    modules = words[words.index("--modules") + 1]
+    program = next(word for word in words[words.index("--") + 1 :] if word != "--fill-in")
+    has_several = words[words.index("--nproc") + 1] != "1"  # otherwise they use more threads
+    env: Mapping[str, str] = {**node.env, **command.env}
+    others = {name: value for name, value in env.items() if not name.startswith(OF_AN_ATTEMPT)}
+    return command.argv[: _position(command)], command.cwd, modules, program, has_several, others
 
 
 class Preload(Starter):
-    """Like torchrun, one process that stays; rank 0 serves the store."""
+    """Like torchrun, one process beside the workers; rank 0 serves the store."""
 
     def problems(self, program: Program) -> Iterator[str]:
         """See the contract: nothing can be imported for a program that another command starts."""
@@ -41,6 +196,10 @@ class Preload(Starter):
             *("--", *spec.program.worker_argv),
         )
         return [command(spec, facts, node_rank, words, variables(spec, facts, node_rank))]
+
+    def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
+        """See the contract."""
+        return PreloadProcess(command, node)
 
 
 build = Preload()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from configs import cli
+from launch.deadlines import STUDY_TESTBED_STARTS_S
 from launch.spec import RUN_MODULE
 from launch.studies.cell_runs import STOPS, SUBMIT, Work, last_line, run_all, text_of, work_of
 from launch.studies.cells import Sweep
@@ -128,7 +129,11 @@ def _busy(hosts: Sequence[str]) -> Iterator[None]:
 
 def _testbed(*words: str) -> None:
     done = subprocess.run(
-        [sys.executable, TESTBED, *words], capture_output=True, text=True, timeout=180, check=False
+        [sys.executable, TESTBED, *words],
+        capture_output=True,
+        text=True,
+        timeout=STUDY_TESTBED_STARTS_S,
+        check=False,
     )
     if done.returncode:
         raise MusterError(done.stderr.strip().removeprefix("error: "))

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from launch.deadlines import ARRAY_JOB_TICK_S
 from launch.launchers.base import chosen, launcher_of
 from launch.launchers.slurm import Slurm
 from launch.leading.leader import new_run
@@ -16,8 +17,6 @@ from launch.studies.cell_runs import command_of, conclude, going_on
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster.errors import MusterError, UsageError, refuse
-
-POLL_S = 1.0
 
 
 def suits(sweep: Sweep, at_once: int) -> bool:
@@ -113,7 +112,7 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
             if cell.state != before:
                 tell(sweep, cell)
         waiting = [cell for cell, state in zip(waiting, states, strict=True) if not state.over]
-        time.sleep(POLL_S if waiting else 0)
+        time.sleep(ARRAY_JOB_TICK_S if waiting else 0)
 
 
 def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
+from launch.deadlines import CELL_RUN_TICK_S, CELL_TRIED_AGAIN_S
 from launch.launchers.base import chosen, launcher_of
 from launch.programs.command_line import split
 from launch.runs import restart, run_record, run_state
@@ -25,8 +26,8 @@ from launch.studies.progress_table import tell
 from muster import json_output, records, run_files
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
-from muster.forms import MORE, anything, fits
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.records import MORE, anything, fits
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
@@ -42,7 +43,6 @@ CELL = {
 STOPS = (STOPPED, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 
 LOG_BYTES = 65_536  # read of a log, for its last line
-POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
                     del started[place]
                     places = sorted([*places, place])
                     work.ended(code, time.monotonic() - since_s)
-            time.sleep(POLL_S)
+            time.sleep(CELL_RUN_TICK_S)
     finally:
         for number, handler in before:
             signal.signal(number, handler)
@@ -152,7 +152,7 @@ def wait_for_last(sweep: Sweep) -> None:
         for cell in (one for one in going if one not in seen):
             print(f"{cell.id} goes on; to end it: muster jobs cancel {cell.id}", file=sys.stderr)
         seen = going
-        time.sleep(1)
+        time.sleep(CELL_TRIED_AGAIN_S)
 
 
 @contextmanager
@@ -307,7 +307,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     """
     found = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
     if found is None:
-        found = (run_files.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
+        found = (records.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
     return {
         name: value
         for name, value in found.items()

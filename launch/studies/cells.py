@@ -12,7 +12,7 @@ from typing import Any
 
 from configs.raw import alike
 from configs.settings.fields import add_new
-from configs.settings.program import name_problems
+from configs.settings.launch import name_problems
 from configs.settings.train import TrainElsewhere
 from launch.launchers.base import chosen, judged, launcher_of
 from launch.programs import user_program

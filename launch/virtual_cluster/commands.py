@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from launch.deadlines import TESTBED_COMMAND_S
 from muster.errors import MusterError
 
 # The Debian package of each command.
@@ -40,7 +41,9 @@ def refuse_unfit_box() -> None:
         raise MusterError("\n".join(problems))
 
 
-def call(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 60) -> str:
+def call(
+    argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = TESTBED_COMMAND_S
+) -> str:
     """The output of `argv`, with `stdin` as its input.
 
     Raises:

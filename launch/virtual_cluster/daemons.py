@@ -13,18 +13,18 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from launch.deadlines import (
+    DAEMON_ENDS_S,
+    DAEMON_KILLED_S,
+    DAEMON_REAPED_S,
+    DAEMON_STARTS_S,
+    DAEMON_TICK_S,
+)
 from launch.virtual_cluster.virtual_nodes import LOGS, STATE
 from muster.errors import MusterError
 from muster.writing import read_json, write_json
 
 RECORDS = STATE / "pids"
-# On a busy machine with two cores a daemon may need much time.
-START_S = 40.0
-TERM_S = 3.0
-KILL_S = 10.0
-# For the machine's first process to take what has ended off the list, if it ever does.
-REAP_S = 5.0
-POLL_S = 0.05
 TAIL_LINES = 8
 
 
@@ -80,17 +80,17 @@ def wait(name: str, is_ready: Callable[[], bool]) -> None:
     Raises:
         MusterError: it died or took too long; with the end of its log.
     """
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + DAEMON_STARTS_S
     while not is_ready():
         is_alive = pid(name) is not None
         if not is_alive or time.monotonic() > deadline:
-            why = f"is not ready after {START_S:.0f} s" if is_alive else "did not stay up"
+            why = f"is not ready after {DAEMON_STARTS_S:.0f} s" if is_alive else "did not stay up"
             lines = (
                 (LOGS / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
             )
             tail = "\n".join(lines[-TAIL_LINES:]) or "(nothing)"
             raise MusterError(f"{name} {why}; its log ends with:\n{tail}")
-        time.sleep(POLL_S)
+        time.sleep(DAEMON_TICK_S)
 
 
 def recorded() -> list[int]:
@@ -133,17 +133,20 @@ def end(find: Callable[[], Iterable[int]]) -> None:
         *(number for number, started in asked.items() if started_at(number) == started),
     }:
         waited = time.monotonic() - begun
-        if waited > KILL_S:
+        if waited > DAEMON_KILLED_S:
             raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
-        for number in numbers if waited > TERM_S else numbers - asked.keys():
+        for number in numbers if waited > DAEMON_ENDS_S else numbers - asked.keys():
             if (started := started_at(number)) is not None:
                 asked[number] = started
             with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL if waited > TERM_S else signal.SIGTERM)
-        time.sleep(POLL_S)
+                os.kill(number, signal.SIGKILL if waited > DAEMON_ENDS_S else signal.SIGTERM)
+        time.sleep(DAEMON_TICK_S)
     ended = time.monotonic()
-    while any(_is_listed(*one) for one in asked.items()) and time.monotonic() - ended < REAP_S:
-        time.sleep(POLL_S)
+    while (
+        any(_is_listed(*one) for one in asked.items())
+        and time.monotonic() - ended < DAEMON_REAPED_S
+    ):
+        time.sleep(DAEMON_TICK_S)
 
 
 def _is_listed(number: int, started: int) -> bool:

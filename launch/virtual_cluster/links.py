@@ -18,6 +18,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch.deadlines import LINK_BURST_S
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
 from launch.virtual_cluster.virtual_nodes import (
@@ -37,7 +38,6 @@ OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
 # The bucket of tbf: the bytes that pass at once. A packet larger than it would never pass.
 LEAST_BURST_BYTES = 32 * 1024
-BURST_S = 0.01
 QUEUE_MS = 50
 
 
@@ -104,7 +104,7 @@ def mounted_below(folder: Path) -> list[str]:
 
 
 def _limit(interface: str, rate: int) -> list[str]:
-    burst = max(LEAST_BURST_BYTES, round(rate / 8 * BURST_S))
+    burst = max(LEAST_BURST_BYTES, round(rate / 8 * LINK_BURST_S))
     bucket = f"tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
     return ["qdisc", "replace", "dev", interface, "root", *bucket.split()]
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Sequence
 
+from launch.deadlines import TESTBED_SLURM_ANSWERS_S
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
@@ -20,7 +21,6 @@ MUNGED, CONTROLLER = "munged", "slurmctld"
 NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
-ASK_S = 10
 PRETENDS_GPUS = (24, 5)
 
 
@@ -119,6 +119,6 @@ def is_usable(state: str) -> bool:
 def _ask(*argv: str) -> str:
     env = "env", "-i", f"PATH={os.environ['PATH']}", f"SLURM_CONF={CONFIG}"
     try:
-        return call([*env, *argv], timeout_s=ASK_S)
+        return call([*env, *argv], timeout_s=TESTBED_SLURM_ANSWERS_S)
     except MusterError:
         return ""

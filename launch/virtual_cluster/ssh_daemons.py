@@ -5,6 +5,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch.deadlines import TESTBED_SSHD_ANSWERS_S
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
@@ -15,7 +16,6 @@ CONFIG = STATE / "ssh_config"
 # Debian's sshd needs this folder, which systemd makes; sshd has no setting for it.
 SEPARATION = Path("/run/sshd")
 MADE_SEPARATION = FOLDER / "made-run-sshd"
-ANSWER_S = 1.0
 
 
 def write(nodes: Sequence[Node]) -> None:
@@ -60,7 +60,9 @@ def start(node: Node, *, private: bool) -> None:
 def answers(node: Node) -> bool:
     """Whether the node's sshd answers connections."""
     try:
-        with socket.create_connection((node.known_as, 22), timeout=ANSWER_S) as connection:
+        with socket.create_connection(
+            (node.known_as, 22), timeout=TESTBED_SSHD_ANSWERS_S
+        ) as connection:
             return connection.recv(4) == b"SSH-"
     except OSError:
         return False

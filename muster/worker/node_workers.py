@@ -1,19 +1,34 @@
-"""Fork the workers of a node, and wait for them as torchrun does.
+"""Fork the workers of a node, and wait for them as torchrun does; of one attempt after another.
 
 Signals that stop the run are passed on. If one worker fails, the others are ended. A worker that
-does not end within its grace period is killed. The exit code is 0 if all ended well, 75 if all
-others stopped cleanly, 128 + N after signal N, else 1.
+does not end within its grace period is killed. The exit code of an attempt is 0 if all workers
+ended well, 75 if all others stopped cleanly, 128 + N after signal N, else 1.
+
+With an agent this process stays: it reports on a pipe of its own, and is told of the next attempt
+on what was its stdin. Both have a JSON object per line:
+
+    report        {"attempt": 0, "pids": [4711, 4712]}      it has forked
+                  {"attempt": 0, "rank": 2, "exit_code": null, "signal": 9, "time_unix_s": 1.5e9}
+                  {"attempt": 0, "code": 1}                 after the last worker
+    next attempt  {"attempt": 1, "nproc": 2, "first_rank": 2, "argv": ["train.py"],
+                   "env": {"RANK": ...}, "log": "/..."}
+
+Between attempts it heeds no signal that is meant for workers: the end of its stdin ends it, and so
+does that of its agent.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 STOPPED = 75
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -21,39 +36,107 @@ GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, 
 # Time for the other workers to find that one has failed, and to record how they ended. Each worker
 # that ends starts it again, since they end one after another.
 ECHO_S = 1.5
+READ_BYTES = 65_536
 
 
-def start(count: int) -> int:
-    """Fork; return the local rank in each worker. The forking process ends with their exit code."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    workers: dict[int, int] = {}  # local rank, by pid
-    for local_rank in range(count):
-        pid = os.fork()
-        if pid == 0:
-            _be_a_new_process()
-            return local_rank
-        workers[pid] = local_rank
-    code = _wait(workers)
-    sys.stderr.flush()
-    os._exit(code)  # without the exit handlers of libraries that it has imported
+class Agent:
+    """The agent's two pipes: what it asks for, and what is reported to it."""
+
+    def __init__(self, reports: int) -> None:
+        """Take over stdin, which no module and no worker may read."""
+        self._reports = reports
+        self._orders = os.dup(0)
+        os.set_inheritable(reports, False)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        self._unread = b""
+
+    def report(self, **values: Any) -> None:
+        with suppress(OSError):  # it has ended: then the kernel ends this process, too
+            os.write(self._reports, json.dumps(values).encode() + b"\n")
+
+    def next_attempt(self) -> dict[str, Any] | None:
+        """Wait for it; None if there will be none."""
+        while b"\n" not in self._unread:
+            new = os.read(self._orders, READ_BYTES)
+            if not new:
+                return None
+            self._unread += new
+        line, _, self._unread = self._unread.partition(b"\n")
+        attempt: dict[str, Any] = json.loads(line)
+        return attempt
+
+    def leave(self) -> None:
+        """In a worker."""
+        os.close(self._orders)
+        os.close(self._reports)
+
+
+def start(attempt: dict[str, Any], agent: Agent | None) -> tuple[dict[str, Any], int]:
+    """Fork; return the attempt and the local rank in each worker.
+
+    The forking process stays for the next attempts if it has an agent. At last it ends, with the
+    exit code of an attempt.
+    """
+    while True:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        if "log" in attempt:
+            _write_to(attempt["log"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ranks: dict[int, int] = {}  # by pid
+        for local_rank in range(attempt["nproc"]):
+            pid = os.fork()
+            if pid == 0:
+                _be_a_new_process()
+                if agent is not None:
+                    agent.leave()
+                return attempt, local_rank
+            ranks[pid] = attempt["first_rank"] + local_rank
+        if agent is not None:
+            agent.report(attempt=attempt["attempt"], pids=list(ranks))
+        code = _wait(ranks, attempt, agent)
+        _heed_nothing()
+        if agent is not None:
+            agent.report(attempt=attempt["attempt"], code=code)
+        following = None if agent is None else agent.next_attempt()
+        if following is None:
+            sys.stderr.flush()
+            os._exit(code)  # without the exit handlers of libraries that it has imported
+        attempt = following
+
+
+def _write_to(log: str) -> None:
+    """Redirect all output to another file."""
+    opened = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor in (1, 2):
+        os.dup2(opened, descriptor)
+    os.close(opened)
 
 
 def _be_a_new_process() -> None:
     """Give the process its own session, and Python's signal handlers of a new process."""
     os.setsid()
-    for number in ENDING:
+    for number in (*ENDING, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-def _wait(workers: dict[int, int]) -> int:
-    """Wait until no worker runs; return the exit code."""
+def _heed_nothing() -> None:
+    """Between attempts. These are functions, as Python may be about to call a handler."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (*ENDING, signal.SIGALRM):
+        signal.signal(number, lambda number, frame: None)
+
+
+def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -> int:
+    """Wait until no worker runs; return the exit code. `ranks`: of the workers, by pid."""
     received: list[int] = []
     codes: list[int] = []  # 0, 75, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
+    grace_s = float(attempt.get("env", os.environ).get(GRACE) or GRACE_S)
 
     def send(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGALRM:
@@ -63,22 +146,23 @@ def _wait(workers: dict[int, int]) -> int:
         else:
             received.append(number)
         del left[:-1]
-        signal.setitimer(signal.ITIMER_REAL, float(os.environ.get(GRACE) or GRACE_S))
-        for pid in list(workers):
+        signal.setitimer(signal.ITIMER_REAL, grace_s)
+        for pid in list(ranks):
             with suppress(ProcessLookupError):  # it has ended just now
                 os.kill(pid, number)
 
     for number in (*ENDING, signal.SIGALRM):
         signal.signal(number, send)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-    while workers:
+    while ranks:
         pid, status = os.wait()
-        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        rank = workers.pop(pid)
+        rank = ranks.pop(pid)
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if ended_by is None else None
+        if agent is not None:
+            how = {"exit_code": code, "signal": ended_by, "time_unix_s": time.time()}
+            agent.report(attempt=attempt["attempt"], rank=rank, **how)
         if code not in (0, STOPPED):
-            if 1 not in codes:  # the first: in torchrun's form, for the agent
-                with suppress(OSError):
-                    os.write(2, f"failed (exitcode: {code}) local_rank: {rank} \n".encode())
             if len(left) > 1:
                 signal.setitimer(signal.ITIMER_REAL, ECHO_S)
             code = 1

@@ -2,7 +2,8 @@
 
 python preload.py --nproc N --first-rank R --modules torch,transformers -- train.py [argument ...]
 
-After `--` are the arguments of `worker_main.py`.
+After `--` are the arguments of `worker_main.py`. An agent adds `--reports FD`, a pipe of its own:
+then this process stays for further attempts (`node_workers.py`).
 
 How it works: its environment has torchrun's variables except the ranks. It imports the given
 modules. Then it forks a worker for each local rank, which becomes the program through
@@ -40,20 +41,36 @@ def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
     at = sys.argv.index("--")
     own, words = sys.argv[1:at], sys.argv[at + 1 :]
-    nproc, first_rank, modules = own[1::2]
-    if int(nproc) > 1:  # as torchrun sets it
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    nproc, first_rank, modules, *reports = own[1::2]
+    node_workers = load("node_workers")
+    agent = node_workers.Agent(int(reports[0])) if reports else None
+    attempt: dict[str, Any] = {
+        "attempt": 0,
+        "nproc": int(nproc),
+        "first_rank": int(first_rank),
+        "argv": words,
+    }
+    set_threads(attempt["nproc"])
     gc.disable()  # a fifth of an import's time; what it leaves is little, and shared
     import_modules(modules.split(","), words[words[0] == "--fill-in" :])
     gc.freeze()  # otherwise the first collection in each worker would copy all pages
-    local_rank = load("node_workers").start(int(nproc))
-    become_worker(int(first_rank) + local_rank, local_rank, words)
+    attempt, local_rank = node_workers.start(attempt, agent)
+    if "env" in attempt:
+        os.environ.clear()
+        os.environ.update(attempt["env"])
+        set_threads(attempt["nproc"])
+    become_worker(attempt["first_rank"] + local_rank, local_rank, attempt["argv"])
+
+
+def set_threads(nproc: int) -> None:
+    """As torchrun does for several workers."""
+    if nproc > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def import_modules(names: list[str], words: list[str]) -> None:
     """Import the given modules; refuse those that cannot be imported in advance."""
     advance = load("advance_import")
-    load("node_workers")
     for name in sys.modules.keys() - BEFORE:  # the modules have their own, and so has the program
         if name.partition(".")[0] != "_muster":
             del sys.modules[name]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from muster import run_files
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from tests.benchmarks.cases import OURS, Case
@@ -107,7 +106,7 @@ class Place:
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (found,) = logs.glob(f"*/{records}")
-            lines = run_files.json_objects(found.read_bytes())
+            lines = records.json_objects(found.read_bytes())
         steps = [one for one in lines if "step_s" in one]
         return Steps([one["loss"] for one in steps], [one["step_s"] for one in steps])
 

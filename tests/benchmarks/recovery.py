@@ -1,56 +1,145 @@
 """Seconds from a fault to the next step on the testbed, by part: docs/monitoring.md.
 
-    python -m tests.benchmarks.recovery [--times 5] [--fault "worker killed"] [--way ssh]
-        [--program trainer]
+    python -m tests.benchmarks.recovery [--times 7] [--fault "worker killed"] [--way ssh]
+        [--program trainer] [--workers torchrun preload] [--against COMMIT]
 
 Four workers on four nodes that share this machine's cores, one of which is hurt; the fault, the way
 and the program are all of them where none is named. Run it as root, on a machine that does nothing
 else.
+
+The seconds are this benchmark's own: from the moment when the fault has been done until the first
+step of the next attempt is in the run's files. The parts are those that the run records.
+With `--against` that commit has the same fault on the same testbed, in turns with this tree.
 """
 
 import argparse
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from tests.cluster.recoveries import FAULTS, PROGRAMS, TIMED, WAYS, begin, leave_nothing, recover
-from tests.cluster.testbeds import bring_up, take_down
+from muster import run_files
+from tests.benchmarks.trees import Tree, add_flag, compared, in_turns, trees
+from tests.cluster.recoveries import ANY_THREE, FAULTS, PROGRAMS, TIMED, WAYS, leave_nothing
+from tests.cluster.testbeds import Cluster, bring_up, take_down
+from tests.cluster.ways import Run
+from tests.launch.submit import wait_until
+from tests.train.workers import read_json
+
+WORKERS = ("torchrun", "preload")
+LOOK_S = 0.01
+LIMIT_S = 300.0
+RECORD_S = 30.0  # for a run that is back to have recorded where the seconds went
+
+
+class Case(NamedTuple):
+    """What is hurt, and how it was started."""
+
+    fault: str
+    way: str
+    program: str
+    workers: str
+
+
+class Recovery(NamedTuple):
+    """Of one run."""
+
+    seconds: float
+    parts: dict[str, float]  # as the run has recorded them; empty where it has not
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--times", type=int, default=5, help="of each, whose median is shown")
+    parser.add_argument("--times", type=int, default=7, help="of each, whose median is shown")
     for flag, known in (("fault", TIMED), ("way", WAYS), ("program", PROGRAMS)):
         parser.add_argument(f"--{flag}", nargs="+", choices=known, default=known)
+    parser.add_argument("--workers", nargs="+", choices=WORKERS, default=WORKERS[:1])
+    add_flag(parser)
     asked = parser.parse_args()
     try:
-        for fault, way, program in product(asked.fault, asked.way, asked.program):
-            found = [measured(way, program, fault) for _ in range(asked.times)]
-            print(row(f"{fault}, {way}, {program}", found), flush=True)
+        with trees(asked.against) as which:
+            for one in product(asked.fault, asked.way, asked.program, asked.workers):
+                case = Case(*one)
+                found = in_turns(which, asked.times, lambda tree, case=case: measured(tree, case))
+                print("\n".join(rows(case, found)), flush=True)
     finally:
         take_down()
     return 0
 
 
-def measured(way: str, program: str, fault: str) -> dict[str, float]:
-    """The parts of one recovery, and the total."""
+def measured(tree: Tree, case: Case) -> Recovery:
+    """One recovery."""
     cluster = bring_up("--nodes", "4")  # anew, where the last fault has killed a part of it
+    program = PROGRAMS[case.program]()
+    program.checkout = tree.root
+
+    def way(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+        return tree.command(WAYS[case.way](cluster, nodes, *flags))
+
     with tempfile.TemporaryDirectory() as folder:
-        run = begin(cluster, way, PROGRAMS[program](), Path(folder) / "runs", restarts=1)
-        record = recover(run, FAULTS[fault])
-        leave_nothing(run)
-    return {"total": record["total_s"], **record["parts_s"]}
+        flags = (*ANY_THREE, "1", "--workers", case.workers)
+        run = Run(cluster, way, Path(folder) / "runs", *flags, program=program)
+        try:
+            seconds = to_next_step(run, case.fault, program.step)
+            wait_until(lambda: recorded(run) is not None, RECORD_S)
+            parts = recorded(run) or {}
+        finally:
+            leave_nothing(run)
+    return Recovery(seconds, parts)
 
 
-def row(title: str, found: Sequence[dict[str, float]]) -> str:
-    """A line of a table in Markdown: the medians, with the totals and the machine's load beside."""
-    medians = {name: median(one[name] for one in found) for name in found[0]}
-    shown = " ".join(f"{name} {seconds:.1f}" for name, seconds in medians.items())
-    totals = ", ".join(f"{one['total']:.1f}" for one in found)
-    return f"| {title} | {shown} | {totals} | {os.getloadavg()[0]:.1f} |"
+def to_next_step(run: Run, fault: str, step: bytes) -> float:
+    """Seconds from the fault until any rank of the next attempt has put out a step."""
+    before = {path.stat().st_ino for path in run.outputs()}
+    try:
+        FAULTS[fault].hit(run)
+        begun = time.monotonic()
+        while not any(_has(path, step, before) for path in run.outputs()):
+            assert not run.is_over() and time.monotonic() - begun < LIMIT_S, run.printed()
+            time.sleep(LOOK_S)
+        return time.monotonic() - begun
+    finally:
+        FAULTS[fault].after(run)
+
+
+def _has(path: Path, step: bytes, before: set[int]) -> bool:
+    """Whether a file that is not of the earlier attempt has a step."""
+    try:
+        return path.stat().st_ino not in before and step in path.read_bytes()
+    except FileNotFoundError:  # it is just put aside
+        return False
+
+
+def recorded(run: Run) -> dict[str, float] | None:
+    """The parts of the last recovery, as the run has recorded them."""
+    path = run_files.RECOVERY.path(run.run_dir)
+    return read_json(path)["parts_s"] if path.exists() else None
+
+
+def rows(case: Case, found: dict[str, list[Recovery]]) -> list[str]:
+    """Lines of a table in Markdown: the medians by tree, and each with the machine's load."""
+    title = ", ".join(case)
+    lines = []
+    for name, runs in found.items():
+        parts = {part: median(run.parts[part] for run in runs) for part in _parts(runs)}
+        shown = " ".join(f"{part} {seconds:.1f}" for part, seconds in parts.items())
+        seconds = [run.seconds for run in runs]
+        each = ", ".join(f"{one:.1f}" for one in seconds)
+        load = f"{os.getloadavg()[0]:.1f}"
+        lines.append(f"| {title} | {name} | {median(seconds):.2f} | {shown} | {each} | {load} |")
+    totals = {name: [run.seconds for run in runs] for name, runs in found.items()}
+    if ratio := compared(totals).get("ratio"):
+        lines.append(f"| {title} | ratio | {ratio} | | | |")
+    return lines
+
+
+def _parts(runs: Sequence[Recovery]) -> list[str]:
+    """Those that every run has recorded."""
+    return [part for part in runs[0].parts if all(part in run.parts for run in runs)]
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Seconds from the command to the first step: `launch/submit.py` beside torchrun by itself.
 
-    python -m tests.benchmarks.startup [--rounds 5] [--ranks 4,16,32,64]
+    python -m tests.benchmarks.startup [--rounds 5] [--ranks 4,16,32,64] [--against COMMIT]
 
 Four workers on this machine, in turns: of our trainer, and of a BERT that is trained by hand, as a
 user's script that imports transformers (peers/plain_ddp.py). And how soon `--help` and `--dry-run`
 have said what they say. With `--ranks`: as many workers, which do nothing but meet (peers/meet.py),
-on simulated nodes of four workers each.
+on simulated nodes of four workers each. With `--against` that commit and this tree start in turns,
+four nodes of one worker each: our trainer, and a script of torch alone.
 """
 
 import argparse
+import itertools
 import os
 import socket
 import subprocess
@@ -17,12 +19,15 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.checkout import CHECKOUT
 from tests.benchmarks import made
 from tests.benchmarks.results import held, spread
+from tests.benchmarks.trees import Tree, add_flag, compared, in_turns, trees
 from tests.launch.submit import SUBMIT
 from train.report.pages.page import markdown_table
 
@@ -35,6 +40,7 @@ TRAINER = ["--task=synthetic", "--max-steps=3", "--evaluate=never", "--no-save-m
 # What torch imports with an optimizer's first step, and transformers with the model.
 LATE = "torch._dynamo,transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 MEET = "tests.benchmarks.peers.meet"
+SCRIPT = str(Path(__file__).with_name("peers") / "meet.py")
 # Many workers that import torch on few cores need minutes.
 PATIENT = ["--join-timeout-s=1800", "--hang-after-s=0"]
 FIRST_STEP = (b"step 1 ", b'{"step": 1')  # as the trainer prints it, and as the peer does
@@ -66,13 +72,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="starts of each kind")
     parser.add_argument("--ranks", help="seconds over the number of workers instead: 4,16,32,64")
+    add_flag(parser)
     args = parser.parse_args()
-    if args.ranks:
+    if args.against:
+        rows = beside(args.against, args.rounds)
+    elif args.ranks:
         rows = over_ranks([int(one) for one in args.ranks.split(",")], args.rounds)
     else:
         rows = table(measured(args.rounds))
     print(markdown_table(rows))
     return 0
+
+
+def beside(commit: str, rounds: int) -> list[dict[str, str]]:
+    """A row for each program and starter: seconds to the first step of both trees, in turns."""
+    rows = []
+    programs = {"our trainer": TRAINER, "a script of torch alone": ["--", SCRIPT]}
+    with trees(commit) as which, tempfile.TemporaryDirectory() as folder:
+        numbers = itertools.count()
+
+        def measured_s(tree: Tree, words: Sequence[str]) -> float:
+            logs = LOGS.format(logs=f"{folder}/{next(numbers)}")
+            command = tree.command([sys.executable, *LOCAL[:2], logs, *words])
+            return first_step_s(command, cwd=folder, env=workers_environment())
+
+        for (program, own), workers in product(programs.items(), ("torchrun", "preload")):
+            words = [f"--nodes={WORKERS}", f"--workers={workers}", *own]
+            found = in_turns(which, rounds, partial(measured_s, words=words))
+            rows.append({"what": f"{program}, {workers}", **compared(found)})
+    return rows
 
 
 def over_ranks(sizes: Sequence[int], rounds: int) -> list[dict[str, str]]:
@@ -155,10 +183,15 @@ def to_answer(words: list[str]) -> float:
 
 
 def to_first_step(words: list[str], folder: str) -> float:
+    """Seconds of a Python that starts in this checkout."""
+    return first_step_s([sys.executable, *words], cwd=CHECKOUT, env=environment(folder))
+
+
+def first_step_s(command: list[str], cwd: str | Path, env: Mapping[str, str]) -> float:
     """Seconds until the first step is printed; the run is waited for."""
     begun, first_s = time.perf_counter(), None
     with subprocess.Popen(
-        [sys.executable, *words], cwd=CHECKOUT, env=environment(folder), stdin=subprocess.DEVNULL,
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         for line in process.stdout or ():
@@ -166,14 +199,19 @@ def to_first_step(words: list[str], folder: str) -> float:
                 first_s = time.perf_counter() - begun
     # not its exit code: the peer ends by os._exit, and says nothing of that
     if first_s is None:
-        sys.exit(f"{' '.join(words)}: exit code {process.returncode}")
+        sys.exit(f"{' '.join(command)}: exit code {process.returncode}")
     return first_s
 
 
 def environment(folder: str) -> dict[str, str]:
-    """Of a start: its own state folder, one thread for each worker, output at once."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return env | {"PYTHONPATH": str(CHECKOUT), "XDG_STATE_HOME": f"{folder}/state"}
+    """Of a start in this checkout: its own state folder."""
+    env = {"PYTHONPATH": str(CHECKOUT), "XDG_STATE_HOME": f"{folder}/state"}
+    return {**workers_environment(), **env}
+
+
+def workers_environment() -> dict[str, str]:
+    """One thread for each worker, output at once."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 if __name__ == "__main__":

@@ -130,12 +130,12 @@ FAULTS = {
 }
 # Those whose seconds docs/monitoring.md has.
 TIMED = ("worker killed", "agent killed", "link down", "node lost")
+# A run may go on without one of its nodes: those that are gone stay away.
+ANY_THREE = ("--nodes", "3:4", "--max-restarts")
 
 
 def begin(cluster: Cluster, way: str, program: Trainer, folder: Path, restarts: int = 0) -> Run:
-    """A run that may go on without one of its nodes: those that are gone stay away."""
-    flags = ("--nodes", "3:4", "--max-restarts", str(restarts))
-    return Run(cluster, WAYS[way], folder, *flags, program=program)
+    return Run(cluster, WAYS[way], folder, *ANY_THREE, str(restarts), program=program)
 
 
 def recover(run: Run, fault: Fault) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
 from tests.cluster import ways

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.nodes.channel import SILENT_S
+from launch.deadlines import LEADER_LOST_WHEN_SILENT_S
 from launch.virtual_cluster import daemons, slurm_daemons
 from tests.cluster import ways
 from tests.cluster.testbeds import REPOSITORY, Cluster
@@ -119,7 +119,7 @@ def test_a_job_that_slurm_suspends_goes_on_when_it_is_resumed(cluster, run, jobs
     cluster.run("scontrol", "suspend", job)
     assert wait_until(lambda: all(agent.status() == "stopped" for agent in agents))
     assert ": suspended (job " in jobs("status")
-    time.sleep(SILENT_S + 3)
+    time.sleep(LEADER_LOST_WHEN_SILENT_S + 3)
     cluster.run("scontrol", "resume", job)
     assert wait_until(lambda: all(agent.status() != "stopped" for agent in agents))
     answer = jobs("stacks")

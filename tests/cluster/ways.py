@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
+from launch.agent.processes import process_tree
 from launch.runs.run_record import is_same_process
-from muster import run_files
+from muster import records, run_files
 from tests import commands
 from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.commands import finish
@@ -71,8 +72,8 @@ def only_run(logs: Path) -> Path:
 def losses_so_far(run_dir: Path) -> dict[int, float]:
     """Of each step, of a run that may still be writing."""
     path = run_files.METRICS.path(run_dir, rank=0)
-    records = run_files.json_objects(path.read_bytes()) if path.exists() else []
-    return {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+    steps = records.json_objects(path.read_bytes()) if path.exists() else []
+    return {one["step"]: one["loss"] for one in steps if one["kind"] == "step"}
 
 
 def ssh(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
@@ -87,6 +88,10 @@ def local(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
 def slurm(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
     wanted = ["--launcher", "slurm", "--wait", "--nodes", str(nodes)]
     return [sys.executable, SUBMIT, *wanted, *flags]
+
+
+def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "slurm", "--nodes", str(nodes), *flags]
 
 
 def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
@@ -108,6 +113,8 @@ class Trainer:
 
     output = "*/metrics/rank_0000[0-3].jsonl"
     output_bytes = 2000
+    step = b'"kind": "step"'  # in what it has put out when a step is done
+    checkout = REPOSITORY
 
     def __init__(self, *own: str) -> None:
         self._own = own
@@ -117,7 +124,7 @@ class Trainer:
 
     def place(self, folder: Path) -> Path:
         """Where the command is given."""
-        return REPOSITORY
+        return self.checkout
 
 
 class Script(Trainer):
@@ -126,6 +133,7 @@ class Script(Trainer):
     file = "steps.py"
     output = "*/workers/rank_0000[0-3].out"
     output_bytes = 100
+    step = b": step "
 
     def words(self, folder: Path) -> list[str]:
         return ["--", "train.py", str(folder), *self._own]
@@ -141,7 +149,7 @@ class SavingScript(Script):
     """A user's loop with checkpoints and records of Muster's library."""
 
     file = "saves.py"
-    output, output_bytes = Trainer.output, Trainer.output_bytes
+    output, output_bytes, step = Trainer.output, Trainer.output_bytes, Trainer.step
 
 
 class Run:
@@ -175,7 +183,7 @@ class Run:
         self.run_dir = only_run(folder)
 
     def _all_train(self) -> bool:
-        files = list(self.folder.glob(self._program.output))
+        files = self.outputs()
         enough = self._program.output_bytes
         return len(files) == self._ranks and all(path.stat().st_size > enough for path in files)
 
@@ -194,12 +202,15 @@ class Run:
         return child
 
     def worker(self, node: int) -> psutil.Process:
+        """Its one worker, whatever has started it."""
         for process in self.agent(node).children(recursive=True):
-            words = process.cmdline()
-            is_worker = any(word.endswith("muster/worker/worker_main.py") for word in words)
-            if is_worker and "torch.distributed.run" not in words:
+            if process_tree.rank_of(process) is not None:
                 return process
         raise AssertionError(f"no worker on node {node}")
+
+    def outputs(self) -> list[Path]:
+        """What the program of each rank puts out of its steps, of the present attempt."""
+        return list(self.folder.glob(self._program.output))
 
     def is_over(self) -> bool:
         return self.process.poll() is not None
@@ -247,6 +258,11 @@ def is_alive(record: dict[str, Any]) -> bool:
         is_zombie = process.status() == psutil.STATUS_ZOMBIE
         return is_same_process(process.pid, record) and not is_zombie
     return False
+
+
+def steps_of(cluster: Cluster, job_id: str) -> list[str]:
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j"]
+    return cluster.run(*argv).stdout.split()
 
 
 def running_job(cluster: Cluster) -> str:

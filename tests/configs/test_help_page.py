@@ -8,7 +8,7 @@ import pytest
 
 from configs import plugins
 from configs.help_page import parser_of
-from configs.settings.launch import DEFAULT_TIME
+from configs.settings.remote import DEFAULT_TIME
 from configs.settings.train import ByHand, TrainConfig
 from launch.programs.command_line import CLASSES, DEFAULTS, names
 from tests.commands import call

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.settings.program import ProgramConfig
+from configs.settings.launch import OF_TORCHRUN, ProgramConfig, without_settings_of_torchrun
 from muster.errors import UsageError
 
 FILE = r"""# what a program needs
@@ -56,3 +56,18 @@ def test_what_the_launcher_sets_is_refused_on_the_line_and_in_a_file(tmp_path, n
     path.write_text(f"A=1\n{name}=1\n")
     with pytest.raises(UsageError, match=f"variables: {name}: .*; leave it out"):
         ProgramConfig(env_file=path).variables({})
+
+
+def test_settings_of_torchrun_are_those_of_the_installed_one():
+    flags = pytest.importorskip("torch.distributed.run").get_args_parser()._actions
+    own = {f"PET_{flag.dest.upper()}" for flag in flags if type(flag).__name__ in ENV_FLAGS}
+    assert own and own <= OF_TORCHRUN
+
+
+ENV_FLAGS = ("env", "check_env")  # of torch.distributed.argparse_util
+
+
+def test_a_user_s_own_variables_are_no_settings_of_torchrun():
+    own = {"PET_DATA": "/data/pets", "PET": "cat"}
+    theirs = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x"}
+    assert without_settings_of_torchrun({**own, **theirs}) == own

@@ -4,13 +4,13 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-from configs.settings import program
-from configs.settings.program import RunConfig
+from configs.settings.launch import RunConfig, name_problems
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
@@ -20,10 +20,14 @@ from tests.fuzzing import fuzzed
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form: "20260821-143000")
     config = TrainConfig(task="synthetic", sync="single", logs_dir=tmp_path / "new")
-    names = [program.new_run_id(config, config.name, "1x1", make=True) for _ in range(3)]
+    names = [
+        run_files.new_run_id(tmp_path / "new", config.name, "1x1", make=True) for _ in range(3)
+    ]
     first = "20260821-143000-synthetic-single-1x1"
     assert names == [first, f"{first}-2", f"{first}-3"]
-    assert program.new_run_id(config, config.name, "1x1") == f"{first}-4"  # which makes nothing
+    assert (
+        run_files.new_run_id(tmp_path / "new", config.name, "1x1") == f"{first}-4"
+    )  # which makes nothing
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
 
 
@@ -35,7 +39,7 @@ def test_a_run_s_name_is_that_of_one_folder(name):
 
 @fuzzed(st.text() | st.text("abz09._-+=", max_size=300))
 def test_a_run_s_name_never_leaves_its_folder_and_is_no_pattern(name):
-    if list(program.name_problems("", name)):
+    if list(name_problems("", name)):
         return
     folder = (Path("/logs") / name).resolve()
     assert folder.parent == Path("/logs") and folder.name == name
@@ -45,7 +49,7 @@ def test_a_run_s_name_never_leaves_its_folder_and_is_no_pattern(name):
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="choose another --logs-dir"):
-        program.new_run_id(TrainConfig(logs_dir=tmp_path / "file"), "x", "1x1", make=True)
+        run_files.new_run_id(tmp_path / "file", "x", "1x1", make=True)
 
 
 TAKEN = ".taken"
@@ -63,7 +67,7 @@ def test_of_many_that_start_at_once_one_has_the_folder(tmp_path):
 
     def claims(index):
         try:
-            program.claim(tmp_path / "run", Run())
+            Run(logs_dir=tmp_path, run_id="run").claim()
         except UsageError as error:
             return str(error)
         return ""
@@ -77,6 +81,10 @@ def fill(run_dir, names):
     for name in names:
         (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (run_dir / name).touch()
+
+
+def claim(run_dir, config):
+    replace(config, logs_dir=run_dir.parent, run_id=run_dir.name).claim()
 
 
 def left(run_dir):
@@ -95,8 +103,8 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
     fill(tmp_path, ["model.partial/model.safetensors", "attempts/0/metrics/rank_00000.jsonl"])
     fill(tmp_path, ["thesis.txt", "metrics/mine.txt", "plots/metrics/rank_00000.jsonl"])
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        program.claim(tmp_path, RunConfig())
-    program.claim(tmp_path, RunConfig(overwrite=True))
+        claim(tmp_path, RunConfig())
+    claim(tmp_path, RunConfig(overwrite=True))
     (tmp_path / TAKEN).unlink()
     assert left(tmp_path) == ["metrics/mine.txt", "plots/metrics/rank_00000.jsonl", "thesis.txt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics", "plots", "thesis.txt"]
@@ -104,7 +112,7 @@ def test_overwriting_clears_what_a_run_wrote_and_nothing_else(tmp_path):
 
 def test_checkpoints_stay_where_the_new_run_is_to_go_on_from_one(tmp_path):
     fill(tmp_path, ["checkpoints/step_00000050/manifest.json", "summary.json"])
-    program.claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
+    claim(tmp_path, TrainConfig(overwrite=True, resume="auto"))
     assert left(tmp_path) == [TAKEN, "checkpoints/step_00000050/manifest.json"]
 
 
@@ -112,19 +120,19 @@ def test_a_run_does_not_clear_what_it_is_to_read(tmp_path):
     fill(tmp_path, ["model/config.json"])
     config = TrainConfig(overwrite=True, model=str(tmp_path / "model"))
     with pytest.raises(UsageError, match=r"would remove .*/model, which --model names; use ano"):
-        program.claim(tmp_path, config)
+        claim(tmp_path, config)
     assert left(tmp_path) == ["model/config.json"]
 
 
 def test_nodes_that_share_a_disk_of_their_own_claim_it_once(tmp_path):
     """The second comes when the first has begun to write; the next start is another run's."""
-    program.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    run_files.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
     fill(tmp_path / "run", ["metrics/rank_00000.jsonl", "checkpoints/step_00000001/state.json"])
-    program.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
+    run_files.claim_on_node(tmp_path / "run", "a1", overwrite=False, resumed=False)
     with pytest.raises(UsageError, match="not empty; use --overwrite"):
-        program.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
+        run_files.claim_on_node(tmp_path / "run", "b2", overwrite=False, resumed=False)
     assert "metrics/rank_00000.jsonl" in left(tmp_path / "run")
-    program.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
+    run_files.claim_on_node(tmp_path / "run", "c3", overwrite=True, resumed=True)
     assert left(tmp_path / "run") == [".claimed-c3", "checkpoints/step_00000001/state.json"]
-    program.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
+    run_files.claim_on_node(tmp_path / "run", "d4", overwrite=True, resumed=False)
     assert left(tmp_path / "run") == [".claimed-d4"]

@@ -41,25 +41,6 @@ def test_what_does_not_go_is_refused(flags, message):
         TrainConfig(**flags)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--levels", "2"], "there is no --levels any more: all workers are one ring; leave it"),
-        (["--bucket-mb", "auto"], "expected NUMBER, got 'auto'; sizes are no longer searched for"),
-        (["--local-group", "node"], "there is no --local-group any more: each worker of --sync l"),
-        (["--local_group", "node"], "there is no --local-group any more: each worker"),
-    ],
-)
-def test_flags_that_were_are_refused_by_name(words, message):
-    with pytest.raises(UsageError) as refused:
-        train_config("--sync", "all_reduce", *words)
-    assert message in str(refused.value) and "unknown" not in str(refused.value)
-
-
-def test_a_file_of_an_older_run_is_read_where_they_said_nothing(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text("task: synthetic\nlevels: auto\nlocal_group: rank\n")
-    train_config("--config", str(file))
-    file.write_text("task: synthetic\nlevels: 2\n")
-    with pytest.raises(UsageError, match="there is no levels any more"):
-        train_config("--config", str(file))
+def test_a_value_that_a_release_had_is_refused_by_name():
+    with pytest.raises(UsageError, match="got 'auto'; sizes are no longer searched for"):
+        train_config("--sync", "all_reduce", "--bucket-mb", "auto")

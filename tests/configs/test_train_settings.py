@@ -2,8 +2,7 @@ import dataclasses
 
 import pytest
 
-from configs.settings.launch import LaunchConfig
-from configs.settings.program import ProgramConfig, RunConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.launchers.base import Launcher
 from launch.leading.leader import lead

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
@@ -80,7 +81,7 @@ def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():
-    facts = local(nodes=2, nproc_per_node="3").probe()
+    facts = local(nodes=2, nproc_per_node="3").assume()
     assert 20_000 <= facts.master_port < 32_000
     assert [one.nproc for one in facts.nodes] == [3, 3] and facts.world_size == 6
 

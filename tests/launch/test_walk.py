@@ -1,21 +1,42 @@
 """A run goes through few files: each is one that whoever reads the code has to open."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from muster import run_files
 from muster.writing import read_json
-from tests.commands import begin, finish
-from tests.launch.submit import REPOSITORY
+from tests.commands import begin, ended, finish
+from tests.launch.submit import REPOSITORY, wait_until
+from tests.launch.walked.sitecustomize import ANEW
 
-MOST = 47  # launcher and first agent together; they were 67
+OF_RUN = 39  # launcher and first agent together; they were 67
+OF_RESTART = 30  # in the leader
+OF_STACKS = 17
+MUSTER = str(REPOSITORY / "muster" / "command.py")
+WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
+# Each rank says that it has begun; in the first attempt it waits, in the second it ends.
+WAITS = """import os, pathlib, time
+attempt, rank = os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]
+pathlib.Path(f"began.{attempt}.{rank}").write_text(str(os.getpid()))
+while not pathlib.Path(f"go.{attempt}").exists():
+    time.sleep(0.05)
+"""
 
 
-def traced(folder: Path) -> dict[str, str]:
+@pytest.fixture
+def traced(tmp_path) -> dict[str, str]:
     """The environment in which a launcher, a leader and agents write down what they enter."""
-    (folder / "notes").mkdir()
+    (tmp_path / "notes").mkdir()
     tracer = str(REPOSITORY / "tests" / "launch" / "walked")
-    return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
+    return {
+        "PYTHONPATH": tracer,
+        "MUSTER_TEST_WALK": str(tmp_path / "notes"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
 
 
 def entered(folder: Path, *pids: int) -> list[str]:
@@ -23,13 +44,44 @@ def entered(folder: Path, *pids: int) -> list[str]:
     return sorted({line for pid in pids for line in (folder / "notes" / str(pid)).open()})
 
 
-def test_a_run_of_two_nodes_enters_few_files(tmp_path):
+def listed(files: list[str]) -> str:
+    return f"{len(files)} files:\n{''.join(files)}"
+
+
+def test_a_run_of_two_nodes_enters_few_files(tmp_path, traced):
     (tmp_path / "t.py").write_text("print('here')\n")
-    command = [sys.executable, str(REPOSITORY / "muster" / "command.py"), "run", "--run-id", "walk"]
-    words = ["--nodes", "2", "--workers", "manual", "--", "t.py"]
-    process = begin(*command, *words, cwd=tmp_path, env=traced(tmp_path))
+    process = begin(sys.executable, MUSTER, *WORDS, "--", "t.py", cwd=tmp_path, env=traced)
     code, out, err = finish(process)
     assert code == 0 and "here" in out, err
     first = read_json(run_files.AGENT.path(tmp_path / "logs" / "walk", node=0))
     files = entered(tmp_path, process.pid, first["pid"])
-    assert len(files) <= MOST, f"{len(files)} files:\n{''.join(files)}"
+    assert len(files) <= OF_RUN, listed(files)
+
+
+def test_a_restart_after_a_kill_and_stacks_enter_few_files(tmp_path, traced):
+    (tmp_path / "t.py").write_text(WAITS)
+
+    def began(attempt: int) -> bool:
+        return all(
+            (tmp_path / f"began.{attempt}.{rank}").is_file()
+            and (tmp_path / f"began.{attempt}.{rank}").read_text()
+            for rank in (0, 1)
+        )
+
+    words = (*WORDS, "--max-restarts", "1", "--", "t.py")
+    with ended(begin(sys.executable, MUSTER, *words, cwd=tmp_path, env=traced)) as leader:
+        assert wait_until(lambda: began(0))
+        stacks = begin(sys.executable, MUSTER, "jobs", "stacks", "walk", cwd=tmp_path, env=traced)
+        code, out, err = finish(stacks)
+        assert code == 0 and "rank 1 on node1: it is in t.py:5" in out, out + err
+        leader.send_signal(ANEW)
+        assert wait_until((tmp_path / "notes" / f"{leader.pid}.before").exists)
+        os.kill(int((tmp_path / "began.0.1").read_text()), signal.SIGKILL)
+        assert wait_until(lambda: began(1))
+        of_restart = entered(tmp_path, leader.pid)
+        (tmp_path / "go.1").touch()
+        code, out, err = finish(leader)
+    assert code == 0, out + err
+    of_stacks = entered(tmp_path, stacks.pid)
+    assert len(of_stacks) <= OF_STACKS, listed(of_stacks)
+    assert len(of_restart) <= OF_RESTART, listed(of_restart)

@@ -9,7 +9,7 @@ import pytest
 
 from muster import git
 from muster.git import GitFailed
-from muster.run_files import project_of
+from muster.run_files import project_of, top_of
 from tests.written import executable, write
 
 pytestmark = pytest.mark.needs("git")
@@ -107,7 +107,7 @@ def test_the_top_is_known_where_git_fails(project, tmp_path, monkeypatch):
 
 def test_a_folder_in_no_repository_is_a_project(tmp_path):
     (tmp_path / ".git").mkdir()  # as a container may mount it
-    assert git.top_of(tmp_path) is None and project_of(tmp_path) == tmp_path
+    assert top_of(tmp_path) is None and project_of(tmp_path) == tmp_path
 
 
 def test_a_user_s_settings_do_not_reach_it(project, tmp_path, monkeypatch):

@@ -3,12 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from muster.rank_variables import (
-    OF_TORCHRUN,
-    SIGNS,
-    torchrun_variables,
-    without_settings_of_torchrun,
-)
+from muster.rank_variables import SIGNS, torchrun_variables
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"]
 TORCHRUN = dict(zip(NAMES, "542221", strict=True)) | {"MASTER_ADDR": "a", "MASTER_PORT": "7"}
@@ -83,18 +78,3 @@ def test_what_is_not_known_is_asked_for(monkeypatch, env, problem):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match=problem):
         torchrun_variables(env)
-
-
-def test_settings_of_torchrun_are_those_of_the_installed_one():
-    flags = pytest.importorskip("torch.distributed.run").get_args_parser()._actions
-    own = {f"PET_{flag.dest.upper()}" for flag in flags if type(flag).__name__ in ENV_FLAGS}
-    assert own and own <= OF_TORCHRUN
-
-
-ENV_FLAGS = ("env", "check_env")  # of torch.distributed.argparse_util
-
-
-def test_a_user_s_own_variables_are_no_settings_of_torchrun():
-    own = {"PET_DATA": "/data/pets", "PET": "cat"}
-    theirs = {"PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x"}
-    assert without_settings_of_torchrun({**own, **theirs}) == own

@@ -1,6 +1,5 @@
 """Each file of a run folder has one name, and one fate of each kind."""
 
-import json
 import os
 import re
 import subprocess
@@ -90,24 +89,6 @@ def test_no_other_source_spells_a_file_of_a_run_folder():
         if spelled.search(line)
     ]
     assert found == []
-
-
-def lines(count: int) -> bytes:
-    return b"".join(json.dumps({"step": step}).encode() + b"\n" for step in range(count))
-
-
-def test_a_line_cut_off_at_either_end_or_broken_is_left_out():
-    data = lines(3) + b'[1]\n{"step": \xff}\n' + b'{"step": 3}\n{"st'
-    assert [one["step"] for one in run_files.json_objects(data)] == [0, 1, 2, 3]
-    assert [one["step"] for one in run_files.json_objects(data[2:24])] == [1]
-
-
-def test_of_a_long_file_the_end_is_read(tmp_path):
-    path = tmp_path / "rank_00000.jsonl"
-    path.write_bytes(lines(20_000))
-    found = run_files.last_objects(path)
-    assert found[-1] == {"step": 19_999} and 1000 < len(found) < 20_000
-    assert run_files.last_objects(tmp_path / "gone") == []
 
 
 @pytest.mark.needs("git")

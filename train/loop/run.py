@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,6 @@ import torch.distributed as dist
 
 from configs import plugins
 from configs.cli import to_yaml
-from configs.settings.program import claim, new_run_id
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
@@ -162,10 +162,10 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
 
     def choose() -> str:
         run_id = config.run_id or world.run_id
-        if run_id is None:
-            run_id = new_run_id(config, what or config.name, str(world.world_size), make=True)
-        elif not config.redirect:
-            claim(config.logs_root / run_id, config)
+        if run_id is None or not config.redirect:
+            named = replace(config, run_id=run_id)
+            named = named.with_id(what or config.name, str(world.world_size), make=True)
+            run_id = str(named.run_id)
         run_dir = config.logs_root / run_id
         if not (settings := run_files.CONFIG.path(run_dir)).exists():
             write_text(settings, to_yaml(config))

@@ -19,7 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from muster.errors import UsageError, explained
-from muster.json_output import json_text
+from muster.printable import json_text
 from muster.run_files import METRICS, PROFILE, START, TENSORBOARD
 from muster.writing import CannotWrite, write_json, writing
 

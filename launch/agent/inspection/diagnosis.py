@@ -18,14 +18,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
-from launch.runs.watching.durations import duration
+from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
+from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-BRIEF_S = 2.0  # a rank that has waited, or been in a place, for less does not hang
 LEAST = 10  # collectives of all ranks: with fewer no rank is judged
 SLOW = 1.25  # times the median, to count as slow
-SHORT_S = 0.002  # a smaller difference, on average, is the clocks' error
 HELD = "C code, or the like, holds the GIL"
 
 
@@ -88,7 +87,7 @@ def slow_ones(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     return {
         rank: seconds / max(usual, 1e-9)
         for rank, seconds in own.items()
-        if seconds - usual > SHORT_S and seconds > SLOW * usual
+        if seconds - usual > CLOCKS_DIFFER_S and seconds > SLOW * usual
     }
 
 
@@ -101,7 +100,7 @@ def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
         rank: view.waiting
         for rank, view in views.items()
         if view.waiting is not None and not view.ended
-        if view.timed_out or view.waiting.age_s > BRIEF_S
+        if view.timed_out or view.waiting.age_s > BRIEF_WAIT_S
     }
 
 
@@ -234,7 +233,7 @@ def _meetings(views: Mapping[int, RankView]) -> list[str]:
     met = {
         rank: view.meeting
         for rank, view in views.items()
-        if view.meeting is not None and not view.ended and (view.for_s or 0) > BRIEF_S
+        if view.meeting is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
     }
     if not met:
         return []
@@ -297,7 +296,9 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
         return found
     places = Counter(_function(view) for view in views.values() if view.place)
     ended = [view for view in views.values() if view.ended]
-    going_on = [view for view in views.values() if not view.ended and (view.for_s or 0) > BRIEF_S]
+    going_on = [
+        view for view in views.values() if not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
+    ]
     if ended and going_on:
         first = going_on[0]
         names = _ranks([view.rank for view in ended])
@@ -308,13 +309,13 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
         odd = [one for one in views.values() if one.place and _function(one) != usual]
-        odd = [one for one in odd if (one.for_s or 0) > BRIEF_S]
+        odd = [one for one in odd if (one.for_s or 0) > BRIEF_WAIT_S]
         if count > len(views) / 2 and odd:
             found = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in odd[:3]]
             rest = [one for one in views.values() if _function(one) == usual]
             found.append(f"{_ranks([one.rank for one in rest])}: {condition(rest[0])}")
             return found
-    still = [one for one in views.values() if (one.for_s or 0) > BRIEF_S]
+    still = [one for one in views.values() if (one.for_s or 0) > BRIEF_WAIT_S]
     if still and len(places) == 1:
         return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
     return ["no rank waits long for another in a collective"]

@@ -1,7 +1,7 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
 How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
-A worker that does not answer within `ANSWER_S` holds its interpreter, or is stopped. It gets a
+A worker that does not answer in time holds its interpreter, or is stopped. It gets a
 signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. Only
 descendants of this process get the signal.
 """
@@ -20,23 +20,22 @@ from typing import Any
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
+from launch.deadlines import WORKER_ANSWERS_S, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S
 from launch.nodes.channel import CHUNK_BYTES
 from launch.nodes.message_forms import is_pid, of_worker
-from muster.forms import fits
+from launch.nodes.running_time import running_s
+from muster.records import fits
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
 
-ANSWER_S = 1.0
-HURRIED_S = 0.4  # for a worker that is about to be ended
 ANSWER_BYTES = 3_000_000  # of one worker: a message to the leader may have a little more
-DUMP_S = 0.4  # for faulthandler to write
 # faulthandler's output.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
 
 def ask(
-    folder: Path, ranks: Sequence[int], patience_s: float = ANSWER_S, **request: Any
+    folder: Path, ranks: Sequence[int], patience_s: float = WORKER_ANSWERS_S, **request: Any
 ) -> dict[int, dict[str, Any]]:
     """The reply of each of these workers; for one that does not answer, what is visible of it."""
     if not ranks:
@@ -98,15 +97,15 @@ def _line(connection: socket.socket, patience_s: float) -> bytes:
     Raises:
         OSError: it is late, or goes on for ever.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = running_s() + patience_s
     line = b""
     while not line.endswith(b"\n"):
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        connection.settimeout(max(0.001, deadline - running_s()))
         new = connection.recv(CHUNK_BYTES)
         if not new:
             return line
         line += new
-        if len(line) > ANSWER_BYTES or time.monotonic() > deadline:
+        if len(line) > ANSWER_BYTES or running_s() > deadline:
             raise TimeoutError
     return line
 
@@ -142,9 +141,9 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
-            deadline, size = time.monotonic() + DUMP_S, before
-            while time.monotonic() < deadline:
-                time.sleep(0.03)
+            deadline, size = running_s() + WORKER_DUMPS_STACK_S, before
+            while running_s() < deadline:
+                time.sleep(WORKER_DUMPS_STACK_TICK_S)
                 now = os.fstat(file.fileno()).st_size
                 if now > before and now == size:
                     break

@@ -33,12 +33,16 @@ from typing import Any
 
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
+from launch.deadlines import (
+    PROGRESS_READ_EVERY_S,
+    WORKER_ANSWERS_LAST_LOOK_S,
+    WORKER_ANSWERS_S,
+    WORKER_EXAMINES_ITSELF_S,
+)
 from launch.nodes.channel import Channel
 from launch.nodes.running_time import running_s
 from launch.spec import Assignment
 
-LOOK_S = 0.2
-CLOSELY_S = 3.0  # for a worker that examines itself many times
 BUSY = 0.05  # share of a core: with less a worker waits
 HELPERS_BUSY = 0.5  # of all that it has started: with less they watch, or write a log
 FAULTS_PER_S = 10.0  # page faults of newly used memory
@@ -81,7 +85,7 @@ class NodeInspection:
         if not self.has_begun:
             return
         now = running_s()
-        if now - self._looked > LOOK_S:
+        if now - self._looked > PROGRESS_READ_EVERY_S:
             self._looked = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
@@ -100,10 +104,10 @@ class NodeInspection:
         """Record what workers do that are about to be ended; once; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
-            self._ask({"id": "end", "ask": "stacks"}, local_workers.HURRIED_S)
+            self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
             self.tick()
 
-    def _ask(self, request: Mapping[str, Any], patience_s: float = local_workers.ANSWER_S) -> None:
+    def _ask(self, request: Mapping[str, Any], patience_s: float = WORKER_ANSWERS_S) -> None:
         with self._activity.disturbed():
             reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
@@ -114,7 +118,7 @@ class NodeInspection:
     def _sample(self) -> None:
         """Report since when no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
-        progress = self._ask_workers(CLOSELY_S, ask="progress", closely=closely)
+        progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
         pids = {rank: report["pid"] for rank, report in progress.items() if report["pid"]}
         self._activity.look(pids, progress)
         still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.inspection.diagnosis import condition
-from launch.agent.inspection.run_inspection import views_of
+from launch.agent.inspection.run_inspection import sentences_of, views_of
+from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
@@ -17,8 +18,6 @@ from muster.printable import on_one_line
 from muster.run_files import ANSWER, REQUESTS
 from muster.writing import parsed
 
-ANSWER_S = 6.0  # agents have less
-LOOK_S = 0.1
 REASONS = {
     "timeout": "when a collective timed out",
     "hang": "when it made no progress",
@@ -43,7 +42,7 @@ def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | Non
             line, end, _ = path.read_bytes().partition(b"\n")
             if end:
                 return dict(parsed(line))
-            time.sleep(LOOK_S)
+            time.sleep(INSPECTION_TICK_S)
         return None
     except OSError as error:
         raise MusterError(f"{path.parent}: {error.strerror}") from None
@@ -65,17 +64,19 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
-        findings, why = ask(run_dir, ANSWER_S, ask="stacks") or {}, "now"
+        findings, why = ask(run_dir, LEADER_ANSWERS_INSPECTION_S, ask="stacks") or {}, "now"
     if "reports" not in findings:
         raise MusterError(
-            f"{run_dir.name} did not answer for {ANSWER_S:.0f} s: the process that leads it is "
-            f"held up, or sees another folder than this one: {run_dir}"
+            f"{run_dir.name} did not answer for {LEADER_ANSWERS_INSPECTION_S:.0f} s: the process "
+            f"that leads it is held up, or sees another folder than this one: {run_dir}"
         )
     try:
         views = views_of(findings).values()
         lines = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in views]
     except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
+    if "sentences" not in findings:
+        findings = {**findings, "sentences": sentences_of(findings)}
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
     for line in (*findings["sentences"], *lines):
         print(on_one_line(line))

@@ -14,19 +14,19 @@ from typing import Any
 
 from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankView, view_of
+from launch.deadlines import AGENTS_ANSWER_INSPECTION_S, HANG_AT_LEAST_S
 from launch.ends import End
 from launch.nodes.running_time import running_s
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
-from launch.runs.watching.durations import duration
 from launch.spec import LaunchSpec
+from muster.printable import duration
 from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
 
 OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a request
-LEAST_S, PAUSES = 60.0, 10  # a pause is too long at this length and this many usual pauses
-GATHER_S = 3.5  # an agent that has not answered by then is disconnected or blocked
+PAUSES = 10  # so many usual ones, and `HANG_AT_LEAST_S`, are too long a pause
 
 
 @dataclass
@@ -65,7 +65,7 @@ class RunInspection:
         """Conclude a question that all have answered, or whose time is over."""
         self._look_for_hang()
         for name, one in list(self._gatherings.items()):
-            late = running_s() - one.began > GATHER_S
+            late = running_s() - one.began > AGENTS_ANSWER_INSPECTION_S
             if name != "end" and (late or len(one.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
@@ -109,7 +109,7 @@ class RunInspection:
             return
         still_s = self._still_s()
         pause_s = max(one["pause_s"] for one in self._still.values())
-        limit_s = self._spec.hang_after_s or max(LEAST_S, PAUSES * pause_s)
+        limit_s = self._spec.hang_after_s or max(HANG_AT_LEAST_S, PAUSES * pause_s)
         if still_s > limit_s and not self._is_still:
             self._is_still = True
             self.found.pop("hang", None)
@@ -161,23 +161,23 @@ class RunInspection:
     def _findings(self, one: Gathering) -> dict[str, Any]:
         """The findings from the answers, together with the answers, so that one file has all."""
         lost = {
-            node: f"nothing from its agent for {GATHER_S:.1f} s; is its link down?"
+            node: f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s; is its link "
+            "down?"
             for index, node in enumerate(self._nodes)
             if index not in one.complete and one.name != "end"
         }
+        ends = self._ends()
         findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
             "reports": [one.reports[rank] for rank in sorted(one.reports)],
             "node_of": {str(rank): node for rank, node in one.node_of.items()},
             "lost": lost,
-            "ends": self._ends(),
+            "ends": ends,
         }
-        try:
-            sentences = diagnosis.sentences(views_of(findings), lost)
-        except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
-            sentences = [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
-        findings["sentences"] = sentences
+        # of an end they are needed for its cause where ranks have waited in vain, or read later
+        if one.name != "end" or any(end["timed_out"] for end in ends.values()):
+            findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, dict[str, Any]]:
@@ -201,6 +201,14 @@ class RunInspection:
     def _write(self, name: str, findings: dict[str, Any]) -> None:
         with suppress(CannotWrite):  # the run ends in any case
             write_json(STACKS.path(self._run_dir, name=name), findings)
+
+
+def sentences_of(findings: Mapping[str, Any]) -> list[str]:
+    """What a recorded inspection means."""
+    try:
+        return diagnosis.sentences(views_of(findings), findings["lost"])
+    except Exception as error:  # noqa: BLE001 (an inspection must never end a run)
+        return [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
 
 
 def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:

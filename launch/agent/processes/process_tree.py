@@ -24,12 +24,11 @@ from types import FrameType
 
 import psutil
 
+from launch.deadlines import KILLED_PROCESS_IS_GONE_S, PROCESS_TREE_TICK_S, STARTED_PROCESS_TICK_S
 from launch.nodes.running_time import running_s
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS, signal_name
 
 PR_SET_CHILD_SUBREAPER = 36
-# A process that survives SIGKILL so long waits for a disk, for example, perhaps for ever.
-KILL_S = 5.0
 STATES = {
     "stopped": "had been stopped, as by SIGSTOP",
     "disk-sleep": "was waiting for a disk or a file server",
@@ -102,22 +101,27 @@ def end_descendants(
     in_a_hurry: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
     spared: Collection[int] = (),
+    staying: Collection[int] = (),
 ) -> list[Victim]:
     """End every process below this one, except `spared` children; return those still alive.
 
+    `spared` children keep what is below them, too, and those that are `staying` do not.
+
     First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
-    that for `KILL_S` is left, and marked.
+    that for `KILLED_PROCESS_IS_GONE_S` is left, and marked.
     """
     deadline = running_s() + grace_s
     given_up: float | None = None
     victims: dict[int, Victim] = {}
-    while remaining := [one for one in descendants(spared) if _runs(one)]:
+    while remaining := [
+        one for one in descendants(spared) if one.pid not in staying and _runs(one)
+    ]:
         now = running_s()
         if given_up is not None and now > given_up:
             break
         kills = now > deadline or in_a_hurry()
         if kills and given_up is None:
-            given_up = now + KILL_S
+            given_up = now + KILLED_PROCESS_IS_GONE_S
         new = [one for one in remaining if one.pid not in victims]
         for process in new:  # all of them first: one that gets a signal may end those below it
             victims[process.pid] = Victim(process.pid, rank_of(process), _state(process))
@@ -125,7 +129,8 @@ def end_descendants(
             if kills:
                 victims[process.pid].signal = "SIGKILL"
             _signal(process, signal.SIGKILL if kills else signal.SIGTERM)
-        psutil.wait_procs(remaining, timeout=0.1)  # also collects those that are our children
+        # which also collects those that are our children
+        psutil.wait_procs(remaining, timeout=PROCESS_TREE_TICK_S)
         meanwhile()
     for process in remaining:
         victims[process.pid].survives = True
@@ -150,12 +155,12 @@ def end_started(
         while any(one.poll() is None for one in started):
             if running_s() > deadline or in_a_hurry():
                 break
-            time.sleep(0.05)
+            time.sleep(STARTED_PROCESS_TICK_S)
         for one in started:
             end(one)
     for one in started:
         with suppress(subprocess.TimeoutExpired):
-            one.wait(KILL_S)
+            one.wait(KILLED_PROCESS_IS_GONE_S)
 
 
 def rank_of(process: psutil.Process) -> int | None:

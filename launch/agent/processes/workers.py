@@ -6,15 +6,20 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
 from launch.agent.stopping import STOPPABLE
+from launch.deadlines import (
+    STARTER_ENDS_OTHER_WORKERS_S,
+    STARTER_LOG_READ_EVERY_S,
+    STARTER_OUTWAITS_GRACE_S,
+)
 from launch.ends import StarterEnd, WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import (
@@ -22,20 +27,14 @@ from launch.nodes.this_machine import (
     gpu_count,
     interface_variables,
 )
-from launch.runs.last_output import exit_codes_of
 from launch.spec import Assignment, NodeCommand
+from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.rank_variables import without_settings_of_torchrun
 from muster.run_files import CHECKPOINTS
 from muster.worker import interpreter
 from muster.writing import tail
 
-# A worker that failed ends the others beside it. After so long, one of them resists, and torchrun
-# would wait half a minute for it.
-LOOK_S, FAILED_S = 0.2, 1.5
 INSPECTION = "inspection"  # below an agent's scratch folder
-SHUTDOWN_S = 5
-READ_BYTES = 1_000_000  # of a log at a time
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
 
@@ -50,130 +49,110 @@ class NoSuchProgram(MusterError):
 
 @dataclass(frozen=True)
 class WorkloadFailure:
-    """What ends a node's part of an attempt: how workers ended, or their starter."""
+    """A worker has failed, which `Workload.ends` or its own record says; or their starter has."""
 
-    worker_ends: tuple[WorkerEnd, ...]  # of those that failed, as their starter says, in order
-    recorded: tuple[int, ...] = ()  # ranks that recorded a failure, while others there went on
-    starter_end: StarterEnd | None = None  # its own end, after which it says nothing more
-    has_no_starter: bool = False  # as of `--workers manual`: the agent saw a worker end itself
+    starter_end: StarterEnd | None = None  # after this it says nothing more
 
 
 class Workload:
-    """torchrun, or the workers themselves, from their start to their end.
+    """The processes of one attempt on a node, and what is known of their ends."""
 
-    Raises:
-        MusterError: on creation; there is no such program.
-    """
-
-    def __init__(self, assignment: Assignment, master_port: int, env: Mapping[str, str]) -> None:
+    def __init__(self, assignment: Assignment, processes: Sequence[StartedProcess]) -> None:
         self._assignment = assignment
+        self._processes = processes
+        self._ends: dict[int, WorkerEnd] = {}
         self._looked = 0.0
         self._failed_at: float | None = None  # when a failure of a worker was first seen
-        self._log = open_log(assignment)
-        self._read_bytes, self._begun = 0, b""  # of the log, and of its unfinished line
-        self._codes: dict[int, int] = {}
-        self._known: dict[int, WorkerEnd] = {}
-        commands = [command.decided(master_port) for command in assignment.commands]
-        try:
-            self._children = [spawn(command, env, self._log) for command in commands]
-        except NoSuchProgram as error:
-            if error.program == assignment.spec.program.python:
-                raise UsageError(f"--python {error}") from None
-            raise
 
     @property
     def pids(self) -> list[int]:
-        return [child.pid for child in self._children]
+        return [process.pid for process in self._processes]
 
     @property
     def runs(self) -> bool:
-        return any(child.poll() is None for child in self._children)
+        return any(process.code() is None for process in self._processes)
 
     def ends(self) -> list[WorkerEnd]:
-        """How workers have ended so far."""
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            if "RANK" in command.env and (code := child.poll()) is not None:
-                self._codes[int(command.env["RANK"])] = code
-        if not any("RANK" in command.env for command in self._assignment.commands):
-            self._logged()
-        for rank, code in self._codes.items():
-            self._known.setdefault(rank, _worker_end(rank, code))
-        return list(self._known.values())
+        """How workers have ended so far, in the order in which their starters said so."""
+        for process in self._processes:
+            for end in process.new_ends():
+                self._ends.setdefault(end.rank, end)
+        return list(self._ends.values())
 
     def failure(self) -> WorkloadFailure | None:
         """What has failed; None as long as nothing has."""
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            code = child.poll()
+        ends = self.ends()
+        for process in self._processes:
+            code = process.code()
             if code in (None, 0) or (code == STOPPED and self.runs):
                 continue
-            own = "RANK" in command.env  # otherwise it has started several
-            ends = {int(command.env["RANK"]): code} if own else self._logged()
-            self._write_ends(ends)
+            own = process.command.rank
+            self._write_ends(end for end in ends if own in (None, end.rank))
             if not stopped_cleanly(self._assignment):
-                of = tuple(_worker_end(rank, number) for rank, number in ends.items())
-                if own:
-                    return WorkloadFailure(of, has_no_starter=True)
-                is_signal = code < 0
-                name = self._assignment.spec.workers
-                end = StarterEnd(
-                    name, None if is_signal else code, -code if is_signal else None, time.time()
-                )
-                return WorkloadFailure(of, starter_end=end)
-        return self._failed()
+                return WorkloadFailure(process.end() if own is None else None)
+        return self._failure_beside_others(ends)
 
     def kill_starter(self) -> None:
         """End torchrun at once, but no program around one worker: a profiler may still save."""
-        for child, command in zip(self._children, self._assignment.commands, strict=True):
-            if "RANK" not in command.env:
-                child.kill()
+        for process in self._processes:
+            process.kill()
 
-    def _failed(self) -> WorkloadFailure | None:
+    def _failure_beside_others(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
         """The failure of workers while their starter goes on.
 
-        torchrun logs it at once. A worker that has recorded it itself ends the others beside it,
-        unless one of them resists.
+        It says so. A worker that has recorded it itself ends the others beside it, unless one of
+        them resists.
         """
+        if not self.runs:
+            return None
+        if ends_of_failed := [end for end in ends if end.exit_code not in (0, STOPPED)]:
+            self._write_ends(ends_of_failed)
+            return WorkloadFailure()
         now = running_s()
-        if now - self._looked < LOOK_S or not self.runs:
+        if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
         self._looked = now
-        ends = {rank: code for rank, code in self._logged().items() if code != STOPPED}
-        self._write_ends(ends)
-        if ends:
-            return WorkloadFailure(tuple(_worker_end(rank, code) for rank, code in ends.items()))
-        gone = failed(self._assignment)
-        if not gone:
+        if not failed(self._assignment):
             return None
         self._failed_at = self._failed_at or now
-        if now - self._failed_at < FAILED_S:
+        if now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
             return None
-        return WorkloadFailure((), recorded=tuple(gone))
+        return WorkloadFailure()
 
-    def _logged(self) -> dict[int, int]:
-        """The exit codes of workers, as far as their starter has logged them."""
-        ranks = self._assignment.ranks
-        size_bytes = os.fstat(self._log.fileno()).st_size
-        while self._read_bytes < size_bytes:
-            # a write of the starter moves the position of this file, which is also its own
-            new = os.pread(self._log.fileno(), READ_BYTES, self._read_bytes)
-            if not new:  # cut off in the meantime
-                break
-            self._read_bytes += len(new)
-            whole, _, begun = (self._begun + new).rpartition(b"\n")
-            self._begun = begun[-READ_BYTES:]
-            for local_rank, code in exit_codes_of(whole.decode(errors="replace")).items():
-                if local_rank < len(ranks):  # else a program has printed such a line
-                    self._codes[ranks[local_rank]] = code
-        return dict(self._codes)
-
-    def _write_ends(self, ends: Mapping[int, int]) -> None:
+    def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
         """Record the exit codes of workers that could not, as C code ended them."""
-        for rank, code in ends.items():
-            if code > 0:
-                write_end_of(self._assignment, rank, code)
+        for end in ends:
+            if end.exit_code:
+                write_end_of(self._assignment, end.rank, end.exit_code)
 
 
-def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess.Popen[bytes]":
+def start_workload(
+    assignment: Assignment, master_port: int, env: Mapping[str, str], warm: WarmInterpreter
+) -> Workload:
+    """Start the processes of one attempt on this node.
+
+    Raises:
+        MusterError: there is no such program, or it cannot be started.
+    """
+    node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
+    commands = [command.decided(master_port) for command in assignment.commands]
+    try:
+        processes = [warm.start(command, node) for command in commands]
+    except NoSuchProgram as error:
+        if error.program == assignment.spec.program.python:
+            raise UsageError(f"--python {error}") from None
+        raise
+    return Workload(assignment, processes)
+
+
+def spawn(
+    command: NodeCommand,
+    env: Mapping[str, str],
+    log: Any,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
     """Start a process of a node in its own session; it dies with this one.
 
     Raises:
@@ -185,7 +164,8 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
     found = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(found, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
-    if why := interpreter.problem(found, env.get("PATH")):
+    # the Python of this agent can be started
+    if program != sys.executable and (why := interpreter.problem(found, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
@@ -196,18 +176,15 @@ def spawn(command: NodeCommand, env: Mapping[str, str], log: Any) -> "subprocess
             held,
             cwd=command.cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
             stderr=log,
+            pass_fds=pass_fds,
             start_new_session=True,
         )
     except OSError as error:
         why = at_limit(error) or error.strerror
         raise MusterError(f"{program}: {why}") from None
-
-
-def _worker_end(rank: int, code: int) -> WorkerEnd:
-    return WorkerEnd(rank, None if code < 0 else code, -code if code < 0 else None, time.time())
 
 
 def after_prologue(
@@ -276,7 +253,7 @@ def environment_of(
         **assignment.spec.secrets,
     }
     # torchrun's own grace after SIGTERM to workers; ours decides
-    patience_s = math.ceil(assignment.spec.stop_grace_s) + SHUTDOWN_S
+    patience_s = math.ceil(assignment.spec.stop_grace_s) + STARTER_OUTWAITS_GRACE_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
     if not gpu_count():  # otherwise Accelerate takes each worker for a run of its own
         env.setdefault("ACCELERATE_USE_CPU", "true")

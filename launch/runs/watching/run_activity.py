@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.deadlines import RUN_SEEMS_SILENT_S
 from launch.runs.run_record import changed_at_ns
 from launch.runs.run_state import State
-from launch.runs.watching.durations import duration
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import records, run_files
+from muster.printable import duration
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
-SILENT_S = 30.0  # without a record, and
 SILENT_STEPS = 10  # without one for so many steps: then it is reported
 
 
@@ -35,7 +35,7 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
             yield f"last checkpoint after step {saved['step']}, {duration(saved['age_s'])} ago"
         elif saved["wanted"]:
             yield "no checkpoint yet"
-    is_silent = progress["silent_s"] > max(SILENT_S, SILENT_STEPS * progress["step_s"])
+    is_silent = progress["silent_s"] > max(RUN_SEEMS_SILENT_S, SILENT_STEPS * progress["step_s"])
     if is_silent and state.word != SUSPENDED:
         yield (
             f"no step is on record for {duration(progress['silent_s'])}: it evaluates, writes, or "

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record
 from launch.runs.run_state import State
 from launch.runs.watching import run_activity
@@ -16,7 +17,6 @@ from launch.runs.watching.step_progress import checkpoint, settings_of, step_pro
 from muster import json_output, records, run_files
 from muster.errors import name_of
 
-LOOK_S = 1.0
 OF_NODE = ("node", "host", "address", "interface", "ranks")
 
 
@@ -118,7 +118,7 @@ def documented(run_dir: Path) -> Iterator[None]:
         try:
             while not is_over.is_set():
                 happenings.tell()
-                is_over.wait(LOOK_S)
+                is_over.wait(RUN_DOCUMENT_EVERY_S)
         except BrokenPipeError:  # a run whose output nobody reads ends
             os.kill(os.getpid(), signal.SIGTERM)
 

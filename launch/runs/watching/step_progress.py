@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from muster import records, run_files
-from muster.forms import fits
-from muster.records import STEP
+from muster.records import STEP, fits
 
 WINDOW = 20  # steps for the rate
 NEVER = "never"
@@ -27,7 +26,7 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     path = run_files.METRICS.path(run_dir, rank=0)
     steps = [
         one
-        for one in run_files.last_objects(path)  # one of another version may lack what is needed
+        for one in records.last_objects(path)  # one of another version may lack what is needed
         if one.get("kind") == "step" and fits(one, STEP)
     ]
     if not steps:

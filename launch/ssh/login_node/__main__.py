@@ -24,7 +24,7 @@ from configs import cli
 from configs.clusters import SENT
 from configs.help_page import Parser
 from configs.raw import Given
-from configs.settings.program import name_problems
+from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
 from launch.programs.python_command import plain
 from launch.programs.user_program import name_of

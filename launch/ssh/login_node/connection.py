@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from launch.deadlines import LOGIN_CONNECTION_STAYS_S
 from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
 from launch.ssh import openssh
@@ -25,7 +26,6 @@ from muster.errors import MusterError, UsageError
 from muster.ownership import user_name
 
 ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that is yours alone"
-STAYS_S = 600  # after the last command
 # Both outputs of a command begin after it; before it is what start-up files of the login shell say.
 BEGIN = b"muster:begin\n"
 MARKED = 'echo muster:begin; echo muster:begin >&2; exec "$@"'
@@ -57,7 +57,9 @@ class Connection:
         check = [*self._ssh, "-O", "check", "--", self.login]
         if not subprocess.run(check, capture_output=True, check=False).returncode:
             return
-        master = openssh.words_of({"ControlMaster": "yes", "ControlPersist": str(STAYS_S)})
+        master = openssh.words_of(
+            {"ControlMaster": "yes", "ControlPersist": str(LOGIN_CONNECTION_STAYS_S)}
+        )
         with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
             # -fN first: after the option SessionType it is refused
             argv = [self._ssh[0], "-fN", *self._ssh[1:], *master, "--", self.login]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from selectors import EVENT_READ, DefaultSelector
 
+from launch.deadlines import LOGIN_TRIED_AGAIN_MOST_S, LOGIN_TRIED_AGAIN_S
 from launch.ssh import openssh
 from launch.ssh.login_node.connection import BEGIN, ConnectionLost, marked
 from launch.ssh.login_node.installation import Installation
 from muster.errors import MusterError
 
-RETRY_S, MOST_S = 5.0, 60.0  # between two tries to connect again
 SCRIPT = "launch/ssh/login_node/session.sh"
 
 
@@ -42,7 +42,7 @@ class RemoteCommand:
             KeyboardInterrupt: it was left to itself.
             MusterError: the login node has lost the command.
         """
-        is_interrupted, wait_s = False, RETRY_S
+        is_interrupted, wait_s = False, LOGIN_TRIED_AGAIN_S
         while True:
             seen = sum(self.seen)
             try:
@@ -52,10 +52,10 @@ class RemoteCommand:
                     raise
                 is_interrupted = self._interrupt()
             except ConnectionLost as error:
-                wait_s = RETRY_S if sum(self.seen) > seen else wait_s
+                wait_s = LOGIN_TRIED_AGAIN_S if sum(self.seen) > seen else wait_s
                 say(f"{error}; it goes on there, trying again in {wait_s:.0f} s")
                 time.sleep(wait_s)
-                wait_s = min(2 * wait_s, MOST_S)
+                wait_s = min(2 * wait_s, LOGIN_TRIED_AGAIN_MOST_S)
 
     def _interrupt(self) -> bool:
         """Send Ctrl-C; return whether that was possible."""

@@ -155,7 +155,7 @@ def test_a_flood_costs_few_bytes_and_no_time(node_0, connect):
 
 def test_strangers_hold_few_files_open_and_no_node_out(node_0, connect, monkeypatch):
     monkeypatch.setattr(connections, "MOST_UNKNOWN", 5)
-    monkeypatch.setattr(connections, "UNKNOWN_S", 0.1)
+    monkeypatch.setattr(connections, "NODE_0_CLOSES_UNKNOWN_AFTER_S", 0.1)
     known = connect(node_0.port)
     (accepted,), _ = until([node_0, known], all_of)
     node_0.keep(ends_in(accepted["accepted"]))

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from launch.agent.meeting import BOTH_S, MOST_ACCEPTED, Loss, Meeting
+from launch.agent.meeting import MOST_ACCEPTED, Loss, Meeting
+from launch.deadlines import BOTH_ENDS_REPORT_BREAK_S
 
 NODE_0 = ["10.10.1.1", 20_000]
 
@@ -156,5 +157,6 @@ def test_who_is_lost_does_not_depend_on_which_report_is_first(reports, lost):
         for by, of in order:
             both = (NODE_0, node(of)) if by == 0 else (node(of), NODE_0)
             made.broken(by, ends(*both, how="silent"), 200.0)
-        assert made.loss(200.0 + BOTH_S / 2) is None  # others may still report
-        assert made.loss(200.0 + BOTH_S) == Loss(lost, "silent", BOTH_S)
+        assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S / 2) is None  # others may still report
+        at = 200.0 + BOTH_ENDS_REPORT_BREAK_S
+        assert made.loss(at) == Loss(lost, "silent", BOTH_ENDS_REPORT_BREAK_S)

@@ -35,7 +35,7 @@ def start():
 
 
 def test_whom_we_ended_and_in_which_state_is_known(start, monkeypatch):
-    monkeypatch.setattr(process_tree, "KILL_S", 300.0)
+    monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 300.0)
     plain, stopped = start(SLEEP, RANK="3"), start(SLEEP, RANK="4")
     stopped.send_signal(signal.SIGSTOP)
     nobody = start(SLEEP)
@@ -76,7 +76,7 @@ def test_one_that_cannot_be_ended_and_is_not_ours_to_signal_holds_nobody_up(star
     def refuse(process, number):
         raise psutil.AccessDenied(process.pid)
 
-    monkeypatch.setattr(process_tree, "KILL_S", 0.5)
+    monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 0.5)
     monkeypatch.setattr(psutil.Process, "send_signal", refuse)
     process = start(SLEEP, RANK="0")
     (victim,) = process_tree.end_descendants(0.2, spared=start.others)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from launch.agent.recovery import Recovery
-from launch.nodes.channel import SILENT_S
+from launch.deadlines import AGENT_LOST_WHEN_SILENT_S
 from tests.written import write
 
 STEP_3 = {"start.json": {"step": 3, "marks_unix_s": {"step": 16.5}}}
@@ -53,7 +53,9 @@ def test_a_step_of_the_trainer(run_dir):
     assert (record["attempt"], record["fault_unix_s"], record["total_s"]) == (2, 11.0, 7.2)
 
 
-@pytest.mark.parametrize(("recorded_s", "fault_s"), [(-50.0, 11.4 - SILENT_S), (11.9, 11.4)])
+@pytest.mark.parametrize(
+    ("recorded_s", "fault_s"), [(-50.0, 11.4 - AGENT_LOST_WHEN_SILENT_S), (11.9, 11.4)]
+)
 def test_the_fault_is_not_long_before_the_first_word_of_it_and_not_after(
     run_dir, recorded_s, fault_s
 ):

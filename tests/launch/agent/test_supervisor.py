@@ -64,7 +64,7 @@ def two_nodes(tmp_path, how):
 def test_what_one_agent_says_of_its_failure_is_what_all_hear(tmp_path):
     code, err, (other, first) = two_nodes(tmp_path, "fails")
     assert (code, first["cause"], other["cause"]) == (7, "command", "peer"), err
-    assert other["message"] == first["message"] == "rank 1 on node1 ended with exit code 7"
+    assert other["message"] == first["message"] == "rank 1 on node1: exit code 7"
 
 
 def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent.processes.workers import Workload, environment_of, refuse_absent_interface
+from launch.agent.processes.workers import environment_of, refuse_absent_interface, start_workload
 from launch.spec import NodeCommand, Program
+from launch.starters.base import WarmInterpreter
 from muster.errors import MusterError, UsageError
 from tests.launch.pretended import assignment
 from tests.written import executable
@@ -78,4 +79,4 @@ def test_a_python_that_a_node_lacks_is_refused_by_its_flag(tmp_path):
     spec = replace(given.spec, program=Program(("t.py",), python="nopython"))
     commands = (NodeCommand("localhost", 0, ("nopython", "t.py"), {}, "/"),)
     with pytest.raises(UsageError, match=r"^--python nopython: no such program"):
-        Workload(replace(given, spec=spec, commands=commands), 1, {})
+        start_workload(replace(given, spec=spec, commands=commands), 1, {}, WarmInterpreter())

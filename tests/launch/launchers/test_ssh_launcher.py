@@ -2,7 +2,8 @@
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 
 

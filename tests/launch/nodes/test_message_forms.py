@@ -27,6 +27,7 @@ from launch.nodes.channel import AgentProcess, Channel
 from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
 from launch.runs.failure import explain
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from launch.starters.base import WarmInterpreter
 from tests.fuzzing import fuzzed
 from tests.launch import odd_messages
 from tests.launch.odd_messages import nearly
@@ -232,9 +233,7 @@ ODD = {
     "an end of no rank": {"worker_end": REFUSED.to_json()},
     "a rank's end for a node's": {"failed": KILLED.to_json()},
     "a sentence for an end": {"failed": "rank 2 on node1 failed"},
-    "an end that is too long": {
-        "failed": {**REFUSED.to_json(), "message": "x" * 30_000},
-    },
+    "an end that is too long": {"failed": {**REFUSED.to_json(), "message": "x" * 30_000}},
     "a rank of another node": {"inspected": {"id": "end", "report": {**REPORT, "rank": 0}}},
     "a hole": file("workers/rank_00002.out", b"x", at=2**40),
     "before the begin": file("workers/rank_00002.out", b"x", at=-1),
@@ -296,7 +295,7 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
         spec = LaunchSpec("run", Path(folder), Program(()))
         assignment = replace(assignments_of(spec, FACTS, [])[0], ranks=())
         channel = Channel(ours.fileno(), ours.detach())
-        agent = NodeAttempt(assignment, channel, Signals(), Path(folder))
+        agent = NodeAttempt(assignment, channel, Signals(), Path(folder), WarmInterpreter())
         for message in messages if isinstance(messages, list) else [messages]:
             theirs.sendall(odd_messages.line(message))
             agent._hear()
@@ -381,6 +380,6 @@ def test_a_worker_that_answers_for_ever_is_one_that_does_not_answer(answer, tmp_
 
 
 def test_a_text_of_a_node_moves_no_cursor():
-    message = {"failed": "one\n\x1b[2Jtwo", "lost": None, "more": [{"x": "\r"}]}
-    shown = {"failed": "one\n\\x1b[2Jtwo", "lost": None, "more": [{"x": "\\r"}]}
+    message = {"failed": "one\n\x1b[2Jtwo", "more": [{"x": "\r"}]}
+    shown = {"failed": "one\n\\x1b[2Jtwo", "more": [{"x": "\\r"}]}
     assert cleaned(message) == shown

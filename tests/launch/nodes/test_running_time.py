@@ -2,7 +2,8 @@
 
 import pytest
 
-from launch.nodes.running_time import COUNTED_S, STOPPED_S, RunningClock
+from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
+from launch.nodes.running_time import RunningClock
 
 
 @pytest.mark.parametrize("stopped_s", [40.0, 100_000.0])
@@ -14,6 +15,8 @@ def test_a_stop_counts_as_little_as_one_look(stopped_s):
         clock()
     assert clock() == pytest.approx(20.0)
     now[0] += stopped_s
-    assert clock() == pytest.approx(20.0 + COUNTED_S)
-    now[0] += STOPPED_S
-    assert clock() == pytest.approx(20.0 + COUNTED_S + STOPPED_S)  # a busy machine
+    assert clock() == pytest.approx(20.0 + STOP_COUNTS_AS_S)
+    now[0] += ITSELF_STOPPED_AFTER_S
+    assert clock() == pytest.approx(
+        20.0 + STOP_COUNTS_AS_S + ITSELF_STOPPED_AFTER_S
+    )  # a busy machine

@@ -11,7 +11,7 @@ import vermin
 
 from launch.nodes import answer_forms, node_facts, survey
 from launch.nodes.survey import Survey, Transport, facts_request, here
-from muster.forms import fits
+from muster.records import fits
 from tests.written import write
 
 
@@ -229,7 +229,7 @@ def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
 
 
 def test_a_probe_that_ends_by_no_signal_but_kill_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(survey, "END_S", 0.2)
+    monkeypatch.setattr(survey, "NODE_LEAVES_SURVEY_S", 0.2)
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('x', flush=True)\nwhile 1: pass"
     one = Transport(["node0"], [[sys.executable, "-c", deaf]], here(1).explain)
     with Survey(one) as asked:

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from configs import cli
-from configs.settings.program import RunConfig
+from configs.settings.launch import RunConfig
 from launch.launchers.base import judged, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of

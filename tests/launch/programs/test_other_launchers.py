@@ -110,6 +110,11 @@ def test_it_is_refused_as_the_program_and_in_front_of_each_worker(tmp_path):
     assert refusal(tmp_path, *wrapped) == f"--wrap {line}"
 
 
+def test_its_script_is_refused_as_the_program(tmp_path):
+    words = ["torch/distributed/run.py", "--nproc-per-node", "2", "train.py"]
+    assert "torch.distributed.run starts workers" in refusal(tmp_path, "--", *words)
+
+
 def test_a_sweep_refuses_it_before_any_of_its_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="torchrun starts workers, and so does Muster"):

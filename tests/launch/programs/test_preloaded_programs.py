@@ -63,7 +63,7 @@ def test_whatever_is_killed_all_ends_in_seconds(project, victim):
     elif victim == "agent":
         assert "is gone: its agent was killed" in last or "ended without a message" in last
     else:
-        assert "ended without a message" in last or "preload.py on" in last, err
+        assert "ended without a message" in last or "preload on" in last, err
 
 
 @pytest.mark.parametrize(("workers", "number", "moment"), ENDS)
@@ -140,3 +140,31 @@ def test_our_own_trainer_computes_what_it_does_under_torchrun(tmp_path):
         lines = (tmp_path / "logs" / f"run{number}" / "metrics" / "rank_00000.jsonl").read_text()
         losses.append([one.get("loss") for one in map(json.loads, lines.splitlines())])
     assert losses[0] == losses[1]
+
+
+RESTARTS = """
+import os, signal
+import counted
+attempt, rank = os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]
+open(f"above_{attempt}_{rank}", "w").write(str(os.getppid()))
+if (attempt, rank) == ("0", "1"):
+    os.kill(os.getpid(), signal.SIGKILL)
+if attempt == "0":
+    signal.pause()
+print("attempt", attempt, "of rank", rank)
+"""
+
+
+def test_a_restart_imports_nothing_again(project, tmp_path, monkeypatch):
+    """The process that has imported is still there, and forks the workers of the next attempt."""
+    (project / "train.py").write_text(RESTARTS)
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "counted.py").write_text("open('imports', 'a').write('once\\n')\n")
+    flags = [*LOCAL, "--nproc-per-node", "2", "--preload", "counted", "--max-restarts", "1"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    code, out, err = submit(*flags, "--", "train.py", cwd=project, python=sys.executable)
+    assert code == 0 and "attempt 1 of rank 0" in out, err
+    assert "rank 1 on node0 was killed by SIGKILL" in err
+    (above,) = {path.read_text() for path in project.rglob("above_*")}
+    assert not psutil.pid_exists(int(above)) and alive(project) == []
+    assert [path.read_text() for path in project.rglob("imports")] == ["once\n"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from configs.settings.program import name_problems
+from configs.settings.launch import name_problems
 from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram

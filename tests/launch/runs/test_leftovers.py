@@ -37,7 +37,7 @@ def remembered(run_dir: Path) -> Path:
 
 
 def make_old(path: Path, days: int) -> None:
-    then = time.time() - days * leftovers.DAY_S
+    then = time.time() - days * leftovers.LEFT_FILES_NEEDED_S
     os.utime(path, (then, then), follow_symlinks=False)
 
 

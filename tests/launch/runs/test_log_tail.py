@@ -86,13 +86,13 @@ def test_it_does_so_behind_a_progress_bar_too(tmp_path, workers, capfdbinary, pr
 
 def test_a_progress_bar_is_shown_before_its_line_ends(tmp_path, workers, capfdbinary, monkeypatch):
     """Drawn anew after each `\\r`, as by tqdm, or before it, as by wget; every few seconds."""
-    monkeypatch.setattr(log_tail, "REDRAWN_S", 3600.0)
+    monkeypatch.setattr(log_tail, "BAR_PRINTED_EVERY_S", 3600.0)
     follower = Follower(tmp_path, prefixes=True)
     for look in ("\r 1%\r 2%", "\r 3%", "\r 4%"):
         workers(0, look)
         follower.poll()
     assert capfdbinary.readouterr().out == b"node?.0|  2%\n"
-    monkeypatch.setattr(log_tail, "REDRAWN_S", -1.0)
+    monkeypatch.setattr(log_tail, "BAR_PRINTED_EVERY_S", -1.0)
     for look in ("", "\r 5%\r    \r", "6%\r", "7%\r", "7%\rdone\r\nplain\r", "\n\r\n"):
         workers(0, look)
         follower.poll()

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
@@ -78,7 +79,7 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
     assert node_history.excluded("n7,auto", lambda: "ssh") == "n7,n1"
     assert node_history.excluded("auto", lambda: "none") is None
     assert node_history.excluded("n[1,3]", pytest.fail) == "n[1,3]"
-    later = time.time() + node_history.LATELY_S + 1
+    later = time.time() + node_history.NODE_FAILURES_COUNT_FOR_S + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert node_history.bad("ssh") == {} and node_history.failures() == []
 

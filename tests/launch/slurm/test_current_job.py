@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Nodes, SlurmConfig
+from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.remote import SlurmConfig
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
 

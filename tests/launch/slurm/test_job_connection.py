@@ -140,7 +140,7 @@ def test_a_stranger_in_the_place_of_the_leader_is_not_believed(hello):
 
 
 def test_a_stranger_that_says_a_little_for_ever_is_left(monkeypatch):
-    monkeypatch.setattr(job_connection, "PROOF_S", 0.5)
+    monkeypatch.setattr(job_connection, "LEADER_PROVES_ITSELF_S", 0.5)
     with socket.create_server((HERE, 0)) as trap:
         agent = Agent(trap.getsockname()[1])
         with trap.accept()[0] as caught, suppress(OSError):
@@ -190,7 +190,7 @@ def test_a_stranger_who_never_stops_holds_nobody_up(leader):
 
 def test_strangers_who_say_nothing_hold_few_files_open(leader, monkeypatch):
     monkeypatch.setattr(job_connection, "MOST_UNPROVEN", 5)
-    monkeypatch.setattr(job_connection, "UNPROVEN_S", 0.2)
+    monkeypatch.setattr(job_connection, "LEADER_CLOSES_UNPROVEN_AFTER_S", 0.2)
     with ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection((HERE, leader.port)))

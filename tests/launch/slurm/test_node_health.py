@@ -9,7 +9,7 @@ from tests.written import executable
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Which nodes of a job do not answer whose srun is a script with these cases."""
-    monkeypatch.setattr("launch.slurm.node_health.PATIENCE_S", 3.0)
+    monkeypatch.setattr("launch.slurm.node_health.SLURM_NODES_ANSWER_S", 3.0)
 
     def ask(cases: str) -> list[str]:
         executable(tmp_path / "srun", f'#!/bin/sh\ncase "$*" in {cases} esac; exit 1\n')

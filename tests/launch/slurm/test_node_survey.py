@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.settings.launch import SlurmConfig
+from configs.settings.remote import SlurmConfig
 from launch.slurm import node_survey
 
 

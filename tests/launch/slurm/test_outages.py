@@ -32,16 +32,16 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
 
 
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("launch.slurm.controller.RETRY_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.submitted_job.SILENCE_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 0.3, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.SLURM_ASKED_AGAIN_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.submitted_job.JOB_ASKED_AFTER_SILENCE_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 0.3, raising=False)
     run, lines = run_folder(tmp_path, "run", JOB), []
     slurm.silence()
     assert run_state.of(run).word == "unknown"
     with pytest.raises(MusterError, match="Slurm does not answer"):
         run_state.cancel(run, lines.append)
     assert lines.pop().startswith("Slurm does not answer") and not (run / "exit.json").exists()
-    monkeypatch.setattr("launch.slurm.controller.SILENCE_S", 120.0)
+    monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 120.0)
 
     def say(text: str) -> None:
         lines.append(text)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from configs.settings import sbatch_options
-from configs.settings.launch import LaunchConfig, Nodes, Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
 from launch.slurm import batch_script
 from launch.slurm.batch_script import minutes

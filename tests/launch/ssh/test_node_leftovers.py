@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from configs.settings.program import RunConfig, claim
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey, here
 from launch.runs import run_record
 from launch.ssh.node_leftovers import UNKNOWN, on_nodes
+from muster.run_files import claim
 from tests.written import write
 
 pytestmark = pytest.mark.needs("ip")
@@ -109,7 +109,7 @@ def test_a_project_that_is_being_sent_stays(checkout):
 
 def test_a_run_that_was_started_on_the_node_is_the_user_s_own(checkout):
     run_dir = checkout / "logs" / "own"
-    claim(run_dir, RunConfig())
+    claim(run_dir, {}, overwrite=False, resumed=False)
     write(run_dir, {"checkpoints/step_1/model.pt": ""})
     write(run_dir, {".claimed-1": ""})
     (checkout / "logs" / ".snapshot-link").symlink_to(checkout / "logs" / "own")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.launchers.base import launcher_of
 from launch.programs.command_line import CommandLine
 from launch.ssh import transfer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey
 from launch.spec import NodeSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import SshConfig
+from configs.settings.remote import SshConfig
 from launch.launchers.ssh import Ssh
 from launch.leading.leader import lead
 from launch.nodes import node_facts

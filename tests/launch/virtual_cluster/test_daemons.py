@@ -29,7 +29,7 @@ def ending(tmp_path, monkeypatch):
     """A daemon on record whose first thread has ended."""
     monkeypatch.setattr(daemons, "LOGS", tmp_path)
     monkeypatch.setattr(daemons, "RECORDS", tmp_path)
-    monkeypatch.setattr(daemons, "REAP_S", 0)
+    monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 0)
     command = [sys.executable, "-c", FIRST_THREAD_ENDS, EXIT]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     record = {"pid": process.pid, "started": daemons.started_at(process.pid)}
@@ -56,7 +56,7 @@ def test_end_returns_when_all_threads_have_ended(ending):
 
 
 def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more(monkeypatch):
-    monkeypatch.setattr(daemons, "REAP_S", 0)
+    monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 0)
     stays = "trap '' TERM; echo; while :; do sleep 0.1; done"
     with subprocess.Popen(["sh", "-c", stays], stdout=subprocess.PIPE) as process:
         try:
@@ -70,7 +70,7 @@ def test_one_that_was_asked_to_end_is_waited_for_though_it_is_found_no_more(monk
 
 def test_what_was_ended_is_listed_no_more_not_even_as_a_zombie(monkeypatch):
     """Its parent is the machine's first process, which may take its time."""
-    monkeypatch.setattr(daemons, "REAP_S", 300)
+    monkeypatch.setattr(daemons, "DAEMON_REAPED_S", 300)
     process = subprocess.Popen(["sleep", "1000"])
     stat = Path(f"/proc/{process.pid}/stat")
 

@@ -1,11 +1,13 @@
-"""Write down which of our files a launcher and its agents enter: on PYTHONPATH, for `test_walk.py`.
+"""Write down which of our files a command and its agents enter: on PYTHONPATH, for `test_walk.py`.
 
 A file is entered when one of its functions is called. What runs as a module is imported does not
 count: its body, those of classes, and what they call. It is written down at once: a process may
-become another. By `tracer`, tests of train trace a part of one process.
+become another. At the signal `ANEW` a process begins anew, to another file. By `tracer`, tests of
+train trace a part of one process.
 """
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -14,12 +16,14 @@ from pathlib import Path
 WALKERS = (
     "command.py",
     "submit.py",
+    "jobs.py",
     "launch/agent/__main__.py",
     "launch.leading.batch_job",
     "launch.slurm.task",
 )
 RUN = ("__main__", "__channelexec__")  # the latter as execnet does, which xdist stands on
 INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+ANEW = signal.SIGRTMIN + 5
 CO_OPTIMIZED = 1  # of functions: names of modules and classes are looked up
 ROOT = Path(__file__).resolve().parents[3]
 OURS = tuple(f"{ROOT / folder}/" for folder in ("configs", "launch", "muster", "train"))
@@ -34,9 +38,9 @@ def imports(frame) -> bool:
     return False
 
 
-def tracer(note: Callable[[str], object]) -> Callable[..., None]:
-    """For `sys.setprofile`: `note` is called with each file that is entered, once."""
-    entered = set[str]()
+def tracer(note: Callable[[str], object], entered: set[str] | None = None) -> Callable[..., None]:
+    """For `sys.setprofile`: `note` is called with each file that is not yet in `entered`, once."""
+    entered = set() if entered is None else entered
 
     def enter(frame, event, _):
         code = frame.f_code
@@ -51,12 +55,21 @@ def tracer(note: Callable[[str], object]) -> Callable[..., None]:
 
 def trace(folder: str) -> None:
     """Add each file that this process enters to a file of `folder`, which is named by its pid."""
+    entered = set[str]()
+
+    def place() -> Path:
+        return Path(folder, str(os.getpid()))
 
     def note(name: str) -> None:
-        with Path(folder, str(os.getpid())).open("a", encoding="utf-8") as file:
+        with place().open("a", encoding="utf-8") as file:
             file.write(f"{name}\n")
 
-    enter = tracer(note)
+    def begin_anew(*_: object) -> None:
+        place().rename(f"{place()}.before")
+        entered.clear()
+
+    signal.signal(ANEW, begin_anew)
+    enter = tracer(note, entered)
     threading.setprofile(enter)
     sys.setprofile(enter)
 

@@ -182,7 +182,6 @@ def refusals() -> None:
         ({"compress_rank": 0}, "compress_rank is 0; it must be at least 1"),
         ({"timeout_s": 0}, "timeout_s is 0; it must be finite and above 0"),
         ({"mode": "gather_scatter", "compress": "bf16"}, "'bf16' does not go with mode 'gather_"),
-        ({"levels": 2}, "there is no levels any more"),
         ({"overlap": False}, "there is no overlap any more"),
         ({"ddp_prefix": True}, "there is no ddp_prefix any more: names always begin with `modu"),
         ({"bucket_mb": 4, "bucket_cap_mb": 25}, "both say how large buckets are"),

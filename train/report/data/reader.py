@@ -16,8 +16,8 @@ from typing import Any, get_args
 import yaml
 
 from muster import records, run_files
-from muster.forms import MORE, anything, dict_of, fits
 from muster.printable import printable
+from muster.records import MORE, anything, dict_of, fits
 from muster.run_files import RunFile
 from train.records.schema import Collective, Record
 
@@ -177,7 +177,7 @@ def _read_records(path: Path, rank: int, notes: list[str]) -> dict[str, list[Row
     except OSError:
         notes.append(f"{path.name} cannot be read and was left out")
         return rows
-    raws, problems = run_files.json_objects(whole), Counter[str]()
+    raws, problems = records.json_objects(whole), Counter[str]()
     for raw in raws:
         kind = str(raw.get("kind", "step" if "loss" in raw else "none"))
         if kind in FIELDS and not fits(raw, KINDS[kind]):

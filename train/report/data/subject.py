@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.settings.fields import Affects
-from configs.settings.launch import LaunchConfig, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from muster import run_files
 from muster.errors import UsageError

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from muster import extras
-from muster.json_output import json_text
-from muster.printable import csv_cell, without_html
+from muster.printable import csv_cell, json_text, without_html
 from train.report.data.reader import Row, numbers
 from train.report.data.subject import Subject
 from train.report.data.tables import FIRST, frame, records

@@ -33,7 +33,6 @@ _wrappers: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[DistributedDataPara
 )
 GONE = {  # removed options, and what replaces them
     "overlap": "gradients are always sent while others are computed",
-    "levels": "all ranks are one ring",
     "ddp_prefix": "names always begin with `module.`; model.module.state_dict() has them without",
 }
 

@@ -58,7 +58,7 @@ globals()[sys.argv[1]]()
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     """Starts a worker of rank 0 that does what it is told."""
-    monkeypatch.setattr(local_workers, "DUMP_S", 60.0)
+    monkeypatch.setattr(local_workers, "WORKER_DUMPS_STACK_S", 60.0)
     (tmp_path / "inspection").mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
     env = {"MUSTER_INSPECTION": str(tmp_path / "inspection"), "RANK": "0"}

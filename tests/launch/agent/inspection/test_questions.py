@@ -11,7 +11,7 @@ from tests.launch.submit import wait_until
 
 
 def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_tail, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_tail, "REQUESTS_READ_EVERY_S", 0.0)
     write_text(REQUESTS.path(tmp_path), '{"id": "old", "ask": "stacks"}\n')
     requests, came = RequestFile(tmp_path), []
     assert requests.new() == []
@@ -27,7 +27,7 @@ def test_a_question_comes_once_and_its_answer_back(tmp_path, monkeypatch):
 
 
 def test_what_is_no_request_is_passed_over_and_half_a_line_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_tail, "LOOK_S", 0.0)
+    monkeypatch.setattr(log_tail, "REQUESTS_READ_EVERY_S", 0.0)
     requests = RequestFile(tmp_path)
     with REQUESTS.path(tmp_path).open("ab", buffering=0) as file:
         file.write(b'not json\n["a"]\n{"id": "../x"}\n{"id": 3}\n{"id": "a1", "as')

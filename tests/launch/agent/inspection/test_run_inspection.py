@@ -1,11 +1,14 @@
 """What the agents of a run find out together: how ranks ended is told from the records."""
 
+import json
 import time
 from dataclasses import replace
 
+from launch.agent.inspection import questions
 from launch.agent.inspection.run_inspection import RunInspection, views_of
+from launch.runs import run_record
 from launch.runs.log_tail import RequestFile
-from muster.run_files import RANK_END
+from muster.run_files import RANK_END, STACKS
 from muster.writing import write_json
 from tests.launch.pretended import assignment
 
@@ -39,6 +42,22 @@ def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
 
     agent_says(still={"s": 16.0, "pause_s": 1.0})
     agent_says(complete=True)
-    assert "no progress" in inspection.hang and len(messages) == 1
+    assert "no progress" in inspection.hang.text and len(messages) == 1
     agent_says(still={"s": 0.0, "pause_s": 16.0})
     assert len(messages) == 1
+
+
+def test_what_ranks_did_at_the_end_is_judged_when_somebody_asks(tmp_path, capsys):
+    inspection = RunInspection(
+        assignment(tmp_path).spec, NODES[:1], RequestFile(tmp_path), lambda **message: None, print
+    )
+    process = {"status": "sleeping", "words": "sleeps"}
+    inspection.take(0, {"id": "end", "report": {"rank": 0, "answers": True, "process": process}})
+    inspection.take(0, {"id": "end", "complete": True})
+    inspection.finish()
+    assert "sentences" not in json.loads(STACKS.path(tmp_path, name="end").read_text())
+    run_record.end(tmp_path, 1, "")
+    questions.stacks(tmp_path, full=False)
+    meaning, rank = capsys.readouterr().out.splitlines()[1:]
+    assert meaning == "no rank waits long for another in a collective"
+    assert rank.startswith("rank 0 on node0: ")

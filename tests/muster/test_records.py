@@ -1,10 +1,11 @@
-"""A value has a form, or it has not; nothing is converted."""
+"""What others have written is used if it has its form; nothing is converted."""
 
+import json
 import math
 
 import pytest
 
-from muster.forms import MORE, anything, dict_of, fits
+from muster.records import MORE, anything, dict_of, fits, json_objects, last_objects
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,21 @@ from muster.forms import MORE, anything, dict_of, fits
 def test_a_value_has_a_form_or_not(form, good, bad):
     assert all(fits(value, form) for value in good)
     assert not any(fits(value, form) for value in bad)
+
+
+def lines(count: int) -> bytes:
+    return b"".join(json.dumps({"step": step}).encode() + b"\n" for step in range(count))
+
+
+def test_a_line_cut_off_at_either_end_or_broken_is_left_out():
+    data = lines(3) + b'[1]\n{"step": \xff}\n' + b'{"step": 3}\n{"st'
+    assert [one["step"] for one in json_objects(data)] == [0, 1, 2, 3]
+    assert [one["step"] for one in json_objects(data[2:24])] == [1]
+
+
+def test_of_a_long_file_the_end_is_read(tmp_path):
+    path = tmp_path / "rank_00000.jsonl"
+    path.write_bytes(lines(20_000))
+    found = last_objects(path)
+    assert found[-1] == {"step": 19_999} and 1000 < len(found) < 20_000
+    assert last_objects(tmp_path / "gone") == []

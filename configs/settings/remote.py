@@ -1,0 +1,103 @@
+"""Settings of the launchers whose nodes are other machines: how ssh and Slurm reach them."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.settings import sbatch_options
+from configs.settings.fields import Config, applying, setting
+from configs.settings.launch import LaunchConfig
+
+DEFAULT_TIME = "60"  # minutes of a job, if nothing says how many
+# In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
+TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
+KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshConfig(Config):
+    """How the ssh launcher reaches the nodes, and Muster's folder on them."""
+
+    ssh_config: Path | None = setting(None, "ssh's configuration file (default: ~/.ssh/config)")
+    user: str | None = setting(None, "login name, if hosts give none or a manifest has several")
+    remote_dir: str | None = setting(
+        None,
+        "the checkout's folder on the nodes (default: this one if they see it, else ~/muster)",
+    )
+    setup: bool = setting(False, "make the environment on every node, and run nothing")
+
+    def _problems(self) -> Iterator[str]:
+        if self.remote_dir is not None and not is_plain(self.remote_dir):
+            yield f"--remote-dir {self.remote_dir!r}: a folder's name has no line breaks"
+        if self.user is not None and not re.fullmatch(r"[\w.+][\w.+-]*", self.user, re.ASCII):
+            yield f"--user {self.user!r}: use letters, digits, '.', '_', '+' and '-'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig(Config):
+    """Options of sbatch, under sbatch's own names."""
+
+    partition: str | None = setting(None, "where the job waits; sinfo lists them", aliases=["-p"])
+    account: str | None = setting(None, "who is charged for the job", aliases=["-A"])
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "features the nodes must have", aliases=["-C"])
+    reservation: str | None = setting(None, "reserved nodes to use, by the reservation's name")
+    nodelist: str | None = setting(None, "nodes to use", aliases=["-w"])
+    exclude: str | None = setting(
+        None, "nodes not to use; auto: those that failed twice in seven days", aliases=["-x"]
+    )
+    time: str | None = setting(
+        None,
+        "when Slurm ends the job: 30 (minutes), or 1-12:00:00 (default: 60 minutes)",
+        aliases=["-t"],
+    )
+    gpus_per_node: str | None = setting(None, "GPUs per node, such as 4 or a100:4")
+    gres: str | None = setting(None, "generic resources per node, such as gpu:4")
+    cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
+    mem: str | None = setting(None, "memory per node, such as 16G")
+    slurm: str = setting("", "any other option of sbatch, KEY=VALUE; may be repeated", repeats="\n")
+    wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
+
+    def _problems(self) -> Iterator[str]:
+        for name, value in vars(self).items():
+            if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
+                yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
+        limit = "1" if self.time is None else self.time
+        yield from applying({
+            f"--time {limit!r} is not a time above 0; use minutes (30), hours:minutes:seconds "
+            "(1:30:00) or days-hours (1-12)":
+                not TIME.fullmatch(limit) or not re.search("[1-9A-Z]", limit),
+            "--gpus-per-node and --gres both ask for GPUs; give one of them":
+                self.gpus_per_node is not None and self.gres is not None,
+        })  # fmt: skip
+        for line in filter(None, self.slurm.split("\n")):
+            key, equals, value = line.partition("=")
+            if not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
+                yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
+                continue
+            key = key.lstrip("-").replace("_", "-")
+            yield from sbatch_options.problems(key, value if equals else None)
+
+    @property
+    def more(self) -> dict[str, str | bool]:
+        """The options that --slurm gave, by sbatch's own names; True for one without a value."""
+        pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
+        return {
+            key.lstrip("-").replace("-", "_"): value if equals else True
+            for key, equals, value in pairs
+        }
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of a launcher."""
+
+    launch: LaunchConfig
+    ssh: SshConfig
+    slurm: SlurmConfig
+
+
+def is_plain(text: str) -> bool:
+    """Whether `text` has no line breaks or other control characters, which options cannot hold."""
+    return not any(ord(character) < 32 or ord(character) == 127 for character in text)

@@ -1,0 +1,146 @@
+"""A starter says which rank has ended, with which code or signal, and when."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.agent.processes.workers import spawn
+from launch.ends import WorkerEnd
+from launch.spec import NodeCommand
+from launch.starters.base import NodeStart, WarmInterpreter, starter_of
+from launch.starters.torchrun import READ_BYTES, TorchrunProcess
+from muster.errors import UsageError
+from tests.launch.submit import wait_until
+from tests.preload import skip_if_quick
+
+EXITS = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\n"
+KILLED = "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), 9)\n"
+# The other worker ends when the file `go` is there, whatever it is sent.
+WAITS = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: None)
+while not os.path.exists('go'): time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("node", ["manual", "preload", "torchrun"], indirect=True)
+@pytest.mark.parametrize(("program", "code", "number"), [(EXITS, 3, None), (KILLED, None, 9)])
+def test_a_worker_that_failed_is_said_with_its_code_or_signal(node, program, code, number):
+    skip_if_quick()
+    begun = time.time()
+    workload = node.begin(program)
+    node.wait(workload.failure)
+    ends = {end.rank: end for end in workload.ends()}
+    assert (ends[1].exit_code, ends[1].signal) == (code, number), node.output()
+    assert begun < ends[1].time_unix_s < time.time()
+
+
+@pytest.mark.parametrize("node", ["torchrun"], indirect=True)
+def test_the_time_is_when_torchrun_noticed_and_not_when_it_says_so(node):
+    """It names the worker only after it has ended all others, which may take long."""
+    skip_if_quick()
+    workload = node.begin(EXITS + WAITS)
+    log = next((node.folder / "run").rglob("*.log"))
+    node.wait(lambda: workload.ends() or "closing signal" in log.read_text())
+    assert workload.ends() == []
+    noticed = time.time()
+    time.sleep(0.5)
+    (node.folder / "go").touch()
+    node.finish(workload)
+    (end,) = workload.ends()
+    assert end.rank == 1 and end.exit_code == 3 and end.time_unix_s <= noticed
+
+
+@pytest.mark.parametrize("node", ["manual", "preload"], indirect=True)
+def test_workers_that_ended_well_are_said_too(node):
+    workload = node.finish(node.begin("print('here')"))
+    ends = {(end.rank, end.exit_code, end.signal) for end in workload.ends()}
+    assert ends == {(0, 0, None), (1, 0, None)} and workload.failure() is None
+    assert workload.ends() == workload.ends()
+
+
+@pytest.mark.parametrize("node", ["preload", "torchrun"], indirect=True)
+def test_how_a_starter_itself_ended_is_a_value(node):
+    skip_if_quick()
+    workload = node.begin("import time\nprint('here', flush=True)\ntime.sleep(10_000)")
+    node.wait(lambda: node.output().count("here") == 2)
+    (pid,) = workload.pids
+    os.kill(pid, signal.SIGKILL)
+    node.wait(workload.failure)
+    end = workload.failure().starter_end
+    assert (end.starter, end.exit_code, end.signal) == (node.starter, None, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("node", ["manual"], indirect=True)
+def test_what_a_worker_printed_like_torchrun_ends_nothing(node):
+    """Only torchrun's own log is read for such words."""
+    line = "failed (exitcode: 3) local_rank: 0 (pid: 7) of binary: python"
+    workload = node.finish(node.begin(f"import os\nos.write(2, b'{line}\\n')"))
+    assert [end.exit_code for end in workload.ends()] == [0, 0]
+
+
+RANKS = range(2000)
+LINE = "E1 failed (exitcode: 3) local_rank: {} (pid: 7) of binary: python"
+WRITES = f"""
+import os
+for rank in range({len(RANKS)}):
+    os.write(1, b"{LINE}\\n".replace(b"{{}}", b"%d" % rank))
+"""
+
+
+@pytest.fixture
+def torchrun(tmp_path):
+    """torchrun's log, with a starter that writes nothing to it but what a test does."""
+    with (tmp_path / "log").open("a+b") as log:
+        command = NodeCommand("localhost", 0, (sys.executable, "-c", ""), {}, str(tmp_path))
+        process = TorchrunProcess(command, NodeStart(RANKS, dict(os.environ), log, spawn))
+        psutil.Process(process.pid).wait()
+        yield process, log
+
+
+def test_what_is_logged_between_two_looks_is_not_lost(torchrun):
+    """torchrun writes through the position of the file that the agent reads."""
+    process, log = torchrun
+    ends: list[WorkerEnd] = []
+    with subprocess.Popen([sys.executable, "-c", WRITES], stdout=log) as writer:
+        while writer.poll() is None:
+            ends += process.new_ends()
+    ends += process.new_ends()
+    assert [(end.rank, end.exit_code) for end in ends] == [(rank, 3) for rank in RANKS]
+
+
+def test_a_last_word_after_much_output_is_seen_at_once(torchrun):
+    process, log = torchrun
+    for text in ("x" * 79 + "\n") * (READ_BYTES // 40), LINE.format(1), "\n":
+        log.write(text.encode())
+    log.flush()
+    assert [end.rank for end in process.new_ends()] == [1]
+
+
+def test_a_line_of_a_program_that_reads_like_torchruns_names_no_rank_that_is_not_here(torchrun):
+    process, log = torchrun
+    log.write(f"{LINE.format(len(RANKS))}\n{LINE.format(0)}\n".encode())
+    log.flush()
+    assert [end.rank for end in process.new_ends()] == [0]
+
+
+def test_a_starter_whose_package_the_node_lacks_is_watched_all_the_same(tmp_path):
+    """What it starts is torchrun, or each worker by itself."""
+    with pytest.raises(UsageError, match="unknown 'absent'"):
+        starter_of("absent")
+    command = NodeCommand(
+        "localhost", 0, (sys.executable, "-c", "raise SystemExit(4)"), {}, str(tmp_path),
+        starter="absent", rank=2,
+    )  # fmt: skip
+    with Path(tmp_path / "log").open("a+b") as log:
+        node = NodeStart((2, 3), dict(os.environ), log, spawn)
+        process = WarmInterpreter().start(command, node)
+        assert wait_until(lambda: process.code() is not None)
+        (end,) = process.new_ends()
+    assert (end.rank, end.exit_code) == (2, 4)
