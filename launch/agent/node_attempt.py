@@ -362,6 +362,7 @@ class NodeAttempt:
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
+        self._end_idle_starter()
         victims = process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
             in_a_hurry=self._in_a_hurry,
