@@ -78,6 +78,11 @@ class LedRun:
         return None if self._attempt is None else self._attempt.cause
 
     @property
+    def noticed_unix_s(self) -> float | None:
+        """When this process heard of a failure first, in the last attempt."""
+        return None if self._attempt is None else self._attempt.noticed_unix_s
+
+    @property
     def shown(self) -> bytes:
         """The end of what was printed of its workers' output."""
         return b"" if self._attempt is None else self._attempt.shown

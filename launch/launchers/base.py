@@ -52,6 +52,10 @@ class Job(Protocol):
         """What the attempt ended for, as its leader has judged, or the scheduler reports."""
 
     @property
+    def noticed_unix_s(self) -> float | None:
+        """When this process heard of a failure first."""
+
+    @property
     def shown(self) -> bytes:
         """The end of what was printed of the workers' output."""
 

@@ -74,17 +74,19 @@ def end(
     cause: str = "",
     output: str = "",
     value: Mapping[str, Any] | None = None,
+    noticed_unix_s: float | None = None,
 ) -> None:
     """Record that the run is over.
 
     `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
     the last lines that this rank printed, where it left no traceback. `value`: the cause as an
-    `ends.End` has it.
+    `ends.End` has it. `noticed_unix_s`: when its leader heard of a failure first.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
     record["output"] = output
     record["end"] = value
+    record["noticed_unix_s"] = noticed_unix_s
     write_end(run_files.EXIT.path(run_dir), record)
 
 

@@ -105,6 +105,7 @@ class SlurmJob:
     is_led_here = False  # but in the job
     shown = b""
     cause: End | None = None  # what Slurm says of it, where its leader has recorded nothing
+    noticed_unix_s: float | None = None
     signals: Sequence[int] = ()
 
     def __init__(
