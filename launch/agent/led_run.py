@@ -164,7 +164,7 @@ class LedRun:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
-                spared={*self._others, *(process.pid for process in others)},
+                excluded={*self._others, *(process.pid for process in others)},
             )
         else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = {agent.process for agent in agents}

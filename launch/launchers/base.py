@@ -197,7 +197,7 @@ def launcher_of(line: CommandLine) -> Launcher:
             f"{plugins.GROUPS['launch.launchers']} has the name of its module: {made.name}"
         )
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
-    refuse(line.without_use(made.unused, why))
+    refuse(line.refused(made.unused, why))
     return made
 
 

@@ -211,7 +211,7 @@ def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
     return [records.read(run_files.RANK_END, path) or {} for path in paths]
 
 
-def signs(run_dir: Path) -> tuple[int, ...]:
+def change_stamp(run_dir: Path) -> tuple[int, ...]:
     """Values that change when agents start or end, or a job ends: then ask again about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
