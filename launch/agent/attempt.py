@@ -197,11 +197,12 @@ class Attempt:
         self._may_leave = False  # whether all agents know that all have done their part
         self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
         self._first: End | None = None  # the first failure among these
+        self.noticed_unix_s: float | None = None  # when this side heard of it
         self.cause: End | None = None  # judged when it is over
         self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
         self._patient_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
+        self._recovery = self._recovers() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
@@ -325,6 +326,15 @@ class Attempt:
             self._may_leave = True
             self._send_all(go=True)
 
+    def _recovers(self) -> Recovery:
+        channel = self._agents[0].channel
+        return Recovery(
+            self._run_dir,
+            self._spec.attempt + 1,
+            has_output=lambda: bool(self._follower.tail),
+            clock_offset_s=lambda: -channel.clock_offset_s,
+        )
+
     def _inspect(self) -> RunInspection:
         if self._inspection is None:
             names = [agent.assignment.name for agent in self._agents]
@@ -343,6 +353,7 @@ class Attempt:
         self._ends.append(end)
         if self._first is None and end.is_failure:
             self._first = end
+            self.noticed_unix_s = time.time()
             if tells:
                 self._send_all(lost=end.line)
 
@@ -413,6 +424,8 @@ class Attempt:
             meeting.broken(index, message["broken"], running_s())
         elif "master_port" in message:
             self._send_all(start=message["master_port"])
+            if self._recovery is not None:
+                self._recovery.connected_unix_s = time.time()
 
     def _look_at_connections(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not, or one is lost."""

@@ -146,7 +146,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     elif code or not run_record.all_done(spec.run_dir, world_size):
         failure = explain(spec.run_dir, world_size, code, job.cause)
     if recorded is None:
-        _record(spec.run_dir, failure or Failure(0, ""))
+        _record(spec.run_dir, failure or Failure(0, ""), job.noticed_unix_s)
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
@@ -157,10 +157,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     return failure.code
 
 
-def _record(run_dir: Path, end: Failure) -> None:
+def _record(run_dir: Path, end: Failure, noticed_unix_s: float | None = None) -> None:
     """Record the end of an attempt; whoever reads it need not judge again."""
     value = None if end.end is None else replace(end.end, traceback="").to_json()
-    run_record.end(run_dir, end.code, end.text, end.rank, end.cause, end.output, value)
+    run_record.end(
+        run_dir, end.code, end.text, end.rank, end.cause, end.output, value, noticed_unix_s
+    )
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
