@@ -127,10 +127,9 @@ class AgentConnection:
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_named = True
-            return (
-                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
-                f"{message['waits_for']}; is its disk full or slow?"
-            )
+            what = str(message["waits_for"])
+            hint = "; is its disk full or slow?" if what.startswith("/") else ""
+            return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
         if self._is_named and not stands_s:
             self._is_named = False
             return f"{self.place} goes on"
