@@ -372,6 +372,8 @@ class Attempt:
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         if line := agent.standing(message):
             self._say(line)
+        if self._inspection is not None:
+            self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
         if "stands_s" in message:  # what it sends is late
             self._fed_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
