@@ -132,13 +132,13 @@ def output_lines(
 ) -> list[str]:
     """The last lines that the rank printed which failed, and where to find all of them.
 
-    There are none where it was no rank that failed. `attempt`: its number, if others may follow.
+    There are none where it was no rank that failed. `attempt`: its number from 0, if others may follow.
     """
     if rank is None:
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
-    of_attempt = "" if attempt is None else f" --attempt {attempt}"
+    of_attempt = "" if attempt is None else f" --attempt {attempt + 1}"
     return [*head, *printed, f"its output: muster jobs logs {run_id}{of_attempt} --rank {rank}"]
 
 
