@@ -1,6 +1,7 @@
 """One testbed for all tests of this folder, and others in between for those that ask."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -86,3 +87,17 @@ def laptop(cluster: Cluster, tmp_path: Path) -> Iterator[Laptop]:
     made = Laptop(cluster, tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def held(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A job of four nodes, as a shell in it sees it, with a step beside the run's."""
+    done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
+    (job_id,) = re.findall(r"Granted job allocation (\d+)", done.stderr)
+    step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
+    other = ways.start(cluster, [*step, "sleep", "10000"])
+    monkeypatch.setitem(ways.PYTHON, "SLURM_JOB_ID", job_id)
+    yield job_id
+    assert other.poll() is None, "a step that was not the run's has ended with it"
+    ways.cancel_all(cluster)
+    ways.finish(other)

@@ -1,7 +1,6 @@
 """Inside a job that somebody holds, a run has that job's nodes, and leaves the job as it was."""
 
 import os
-import re
 import shlex
 import signal
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 from tests.cluster import ways
 from tests.cluster.testbeds import Cluster
-from tests.cluster.ways import DOCTOR, SHORT, Run, finish, start, whole_matrix
+from tests.cluster.ways import DOCTOR, SHORT, Run, in_held_job, steps_of, whole_matrix
 from tests.launch.submit import SUBMIT, wait_until
 from tests.train.workers import losses, read_json
 
@@ -79,29 +78,6 @@ def test_a_step_that_holds_all_cores_of_its_node_is_not_waited_for(cluster, tmp_
     assert code == 0, err + output
     assert "on 2 of its 3 nodes: node0, node1; " in output
     assert len(losses(tmp_path / "run")) == 4
-
-
-@pytest.fixture
-def held(cluster, monkeypatch):
-    """A job of four nodes, as a shell in it sees it, with a step beside the run's."""
-    done = cluster.run("salloc", "--nodes=4", "--no-shell", "--job-name=held")
-    (job_id,) = re.findall(r"Granted job allocation (\d+)", done.stderr)
-    step = ["srun", f"--jobid={job_id}", "--nodes=4", "--ntasks=4", "--job-name=other"]
-    other = start(cluster, [*step, "sleep", "10000"])
-    monkeypatch.setitem(ways.PYTHON, "SLURM_JOB_ID", job_id)
-    yield job_id
-    assert other.poll() is None, "a step that was not the run's has ended with it"
-    ways.cancel_all(cluster)
-    finish(other)
-
-
-def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
-    return [sys.executable, SUBMIT, "--launcher", "slurm", "--nodes", str(nodes), *flags]
-
-
-def steps_of(cluster: Cluster, job_id: str) -> list[str]:
-    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j"]
-    return cluster.run(*argv).stdout.split()
 
 
 def test_ctrl_c_ends_the_run_in_order_and_nothing_else(cluster, held, tmp_path, monkeypatch):

@@ -90,6 +90,10 @@ def slurm(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
     return [sys.executable, SUBMIT, *wanted, *flags]
 
 
+def in_held_job(cluster: Cluster, nodes: int, *flags: str) -> list[str]:
+    return [sys.executable, SUBMIT, "--launcher", "slurm", "--nodes", str(nodes), *flags]
+
+
 def sbatch(script: str, *options: str) -> Callable[..., list[str]]:
     """A script of slurm/, to the end of its job; `options` are sbatch's."""
 
@@ -254,6 +258,11 @@ def is_alive(record: dict[str, Any]) -> bool:
         is_zombie = process.status() == psutil.STATUS_ZOMBIE
         return is_same_process(process.pid, record) and not is_zombie
     return False
+
+
+def steps_of(cluster: Cluster, job_id: str) -> list[str]:
+    argv = ["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%j"]
+    return cluster.run(*argv).stdout.split()
 
 
 def running_job(cluster: Cluster) -> str:

@@ -1,0 +1,148 @@
+"""A restart is a message to the agents that live; one that is gone is started again on its node.
+
+The program is a shell's loop: it starts at once, and knows nothing of the others.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from muster import run_files
+from tests.cluster import recoveries, ways
+from tests.cluster.recoveries import FAULTS, cut_connection, leave_nothing, link
+from tests.cluster.ways import MANUAL, WHOLE, Run, Script, in_held_job, steps_of
+from tests.launch.submit import wait_until
+from tests.train.workers import read_json
+
+
+class Loop(Script):
+    """A program that needs nothing but a shell."""
+
+    output_bytes = 0
+
+    def words(self, folder: Path) -> list[str]:
+        return [*MANUAL, "--", "/bin/sh", "-c", "while :; do echo step; sleep 0.2; done"]
+
+
+class WarmLoop(Loop):
+    """The same in Python, forked from a process that has imported what it needs."""
+
+    def words(self, folder: Path) -> list[str]:
+        return ["--workers", "preload", "--preload", "json", "--", "train.py"]
+
+    def place(self, folder: Path) -> Path:
+        project = super().place(folder)
+        lines = (
+            "import time",
+            "while True:",
+            "    print('step', flush=True)",
+            "    time.sleep(0.2)",
+        )
+        (project / "train.py").write_text("\n".join(lines))
+        return project
+
+
+@pytest.fixture
+def begin(cluster, tmp_path, monkeypatch) -> Iterator:
+    """Starts a run, and leaves nothing of it."""
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
+    begun = []
+
+    def one(way, *flags, program=None):
+        begun.append(Run(cluster, way, tmp_path / "runs", *flags, program=program or Loop()))
+        return begun[-1]
+
+    yield one
+    for run in begun:
+        leave_nothing(run)
+
+
+def agents(run: Run) -> dict[str, int]:
+    """The process of each node's agent in the present attempt."""
+    records = [read_json(path) for path in run_files.AGENT.find(run.run_dir)]
+    return {one["node"]: one["pid"] for one in records}
+
+
+def restarted(run: Run, hit) -> dict[str, int]:
+    """The agents of the attempt that follows a fault, once it is at work."""
+    before = len(run_files.attempt_folders(run.run_dir))
+    hit(run)
+    return working(run, before + 1)
+
+
+def working(run: Run, earlier: int, nodes: int = 4) -> dict[str, int]:
+    """The agents of an attempt after so many `earlier` ones, once each rank has printed."""
+
+    def works() -> bool:
+        if len(run_files.attempt_folders(run.run_dir)) < earlier:
+            return False
+        files = run.outputs()
+        return len(files) == nodes == len(agents(run)) and all(one.stat().st_size for one in files)
+
+    assert wait_until(lambda: works() or run.is_over()) and not run.is_over(), run.printed()
+    return agents(run)
+
+
+@pytest.mark.parametrize("way", ["ssh", "sbatch"])
+def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(begin, way):
+    run = begin(recoveries.WAYS[way], "--nodes", "4", "--max-restarts", "3")
+    first = agents(run)
+    assert restarted(run, FAULTS["worker killed"].hit) == first
+    second = restarted(run, FAULTS["agent killed"].hit)
+    assert second.keys() == first.keys()
+    assert {node for node in first if first[node] != second[node]} == {"node2"}
+    assert restarted(run, FAULTS["worker killed"].hit) == second
+    if way == "sbatch":
+        steps = steps_of(run.cluster, ways.running_job(run.cluster))
+        assert steps.count("muster") == 2
+
+
+@pytest.mark.parametrize("way", ["ssh", "sbatch"] if WHOLE else ["ssh"])
+def test_workers_are_forked_again_from_the_process_that_has_imported(begin, way):
+    flags = ("--nodes", "4", "--max-restarts", "2")
+    run = begin(recoveries.WAYS[way], *flags, program=WarmLoop())
+    first = starters(run)
+    restarted(run, FAULTS["worker killed"].hit)
+    assert starters(run) == first
+    restarted(run, FAULTS["agent killed"].hit)
+    again = starters(run)
+    assert [at for at in range(4) if first[at] != again[at]] == [2]
+
+
+def starters(run: Run) -> list[int]:
+    """What has forked the worker of each node."""
+    return [run.worker(node).ppid() for node in range(4)]
+
+
+def test_inside_a_held_job_a_lost_agent_is_started_again_by_a_step(cluster, held, tmp_path):
+    run = Run(cluster, in_held_job, tmp_path / "runs", "--max-restarts", "1", program=Loop())
+    first = agents(run)
+    second = restarted(run, FAULTS["agent killed"].hit)
+    assert {node for node in first if first[node] != second[node]} == {"node2"}
+    run.process.terminate()
+    run.ends()
+    run.end()
+    assert wait_until(lambda: set(steps_of(cluster, held)) <= {"other", "extern"})
+
+
+@pytest.mark.parametrize("nodes", ["4", "2:4"] if WHOLE else ["2:4"])
+def test_a_node_that_returns_within_the_wait_takes_part(begin, nodes):
+    run = begin(recoveries.WAYS["ssh"], "--nodes", nodes, "--max-restarts", "1")
+    first = agents(run)
+    try:
+        link("down")(run)
+        cut_connection(run)
+        assert wait_until(lambda: asks_again(run) or run.is_over()), run.printed()
+    finally:
+        link("up")(run)
+    second = working(run, 1)
+    assert {node for node in first if first[node] != second[node]} == {"node2"}
+    assert "going on without it" not in run.printed()
+
+
+def asks_again(run: Run) -> bool:
+    """Whether who leads it tries to reach the node that is cut off."""
+    below = psutil.Process(run.process.pid).children(recursive=True)
+    return any(one.name() == "ssh" and "node2" in one.cmdline() for one in below)
