@@ -65,7 +65,7 @@ from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s
+from launch.nodes.running_time import running_s, waiting_for
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -327,7 +327,8 @@ class NodeAttempt:
         self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
-        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        with waiting_for("its --prologue"):
+            sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
         return sourced
