@@ -78,7 +78,7 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
-from muster.orderly_stop import signal_name
+from muster.printable import signal_name
 from muster.writing import write_json, writing
 
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}

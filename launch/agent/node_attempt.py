@@ -70,7 +70,8 @@ from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE, signal_name
+from muster.orderly_stop import NOTICE
+from muster.printable import signal_name
 
 
 class State(Enum):
