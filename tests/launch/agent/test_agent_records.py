@@ -6,8 +6,8 @@ import pytest
 
 from launch.agent.agent_records import (
     Ended,
-    ends_of_starter,
     ends_of_processes,
+    ends_of_starter,
     ends_of_workers,
     write_exit,
 )
