@@ -45,6 +45,7 @@ RESTART_ASKS_NODES_AGAIN_S: Final = 2.0  # while too few of them answer
 # -- workers: an agent watches and ends them -----------------------------------------------------
 STARTER_LOG_READ_EVERY_S: Final = 0.2
 STARTER_ENDS_OTHER_WORKERS_S: Final = 1.5  # after one failed; then one of them resists
+WARM_STARTER_IS_IDLE_S: Final = 5.0  # after its last worker: it has to say so, or is replaced
 STARTER_OUTWAITS_GRACE_S: Final = 5  # whole seconds that torchrun's own limit is beyond it
 WORKERS_RECORD_LOST_PEER_S: Final = 1.5  # a peer is gone: workers find that, and write it down
 WORKERS_END_AFTER_SIGTERM_S: Final = 2.0  # then SIGKILL

@@ -92,12 +92,12 @@ def main() -> int:
     line = CommandLine(checked, ssh, slurm, words, typed, run, own, train=train, bench=bench)
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
-    add_new(problems, line.foreign())
+    add_new(problems, line.misplaced())
     as_asked = judged(line, problems, with_program=False)
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
-    unheeded = [one.spelt for one in line.typed(names(*CLASSES) - HEEDED)]
+    unheeded = [one.spelt for one in line.given_flags(names(*CLASSES) - HEEDED)]
     if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
         print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes were already checked.

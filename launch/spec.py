@@ -15,7 +15,7 @@ from configs.settings.launch import LaunchConfig, OnHang, RunConfig, Slots
 from muster.run_files import SHARED
 
 # In a plan, this stands for a port that node 0 finds when all nodes are connected.
-DECIDED = "<decided on node0>"
+PLACEHOLDER = "<decided on node0>"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class NodeFacts:
 class Facts:
     """The facts that only the machines know; a launcher's `probe` asks them.
 
-    A dry run asks nobody: unknown facts are `DECIDED`, or None.
+    A dry run asks nobody: unknown facts are `PLACEHOLDER`, or None.
     """
 
     nodes: tuple[NodeFacts, ...]
@@ -222,15 +222,15 @@ class NodeCommand:
     def from_json(cls, raw: Mapping[str, Any]) -> "NodeCommand":
         return cls(**{**raw, "argv": tuple(raw["argv"])})
 
-    def decided(self, master_port: int) -> "NodeCommand":
+    def with_port(self, master_port: int) -> "NodeCommand":
         """The command with the port that node 0 found, if the plan left it open."""
 
         argv, env = list(self.argv), dict(self.env)
         # the first is the starter's; the rest belongs to the program, whatever it is
         at = next((at for at, word in enumerate(argv) if word in PORT_FLAGS), None)
-        if at is not None and argv[at + 1 : at + 2] == [DECIDED]:
+        if at is not None and argv[at + 1 : at + 2] == [PLACEHOLDER]:
             argv[at + 1] = str(master_port)
-        if env.get("MASTER_PORT") == DECIDED:
+        if env.get("MASTER_PORT") == PLACEHOLDER:
             env["MASTER_PORT"] = str(master_port)
         return replace(self, argv=tuple(argv), env=env)
 

@@ -24,7 +24,7 @@ from launch.leading.leader import lead, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
 from launch.runs.watching.run_document import Happenings, documented
-from launch.spec import DECIDED, Facts, LaunchSpec
+from launch.spec import PLACEHOLDER, Facts, LaunchSpec
 from muster import json_output
 from muster.command import VALUES, as_typed, own_arguments
 from muster.errors import MusterError, UsageError, refuse
@@ -90,14 +90,14 @@ def _problems(line: CommandLine) -> Iterator[str]:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
         of_runs = (OF_TRAINER | names(ProgramConfig)) - {"python"}
-        yield from line.without_use(of_runs, "is for a run; leave it out")
+        yield from line.refused(of_runs, "is for a run; leave it out")
 
 
 def _outlook(
     line: CommandLine, launcher: Launcher, spec: LaunchSpec, facts: Facts
 ) -> dict[str, str]:
     """What a run would have, as far as that is known without asking a machine."""
-    is_known = facts.master_addr != DECIDED
+    is_known = facts.master_addr != PLACEHOLDER
     network = facts.network or line.launch.network or (facts.master_addr if is_known else None)
     hosts = {"nodes": listed([node.spec.name for node in facts.nodes])}
     return {

@@ -7,7 +7,6 @@ exit with 75 is requeued, or can be started again. It then finds its checkpoints
 """
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -35,13 +34,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def signal_number(text: str) -> int:
-    """The signal whose `signal_name` is at the beginning of `text`; 0 if there is none."""
-    if unnamed := re.match(r"signal (\d{1,3})\b", text, re.ASCII):
-        return int(unnamed[1])
-    return next((one for one in signal.Signals if re.match(rf"{one.name}\b", text)), 0)
 
 
 class StopRequest:

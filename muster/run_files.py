@@ -4,6 +4,7 @@ All that writes, reads, mirrors, puts aside or clears such a file takes its name
 names of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
 """
 
+import functools
 import itertools
 import os
 import re
@@ -49,7 +50,9 @@ class RunFile:
 
     def match(self, name: str) -> dict[str, str] | None:
         """The fields in `name`, a path below the run folder; None if `name` is another file."""
-        found = re.fullmatch(self._expression, name, re.DOTALL)  # a name may have a line end
+        found = re.fullmatch(
+            _expression_of(self.pattern), name, re.DOTALL
+        )  # a name may have a line end
         return found.groupdict() if found else None
 
     def find(self, run_dir: Path) -> list[Path]:
@@ -71,13 +74,14 @@ class RunFile:
         """The entry of the run folder that it is, or is in."""
         return self.pattern.partition("/")[0]
 
-    @property
-    def _expression(self) -> str:
-        literal = re.escape(self.pattern.removesuffix(BELOW)).replace(r"\{", "{")
-        filled = literal.replace(r"\}", "}").format(
-            **{name: f"(?P<{name}>{expression})" for name, expression in FIELDS.items()}
-        )
-        return filled + ("/.+" if self.pattern.endswith(BELOW) else "")
+
+@functools.cache
+def _expression_of(pattern: str) -> str:
+    literal = re.escape(pattern.removesuffix(BELOW)).replace(r"\{", "{")
+    filled = literal.replace(r"\}", "}").format(
+        **{name: f"(?P<{name}>{expression})" for name, expression in FIELDS.items()}
+    )
+    return filled + ("/.+" if pattern.endswith(BELOW) else "")
 
 
 # What was planned, and who leads it: by the launcher, or by rank 0 if workers start by hand.

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.process_tree import EndedProcess
 from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
 from launch.nodes.running_time import waiting_for
 from launch.runs.end_facts import OF_RANK
@@ -105,7 +105,7 @@ def write_exit(
     assignment: Assignment,
     ended: Ended,
     clock_offset_s: float,
-    victims: Sequence[Victim],
+    processes: Sequence[EndedProcess],
     oom_kills: int,
 ) -> dict[str, Any]:
     """Record how this node's part ended, with each worker's own record of its end.
@@ -135,7 +135,7 @@ def write_exit(
         "oom_kills": oom_kills,
         "full": full,
         "workers": {} if full else _records_of(assignment),  # which may be long
-        "ended": {one.rank: asdict(one) for one in victims if one.rank is not None},
+        "ended": {one.rank: asdict(one) for one in processes if one.rank is not None},
     }
     with waiting_for(str(path)):
         write_end(path, record)
@@ -179,16 +179,16 @@ def ends_of_starter(
     return [end]
 
 
-def ends_of_victims(assignment: Assignment, victims: Sequence[Victim]) -> list[End]:
+def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess]) -> list[End]:
     """The workers that this agent had to end, and that have recorded nothing of it."""
     ends = []
-    for victim in victims:
-        if victim.rank in assignment.ranks:
-            state = victim.state or "hung"
-            if victim.survives:
-                state = f"{state} and could not be ended (pid {victim.pid})"
-            end = End(Kind.ENDED, assignment.name, 0.0, victim.rank, message=state)
-            path = RANK_END.path(assignment.spec.run_dir, rank=victim.rank)
+    for process in processes:
+        if process.rank in assignment.ranks:
+            state = process.state or "hung"
+            if process.survives:
+                state = f"{state} and could not be ended (pid {process.pid})"
+            end = End(Kind.ENDED, assignment.name, 0.0, process.rank, message=state)
+            path = RANK_END.path(assignment.spec.run_dir, rank=process.rank)
             ends += [] if path.exists() else [end]
     return ends
 

@@ -101,7 +101,8 @@ class AgentConnection:
         """Begin its part of an attempt."""
         self.assignment = assignment
         self.forms = message_forms.of_agent(assignment)
-        self.files = Received(run_dir, assignment)  # what comes of its files
+        self._run_dir = run_dir
+        self._files: Received | None = None
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
@@ -110,18 +111,25 @@ class AgentConnection:
         self.channel.send(**self._message_of(assignment))
 
     @property
+    def files(self) -> Received:
+        """What comes of its files, from a node with a disk of its own."""
+        if self._files is None:
+            self._files = Received(self._run_dir, self.assignment)
+        return self._files
+
+    @property
     def place(self) -> str:
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
-    def standing(self, beat: Mapping[str, Any]) -> str | None:
+    def standing(self, message: Mapping[str, Any]) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
-        stands_s = float(beat.get("stands_s", 0.0))
+        stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_named = True
             return (
                 f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
-                f"{beat['waits_for']}; is its disk full or slow?"
+                f"{message['waits_for']}; is its disk full or slow?"
             )
         if self._is_named and not stands_s:
             self._is_named = False
@@ -189,11 +197,12 @@ class Attempt:
         self._may_leave = False  # whether all agents know that all have done their part
         self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
         self._first: End | None = None  # the first failure among these
+        self.noticed_unix_s: float | None = None  # when this side heard of it
         self.cause: End | None = None  # judged when it is over
-        self._fed_s = 0.0  # when a node last sent a part of its files
+        self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
         self._patient_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._recovery = Recovery(spec.run_dir, spec.attempt + 1) if spec.attempt else None
+        self._recovery = self._recovers() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
@@ -245,7 +254,8 @@ class Attempt:
         ends = [*self._ends, *self._gone()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
-        return cause_of(ends, [agent.assignment.name for agent in self._agents])
+        nodes = [agent.assignment.name for agent in self._agents]
+        return cause_of(ends, nodes) if ends else None
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
@@ -316,6 +326,15 @@ class Attempt:
             self._may_leave = True
             self._send_all(go=True)
 
+    def _recovers(self) -> Recovery:
+        channel = self._agents[0].channel
+        return Recovery(
+            self._run_dir,
+            self._spec.attempt + 1,
+            has_output=lambda: bool(self._follower.tail),
+            clock_offset_s=lambda: -channel.clock_offset_s,
+        )
+
     def _inspect(self) -> RunInspection:
         if self._inspection is None:
             names = [agent.assignment.name for agent in self._agents]
@@ -334,6 +353,7 @@ class Attempt:
         self._ends.append(end)
         if self._first is None and end.is_failure:
             self._first = end
+            self.noticed_unix_s = time.time()
             if tells:
                 self._send_all(lost=end.line)
 
@@ -351,13 +371,12 @@ class Attempt:
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
-        if not CONNECTIONS.isdisjoint(message):
+        if line := agent.standing(message):
+            self._say(line)
+        if "stands_s" in message:  # what it sends is late
+            self._fed_s = running_s()
+        elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
-        elif "beat" in message:
-            if "stands_s" in message:  # its disk is slow: what it sends is late
-                self._fed_s = running_s()
-            if line := agent.standing(message):
-                self._say(line)
         elif "file" in message:
             self._fed_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
@@ -383,12 +402,6 @@ class Attempt:
         elif "ended" in message:
             agent.record = message["ended"]
 
-    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
-        """Take an end that happened on an agent's node, under the name that it has here."""
-        end = End.from_json(value)
-        if end is not None:
-            self._hear_of(replace(end, node=agent.assignment.name))
-
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""
         meeting = self._meeting
@@ -411,6 +424,8 @@ class Attempt:
             meeting.broken(index, message["broken"], running_s())
         elif "master_port" in message:
             self._send_all(start=message["master_port"])
+            if self._recovery is not None:
+                self._recovery.connected_unix_s = time.time()
 
     def _look_at_connections(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not, or one is lost."""
@@ -428,14 +443,22 @@ class Attempt:
             write_json(run_files.MEETING.path(self._run_dir), about)
             self._say(line)
         if why := meeting.failure(running_s()):
-            self._hear_of(End(Kind.APART, "", time.time(), message=why))
+            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
         elif loss := meeting.loss(running_s()):
             lost = self._agents[loss.index]
+            since_unix_s = time.time() - loss.for_s
             if loss.how == "closed":
-                self._hear_of(lost.end_of(Kind.GONE))
+                self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
             else:
                 silent_s = AGENT_LOST_WHEN_SILENT_S
-                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", time.time() - silent_s))
+                since_unix_s -= silent_s
+                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s))
+
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+        """Take an end that happened on an agent's node, under the name that it has here."""
+        end = End.from_json(value)
+        if end is not None:
+            self._hear_of(replace(end, node=agent.assignment.name))
 
     def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
         agent.here = here

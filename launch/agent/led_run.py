@@ -78,6 +78,11 @@ class LedRun:
         return None if self._attempt is None else self._attempt.cause
 
     @property
+    def noticed_unix_s(self) -> float | None:
+        """When this process heard of a failure first, in the last attempt."""
+        return None if self._attempt is None else self._attempt.noticed_unix_s
+
+    @property
     def shown(self) -> bytes:
         """The end of what was printed of its workers' output."""
         return b"" if self._attempt is None else self._attempt.shown
@@ -159,7 +164,7 @@ class LedRun:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
-                spared={*self._others, *(process.pid for process in others)},
+                excluded={*self._others, *(process.pid for process in others)},
             )
         else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = {agent.process for agent in agents}

@@ -43,6 +43,7 @@ class Loss:
 
     index: int
     how: How
+    for_s: float  # since the first report of it
 
 
 @dataclass
@@ -160,6 +161,12 @@ class Meeting:
         )
         return " ".join([head, *(why for at in missing if (why := self._reason(at)))])
 
+    @property
+    def at_fault(self) -> int:
+        """The node that cannot be reached, or cannot reach others: node 0 if several miss it."""
+        missing = self.missing
+        return 0 if 1 < len(missing) == len(self._names) - 1 else missing[0]
+
     def loss(self, now_s: float) -> Loss | None:
         """The node that is lost, once all have had time to report; None where none is.
 
@@ -170,9 +177,8 @@ class Meeting:
             return None
         index, broken = min(self._breaks.items())
         others = len(self._names) - 1
-        if others > 1 and len(self._breaks) == others:
-            return Loss(0, broken.how)
-        return Loss(0 if broken.by == {index} else index, broken.how)
+        is_node_0 = broken.by == {index} or 1 < others == len(self._breaks)
+        return Loss(0 if is_node_0 else index, broken.how, now_s - self._first_break_s)
 
     def _strange(self) -> list[Connection]:
         """The connections of node 0 that no other node has reported."""
@@ -198,17 +204,6 @@ class Meeting:
             "something between them changes addresses (NAT), which gloo and NCCL do not allow; "
             "choose the network with --network."
         )
-
-
-def closed(place: str) -> str:
-    """The sentence for a node that nothing more can come from."""
-    either = "its agent was killed, or the node went down, or the connection to it was cut"
-    return f"{place} is gone: {either}"
-
-
-def silent(place: str, seconds: float) -> str:
-    """The sentence for a node from which nothing comes."""
-    return f"heard nothing from {place} for {seconds:.0f} s: is its link down?"
 
 
 def _end(address: str, port: int) -> End:

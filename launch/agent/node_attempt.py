@@ -32,8 +32,8 @@ from typing import Any
 
 from launch.agent.agent_records import (
     Ended,
+    ends_of_processes,
     ends_of_starter,
-    ends_of_victims,
     ends_of_workers,
     oom_kills,
     stopped_cleanly,
@@ -44,7 +44,7 @@ from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
-from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.process_tree import EndedProcess
 from launch.agent.processes.workers import (
     INSPECTION,
     Workload,
@@ -336,7 +336,7 @@ class NodeAttempt:
         return self._goes_on()
 
     def _look_for_failure(self, workload: Workload) -> None:
-        process_tree.reap_orphans(spared=workload.pids)
+        process_tree.reap_orphans(excluded=workload.pids)
         failure = workload.failure()
         if failure is None or self._has_asked_all:  # SIGTERM ended them, which is no failure
             return
@@ -362,7 +362,8 @@ class NodeAttempt:
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
             self._inspection.last_look()
-        victims = process_tree.end_descendants(
+        self._end_idle_starter()
+        processes = process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
             in_a_hurry=self._in_a_hurry,
             meanwhile=self._end_idle_starter,
@@ -370,8 +371,8 @@ class NodeAttempt:
         )
         if ended is not self._result:  # what has ended since then did so because of this end
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
-            self._report(ends_of_victims(self._assignment, victims))
-        record = self._write_exit(ended, victims)
+            self._report(ends_of_processes(self._assignment, processes))
+        record = self._write_exit(ended, processes)
         if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
             self._inspection.tick()
             if self._log_sync is not None:
@@ -395,10 +396,10 @@ class NodeAttempt:
                 self._reported[end.rank] = end
                 self._say(worker_end=end.to_json())
 
-    def _write_exit(self, ended: Ended, victims: Sequence[Victim] = ()) -> dict[str, Any]:
+    def _write_exit(self, ended: Ended, processes: Sequence[EndedProcess] = ()) -> dict[str, Any]:
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
-        return write_exit(self._assignment, ended, offset_s, victims, killed)
+        return write_exit(self._assignment, ended, offset_s, processes, killed)
 
     def _has_leave(self) -> bool:
         """Whether nobody needs this agent any more."""

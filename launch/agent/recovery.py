@@ -1,63 +1,64 @@
 """Measure the seconds from the end of an attempt to the first step of the next.
 
-How it works: each part ends at a recorded time. The files of the earlier attempt say when a worker
-or an agent first reported the fault. The fault is assumed to have happened right after the last
-record of a rank, but no longer ago than the limit for silence. For the new attempt rank 0's
-`start.json` has the times. A program that records no steps counts as back with its first output.
+How it works: each part ends at a recorded time, by the leader's clock. The record of the earlier
+attempt's end has three: of its cause, as the agent or the starter reported it; of when the leader
+heard of a failure first; and of when nothing was left. The leader knows when all agents were
+connected again. For what follows rank 0's `start.json` has the times, by its node's clock. A
+program that records no steps counts as back with its first output.
 """
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
-from launch.deadlines import AGENT_LOST_WHEN_SILENT_S, RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
+from launch.deadlines import RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
+from launch.ends import End
 from launch.nodes.running_time import running_s
-from launch.runs import end_facts
 from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 
-# Between two looks: a share of the time since the start, which is that error of a "first output".
-SHARE = 0.02
+SHARE = 0.02  # of the time since the start, between two looks
 
 
 @dataclass
 class Recovery:
-    """The recovery of the present attempt of a run that was restarted."""
+    """The recovery of the present attempt of a run that was restarted.
+
+    `has_output`: whether its workers have printed anything. `clock_offset_s`: to add to the clock
+    of node 0 to have the leader's.
+    """
 
     run_dir: Path
     attempt: int  # 2 is the one after the first
+    has_output: Callable[[], bool]
+    clock_offset_s: Callable[[], float]
+    connected_unix_s: float | None = None  # when workers could start
     _began_s: float = field(default_factory=running_s)
     _looked_s: float = -math.inf
 
     def is_due(self) -> bool:
         """Whether it is time to look: rarely, where nothing has come for long, or ever will."""
+        if self.connected_unix_s is None:
+            return False
         now = running_s()
-        if now - self._looked_s < min(
-            max((now - self._began_s) * SHARE, RECOVERY_LOOK_LEAST_S), RECOVERY_LOOK_MOST_S
-        ):
+        wait_s = max((now - self._began_s) * SHARE, RECOVERY_LOOK_LEAST_S)
+        if now - self._looked_s < min(wait_s, RECOVERY_LOOK_MOST_S):
             return False
         self._looked_s = now
         return True
 
-    @property
-    def before(self) -> Path:
-        """The files of the earlier attempt."""
-        return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
-
     def look(self) -> str | None:
         """The line to print when the attempt is back at work; it is also recorded."""
-        path = run_files.AGENT.path(self.run_dir, node=0)
-        agent = records.read(run_files.AGENT, path, "time_unix_s")
-        if agent is None or (back := self._back()) is None:
+        back = self._back()
+        before = self._before()
+        if back is None or before is None or self.connected_unix_s is None:
             return None
         what, marks = back
-        if not (times := list(self._of_fault())):
-            return None
-        times = [*times, float(agent["time_unix_s"]), *marks.values()]
+        times = [*before, self.connected_unix_s, *marks.values()]
         times = [*accumulate(times, max)]  # two machines' clocks may differ by more than a part
         names = ["noticed", "stopped", "agents", *marks]
         parts = {
@@ -71,47 +72,30 @@ class Recovery:
         shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
         return f"attempt {self.attempt}: {what} after {total:.1f} s: {shown}"
 
-    def _of_fault(self) -> Iterator[float]:
-        """When it came, when an agent noticed it, and when nothing was left of the attempt.
+    @property
+    def _earlier(self) -> Path:
+        return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
 
-        By the clock of node 0, as what is written of the new attempt. Nothing where nobody was left
-        to write it down.
-        """
-        agents = end_facts.read_agents(self.before)
-        offsets = {rank: one["clock_offset_s"] for one in agents for rank in one["ranks"]}
-        by_workers = [
-            one["time_unix_s"] + offsets.get(rank, 0.0)
-            for rank, one in end_facts.read_exits(self.before).items()
-            if one["cause"] != "done"
-        ]
-        end = records.read(run_files.EXIT, run_files.EXIT.path(self.before), "time_unix_s")
-        ends = [] if end is None else [float(end["time_unix_s"])]
-        heard = [
-            one["noticed_unix_s"] + one["clock_offset_s"]
-            for one in agents
-            if "noticed_unix_s" in one
-        ]
-        if not (known := [*by_workers, *heard, *ends]):
-            return
-        noticed = min([*heard, *ends], default=max(known))
-        first = min([noticed, *by_workers])
-        written = [path.stat().st_mtime for path in run_files.METRICS.find(self.before)]
-        # the first rank to fall silent: others may still have recorded a checkpoint
-        came = min(first, max(min(written), first - AGENT_LOST_WHEN_SILENT_S)) if written else first
-        offset_s = sum(one["clock_offset_s"] for one in agents if one["index"] == 0)
-        yield from (one - offset_s for one in (came, noticed, max(ends or known)))
+    def _before(self) -> tuple[float, float, float] | None:
+        """When the fault came, was noticed, and nothing was left; None where nobody recorded it."""
+        path = run_files.EXIT.path(self._earlier)
+        record = records.read(run_files.EXIT, path, "time_unix_s")
+        end = None if record is None else End.from_json(record.get("end"))
+        if record is None or end is None:
+            return None
+        over = float(record["time_unix_s"])
+        noticed = record.get("noticed_unix_s")
+        return end.time_unix_s, float(noticed or over), over
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
         """What the attempt was back at, and the times of its phases; None: not yet."""
         path = run_files.START.path(self.run_dir)
         start = records.read(run_files.START, path, "step", "marks_unix_s")
         if start is not None:
-            marks = start["marks_unix_s"]
+            offset_s = self.clock_offset_s()
+            marks = {name: at + offset_s for name, at in start["marks_unix_s"].items()}
             named = marks if len(marks) > 1 else {"program": marks["step"]}
             return f"step {start['step']} again", named
-        if run_files.START.path(self.before).exists():
+        if run_files.START.path(self._earlier).exists() or not self.has_output():
             return None
-        outputs = chain(*(file.find(self.run_dir) for file in (run_files.OUTPUT, run_files.ERRORS)))
-        if any(path.stat().st_size for path in outputs):
-            return "first output", {"program": time.time()}
-        return None
+        return "first output", {"program": time.time()}

@@ -33,7 +33,7 @@ class Stoppable:
     def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
         self._folder, self._grace_s, self._say = folder, grace_s, say
         self._until: float | None = None
-        self._heeds: bool | None = None  # whether the running program reacts to SIGTERM
+        self._catches_sigterm: bool | None = None  # whether the running program reacts to SIGTERM
 
     @property
     def is_asked(self) -> bool:
@@ -78,9 +78,11 @@ class Stoppable:
         """
         if left_s is None or left_s > self._grace_s + JOB_TIME_TO_SPARE_S:
             return False
-        if self._heeds is None:
-            self._heeds = not self.is_asked and any(map(_catches, process_tree.descendants()))
-        return self._heeds
+        if self._catches_sigterm is None:
+            self._catches_sigterm = not self.is_asked and any(
+                map(_catches, process_tree.descendants())
+            )
+        return self._catches_sigterm
 
 
 def _catches(process: psutil.Process) -> bool:

@@ -52,6 +52,10 @@ class Job(Protocol):
         """What the attempt ended for, as its leader has judged, or the scheduler reports."""
 
     @property
+    def noticed_unix_s(self) -> float | None:
+        """When this process heard of a failure first."""
+
+    @property
     def shown(self) -> bytes:
         """The end of what was printed of the workers' output."""
 
@@ -193,7 +197,7 @@ def launcher_of(line: CommandLine) -> Launcher:
             f"{plugins.GROUPS['launch.launchers']} has the name of its module: {made.name}"
         )
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
-    refuse(line.without_use(made.unused, why))
+    refuse(line.refused(made.unused, why))
     return made
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from configs.settings.remote import SlurmConfig, SshConfig
@@ -31,7 +31,7 @@ class Local(Launcher):
     unused |= {"network", "snapshot", "include", "hosts"}
 
     def problems(self) -> Iterator[str]:
-        if "gpu" in self._config.nproc() and not gpu_count():
+        if not all(node.nproc for node in self._nodes):
             yield "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
         port = self._config.master_port
         if port is not None and not is_free(port):
@@ -42,18 +42,22 @@ class Local(Launcher):
     def probe(self) -> Facts:
         if problems := list(self.problems()):  # at a restart, too
             raise MusterError("\n".join(problems))
-        return self.assume()
+
+        return Facts(self._nodes, ADDRESS, self._config.master_port)
 
     def assume(self) -> Facts:
-        config = self._config
-        counts = [gpu_count() if count == "gpu" else count for count in config.nproc()]
+        # Chosen now, so that the lines of a dry run can be pasted.
+        port = self._config.master_port or free_port(ports=among(self._config.ports))
+        return Facts(self._nodes, ADDRESS, port)
+
+    @cached_property
+    def _nodes(self) -> tuple[NodeFacts, ...]:
+        counts = [gpu_count() if one == "gpu" else one for one in self._config.nproc()]
         here = sys.executable, str(CHECKOUT)
-        nodes = tuple(
+        return tuple(
             NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
             for index, count in enumerate(counts)
         )
-        # Chosen now, so that the lines of a dry run can be pasted.
-        return Facts(nodes, ADDRESS, config.master_port or free_port(ports=among(config.ports)))
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         def choose(probes: Mapping[int, Probe]) -> Choice:

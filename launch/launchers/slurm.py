@@ -23,7 +23,7 @@ from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.slurm.submitted_job import SlurmJob, Watcher, become
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
@@ -104,7 +104,7 @@ class Slurm(Launcher):
             NodeFacts(NodeSpec(host, nproc), host, python, str(CHECKOUT), nproc)
             for host, nproc in zip(hosts, counts, strict=False)
         )
-        return Facts(nodes, DECIDED, self._config.master_port, self._config.network)
+        return Facts(nodes, PLACEHOLDER, self._config.master_port, self._config.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
@@ -150,7 +150,7 @@ class Slurm(Launcher):
         executor.update_parameters(
             use_srun=False,  # the leader calls srun itself, at every start of the run
             stderr_to_stdout=True,
-            setup=[batch_script.UNHEARD],
+            setup=[batch_script.NOTICES_IGNORED],
             additional_parameters=batch_script.as_read(given),
         )
         cluster = controller.name(self._env)

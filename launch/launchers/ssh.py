@@ -18,7 +18,7 @@ from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
 from launch.programs.user_program import sent_to
 from launch.runs import node_history
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
 from muster import extras, run_files
 from muster.checkout import CHECKOUT, nodes_python
@@ -83,7 +83,7 @@ class Ssh(Launcher):
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)
         )
-        return Facts(found, specs[0].address or DECIDED, self._config.master_port)
+        return Facts(found, specs[0].address or PLACEHOLDER, self._config.master_port)
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         run = LedRun(partial(self._start_agents, spec), self.plan, prefixes=True)

@@ -54,7 +54,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice:
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
-    run_job.where_due(spec.run_dir, code, current, job)
+    run_job.requeue_if_useful(spec.run_dir, code, current, job)
     return code
 
 
@@ -125,7 +125,7 @@ def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:
     why = (
         "is not for a script that is in its job already; options of sbatch stand before the script"
     )
-    yield from line.without_use(others, why)
+    yield from line.refused(others, why)
     if current.components > 1:
         yield (
             f"the job has {current.components} components, but a run has the nodes of the first "

@@ -12,6 +12,7 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
+from launch.nodes.running_time import running_s
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import OwnProgram
 from launch.programs.project_snapshot import new_files
@@ -131,7 +132,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     The end is recorded, unless another process has led the run and has recorded it.
     """
     code = job.wait()
-    if job.is_led_here and (job.signals or not restart.is_possible(spec, code)):
+    if job.is_led_here and (not code or job.signals or not restart.is_possible(spec, code)):
         job.close()  # what is recorded to be over leaves nothing behind
     recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
     if SNAPSHOT.path(spec.run_dir).exists():
@@ -145,7 +146,7 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     elif code or not run_record.all_done(spec.run_dir, world_size):
         failure = explain(spec.run_dir, world_size, code, job.cause)
     if recorded is None:
-        _record(spec.run_dir, failure or Failure(0, ""))
+        _record(spec.run_dir, failure or Failure(0, ""), job.noticed_unix_s)
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
@@ -156,10 +157,12 @@ def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
     return failure.code
 
 
-def _record(run_dir: Path, end: Failure) -> None:
+def _record(run_dir: Path, end: Failure, noticed_unix_s: float | None = None) -> None:
     """Record the end of an attempt; whoever reads it need not judge again."""
     value = None if end.end is None else replace(end.end, traceback="").to_json()
-    run_record.end(run_dir, end.code, end.text, end.rank, end.cause, end.output, value)
+    run_record.end(
+        run_dir, end.code, end.text, end.rank, end.cause, end.output, value, noticed_unix_s
+    )
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
@@ -178,13 +181,13 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
     """
-    deadline = time.monotonic() + spec.join_s
+    deadline = running_s() + spec.join_s
     printed = ""
     while True:
         try:
             return launcher.probe_again(facts, job.lives)
         except MusterError as error:
-            left_s = deadline - time.monotonic()
+            left_s = deadline - running_s()
             if left_s < 0 or not launcher.waits_for_nodes:
                 raise
             if str(error) != printed:

@@ -34,6 +34,7 @@ from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
 from launch.nodes.channel import Channel, talk_to
 from launch.nodes.message_forms import quoted
+from launch.nodes.running_time import running_s
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.printable import printable
 from muster.records import anything, fits
@@ -119,12 +120,12 @@ class Survey:
             channel.close()  # then its probes end
         processes = [process for process, _, _ in self._starts]
         for number in (0, signal.SIGTERM, signal.SIGKILL):  # 0 is no signal
-            deadline = time.monotonic() + NODE_LEAVES_SURVEY_S  # for all of them together
+            deadline = running_s() + NODE_LEAVES_SURVEY_S  # for all of them together
             for process in processes:
                 process.send_signal(number)  # but to none that has ended
             for process in processes:
                 with suppress(subprocess.TimeoutExpired):  # one may wait for a disk, for good
-                    process.wait(max(0.0, deadline - time.monotonic()))
+                    process.wait(max(0.0, deadline - running_s()))
         for _, _, errors in self._starts:
             errors.close()
 
@@ -143,13 +144,13 @@ class Survey:
         self._number += 1
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
-        asked, deadline = time.time(), time.monotonic() + timeout_s
+        asked, deadline = time.time(), running_s() + timeout_s
         for _, channel, _ in self._starts:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
             all_ended = all(self._start(index)[1].ended for index in left)
-            is_over = all_ended or time.monotonic() >= deadline
+            is_over = all_ended or running_s() >= deadline
             for node, part in self._received():
                 try:
                     reply = self._whole(node, part)

@@ -108,7 +108,7 @@ class CommandLine(Settings):
             made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
         else:
             made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
-        problems = [*made.foreign()]
+        problems = [*made.misplaced()]
         add_new(problems, wrong)
         problems += of_python
         return made, problems
@@ -192,11 +192,11 @@ class CommandLine(Settings):
             return ""
         return f"note: no program after --: this trains Muster's own task {self.train.task}"
 
-    def typed(self, some: frozenset[str]) -> list[Given]:
+    def given_flags(self, some: frozenset[str]) -> list[Given]:
         """Those of these settings that were typed, with whatever value."""
         return [one for one in self.given if one.name in some and not one.where]
 
-    def without_use(self, some: frozenset[str], why: str) -> Iterator[str]:
+    def refused(self, some: frozenset[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
         A setting in a file that only repeats its default does not count: a run's config.yaml has
@@ -207,7 +207,7 @@ class CommandLine(Settings):
             if one.name in some and asks:
                 yield f"{one.spelt} {why}"
 
-    def foreign(self) -> Iterator[str]:
+    def misplaced(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
         program = self.words[0] if self.words else self.launch.program
         if self.words:
@@ -221,11 +221,11 @@ class CommandLine(Settings):
                     )
             return
         why = "is for a program of your own, which follows after --: -- train.py"
-        yield from self.without_use(names(ProgramConfig) - {"python"}, why)
+        yield from self.refused(names(ProgramConfig) - {"python"}, why)
         if program == LaunchConfig.program:
-            yield from self.without_use(names(BenchConfig), "is for --program bench_collectives")
+            yield from self.refused(names(BenchConfig), "is for --program bench_collectives")
         else:  # a file of settings may serve the run and its bench
-            for one in self.typed(names(TrainConfig) - OF_MEASUREMENT):
+            for one in self.given_flags(names(TrainConfig) - OF_MEASUREMENT):
                 yield f"{one.spelt} is for training, not for --program {program}; leave it out"
 
 

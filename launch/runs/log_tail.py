@@ -25,7 +25,7 @@ from muster import json_output
 from muster.errors import ReaderGone, silence
 from muster.printable import on_one_line
 from muster.records import json_objects
-from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS
+from muster.run_files import ANSWER, ERRORS, OUTPUT, REQUESTS, RunFile
 from muster.worker.lost_peer import CONSEQUENCE
 from muster.writing import open_plain
 
@@ -110,10 +110,16 @@ class Follower:
             return
         self._changed_ns, self._listed = changed_ns, now
         for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
-            for rank, path in kind.by_number(self._run_dir).items():
-                if self._only in (None, rank):
-                    key = (stream == "stderr", rank)
-                    self._files.setdefault(key, _File(path, rank, stream))
+            for rank, path in self._present(kind).items():
+                key = (stream == "stderr", rank)
+                self._files.setdefault(key, _File(path, rank, stream))
+
+    def _present(self, kind: RunFile) -> dict[int, Path]:
+        """The files of this kind that are to be shown, by rank."""
+        if self._only is None:
+            return kind.by_number(self._run_dir)
+        path = kind.path(self._run_dir, rank=self._only)
+        return {self._only: path} if path.exists() else {}
 
     def _show(self, file: _File, *, last: bool) -> None:
         """Show new data of a file; with `last` to its end, even without an end of line."""

@@ -74,17 +74,19 @@ def end(
     cause: str = "",
     output: str = "",
     value: Mapping[str, Any] | None = None,
+    noticed_unix_s: float | None = None,
 ) -> None:
     """Record that the run is over.
 
     `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
     the last lines that this rank printed, where it left no traceback. `value`: the cause as an
-    `ends.End` has it.
+    `ends.End` has it. `noticed_unix_s`: when its leader heard of a failure first.
     """
     record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
     record["cause"] = cause or name_of(code)
     record["output"] = output
     record["end"] = value
+    record["noticed_unix_s"] = noticed_unix_s
     write_end(run_files.EXIT.path(run_dir), record)
 
 
@@ -130,13 +132,13 @@ def output_lines(
 ) -> list[str]:
     """The last lines that the rank printed which failed, and where to find all of them.
 
-    There are none where it was no rank that failed. `attempt`: its number, if others may follow.
+    There are none where it was no rank that failed. `attempt`: its number from 0, if others may follow.
     """
     if rank is None:
         return []
     printed = [f"  {line}" for line in str(output).splitlines()]
     head = ["the end of its output:"] if printed else []
-    of_attempt = "" if attempt is None else f" --attempt {attempt}"
+    of_attempt = "" if attempt is None else f" --attempt {attempt + 1}"
     return [*head, *printed, f"its output: muster jobs logs {run_id}{of_attempt} --rank {rank}"]
 
 
@@ -209,7 +211,7 @@ def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
     return [records.read(run_files.RANK_END, path) or {} for path in paths]
 
 
-def signs(run_dir: Path) -> tuple[int, ...]:
+def change_stamp(run_dir: Path) -> tuple[int, ...]:
     """Values that change when agents start or end, or a job ends: then ask again about it."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
     places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))

@@ -20,7 +20,7 @@ from muster.writing import write_text
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
 # In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
-UNHEARD = "trap '' USR1 USR2"
+NOTICES_IGNORED = "trap '' USR1 USR2"
 CORES = {"cpus_per_task", "cpus_per_gpu"}  # one of these sets the number of cores
 
 Options = dict[str, str | int | bool]
@@ -125,7 +125,7 @@ def _never_starts(config: SlurmConfig, env: Mapping[str, str]) -> Iterator[str]:
 def text(given: Options, command: str) -> str:
     """The batch script with these options of sbatch."""
     lines = [f"#SBATCH {flag}" for flag in flags(as_read(given), shlex.quote)]
-    return "\n".join(["#!/bin/bash", *lines, "", UNHEARD, command, ""])
+    return "\n".join(["#!/bin/bash", *lines, "", NOTICES_IGNORED, command, ""])
 
 
 def as_read(given: Options) -> Options:

@@ -242,7 +242,7 @@ def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
         raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(asked.stderr)}")
 
 
-def patiently(act: Callable[[], None], say: Callable[[str], None]) -> None:
+def retry_while_silent(act: Callable[[], None], say: Callable[[str], None]) -> None:
     """Call `act`, and repeat it for two minutes while Slurm does not answer.
 
     Raises:

@@ -30,7 +30,7 @@ from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
 from launch.slurm.job_connection import AgentListener, JobConnection, Task, signed
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
 from muster.checkout import CHECKOUT
@@ -99,7 +99,7 @@ class JobNodes:
             for host, count in zip(self._hosts, self.job["nproc"], strict=True)
             if host not in without
         )
-        return Facts(nodes, DECIDED, self.job["master_port"], self.job["network"])
+        return Facts(nodes, PLACEHOLDER, self.job["master_port"], self.job["network"])
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         """Start an agent on each of these nodes, led by this process.

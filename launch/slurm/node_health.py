@@ -15,6 +15,7 @@ from launch.deadlines import (
     SLURM_REACHES_NODES_S,
     SLURM_STEP_TRIED_AGAIN_S,
 )
+from launch.nodes.running_time import running_s
 
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
@@ -22,11 +23,11 @@ STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 def silent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Those of these nodes of the job in `env` that do not answer."""
     missing, known = list(names), names[0]  # the second answers as soon as the controller does
-    deadline = time.monotonic() + SLURM_REACHES_NODES_S
+    deadline = running_s() + SLURM_REACHES_NODES_S
     while missing:
         found = _reached({known, *missing}, env)
         missing = [name for name in missing if name not in found]
-        if known in found or time.monotonic() > deadline:
+        if known in found or running_s() > deadline:
             break
         known = next((name for name in names if name not in missing), known)
         time.sleep(SLURM_STEP_TRIED_AGAIN_S)
@@ -46,13 +47,13 @@ def _reached(names: Collection[str], env: Mapping[str, str]) -> set[str]:
         for name in names
     }
     reached: set[str] = set()
-    heard_s = time.monotonic()
-    while left and time.monotonic() - heard_s <= (
+    heard_s = running_s()
+    while left and running_s() - heard_s <= (
         SLURM_NODES_ANSWER_S if reached else SLURM_REACHES_NODES_S
     ):
         time.sleep(SLURM_NODES_ANSWER_TICK_S)
         for name in [name for name, step in left.items() if step.poll() is not None]:
-            heard_s = time.monotonic()
+            heard_s = running_s()
             if left.pop(name).returncode == 0:
                 reached.add(name)
     for step in left.values():

@@ -22,7 +22,7 @@ from launch.nodes.running_time import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
 from launch.slurm import node_health
-from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, patiently
+from launch.slurm.controller import UNKNOWN, act_on, ask, job_state, retry_while_silent
 from launch.slurm.current_job import CurrentJob
 from launch.spec import LaunchSpec
 from muster import records, run_files
@@ -115,7 +115,9 @@ def avoids_bad(job: Mapping[str, Any]) -> bool:
     return node_history.AUTO in (job.get("exclude") or "").split(",")
 
 
-def where_due(run_dir: Path, code: int, current: CurrentJob, job: Mapping[str, Any]) -> None:
+def requeue_if_useful(
+    run_dir: Path, code: int, current: CurrentJob, job: Mapping[str, Any]
+) -> None:
     """Requeue the job after its run has ended with `code`, if that is useful.
 
     It is useful if its time was over and the workers have stopped cleanly, or if a node is gone.
@@ -142,7 +144,7 @@ def _requeue(why: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
     if avoids_bad(job):  # Slurm changes nodes of waiting jobs only, and by then this has ended
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        patiently(lambda: act_on(current.name, again, os.environ), _say)
+        retry_while_silent(lambda: act_on(current.name, again, os.environ), _say)
         if avoids_bad(job):
             out = node_history.excluded(job["exclude"], lambda: current.cluster or "")
             update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={current.name}"]

@@ -17,7 +17,7 @@ from launch.slurm.controller import (
     JobState,
     act_on,
     forgotten,
-    patiently,
+    retry_while_silent,
 )
 from launch.slurm.submitted_job import Watcher
 from muster.errors import MusterError
@@ -72,7 +72,7 @@ class SlurmRunWatcher(LeaderWatcher):
                 raise MusterError(elsewhere)
             act_on(str(job["job_id"]), ["scancel"], os.environ)
 
-        patiently(scancel, say)
+        retry_while_silent(scancel, say)
 
     def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
         """The state of a run in a job that is not its own, which continues after it."""
@@ -88,7 +88,7 @@ class SlurmRunWatcher(LeaderWatcher):
                 return State("elsewhere", False, elsewhere)
         except MusterError as error:
             return State("unknown", False, f"job {job_id}; {error}")
-        state = self._jobs.state(job_id, run_record.signs(run_dir))
+        state = self._jobs.state(job_id, run_record.change_stamp(run_dir))
         if state.name == FORGOTTEN:
             return State("lost", True, forgotten(job_id))
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""

@@ -105,6 +105,7 @@ class SlurmJob:
     is_led_here = False  # but in the job
     shown = b""
     cause: End | None = None  # what Slurm says of it, where its leader has recorded nothing
+    noticed_unix_s: float | None = None
     signals: Sequence[int] = ()
 
     def __init__(
@@ -152,7 +153,7 @@ class SlurmJob:
         """The state in which the job ended; while Slurm does not answer, it has not ended."""
         shown = ""
         while True:
-            state = self._watcher.state(self.job_id, run_record.signs(self._spec.run_dir))
+            state = self._watcher.state(self.job_id, run_record.change_stamp(self._spec.run_dir))
             if state.name != shown and not self._spec.quiet:
                 more = f"; {state.reason}" if state.name == UNKNOWN else ""
                 print(f"job {self.job_id}: {state.name.lower()}{more}", flush=True)

@@ -16,6 +16,7 @@ from typing import Any
 from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.supervisor import serve
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
+from launch.nodes.running_time import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
 from launch.slurm.job_connection import Task, connect, verified
 from muster.errors import MusterError, run
@@ -37,9 +38,9 @@ def main() -> int:
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:
-    deadline = time.monotonic() + AGENT_SEES_MEETING_FILE_S
+    deadline = running_s() + AGENT_SEES_MEETING_FILE_S
     while (record := read_json(path)) is None:
-        if time.monotonic() > deadline:
+        if running_s() > deadline:
             raise MusterError(
                 f"{path} is not there; the run folder must be on a file system that all nodes "
                 "share: choose one with --logs-dir"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import NodeStart, StartedProcess, Starter, command, escaped, starter_of
 from muster.errors import UsageError
 
@@ -35,7 +35,7 @@ class Accelerate(Starter):
             *("--num_processes", str(world_size)),
             *("--machine_rank", str(node_rank)),
             *("--main_process_ip", facts.master_addr),
-            *("--main_process_port", str(facts.master_port or DECIDED)),
+            *("--main_process_port", str(facts.master_port or PLACEHOLDER)),
             *("--rdzv_backend", "static"),
             "--same_network",
             *("--mixed_precision", "no"),  # the worker applies --precision itself

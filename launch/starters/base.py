@@ -5,11 +5,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import IO, Protocol
 
 from configs import plugins
 from launch.ends import StarterEnd, WorkerEnd
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeCommand, Program
+from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeCommand, Program
 
 
 class Spawn(Protocol):
@@ -175,7 +176,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
         "GROUP_RANK": str(node_rank),
         "GROUP_WORLD_SIZE": str(len(facts.nodes)),
         "MASTER_ADDR": facts.master_addr,
-        "MASTER_PORT": str(facts.master_port or DECIDED),
+        "MASTER_PORT": str(facts.master_port or PLACEHOLDER),
         # torchrun also sets these; Lightning recognises torchrun by the first
         "TORCHELASTIC_RUN_ID": spec.run_id,
         "TORCHELASTIC_RESTART_COUNT": "0",
@@ -186,6 +187,7 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
     }
 
 
+@cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
     found: Starter = plugins.load("launch.starters", name)

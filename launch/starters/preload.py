@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from launch.deadlines import WARM_STARTER_IS_IDLE_S
 from launch.ends import WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
@@ -20,7 +21,6 @@ from muster.errors import refuse
 
 PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
 READ_BYTES = 65_536
-IDLE_S = 5.0  # for the word that an attempt is over, once its workers have ended
 # What differs between the attempts of a run, and is of no interest to a library as it is imported.
 OF_AN_ATTEMPT = (
     *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
@@ -117,13 +117,15 @@ class PreloadProcess(StartedProcess):
 
     def _is_idle(self) -> bool:
         """Whether the last attempt is over; its workers have ended."""
-        deadline = running_s() + IDLE_S
+        deadline = running_s() + WARM_STARTER_IS_IDLE_S
         while self.code() is None and running_s() < deadline:
-            select.select([self._reports], [], [], IDLE_S)
+            select.select([self._reports], [], [], WARM_STARTER_IS_IDLE_S)
         return self.code() is not None
 
     def _exchange(self) -> None:
         """Send what there is to send, and hear what it reports; neither waits."""
+        if self._reports.closed:
+            return
         with suppress(BlockingIOError, BrokenPipeError):
             while self._unsent:
                 count = os.write(self._orders.fileno(), self._unsent)

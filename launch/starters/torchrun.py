@@ -6,7 +6,7 @@ import re
 import time
 
 from launch.ends import WorkerEnd
-from launch.spec import DECIDED, RUN_MODULE, Facts, LaunchSpec, NodeCommand
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand
 from launch.starters.base import (
     NodeStart,
     StartedProcess,
@@ -79,7 +79,7 @@ class Torchrun(Starter):
             *("--nproc-per-node", str(node.nproc)),
             *("--node-rank", str(node_rank)),
             *("--master-addr", facts.master_addr),
-            *("--master-port", str(facts.master_port or DECIDED)),
+            *("--master-port", str(facts.master_port or PLACEHOLDER)),
             *("--rdzv-id", spec.run_id),  # the workers get it as TORCHELASTIC_RUN_ID
             *("--max-restarts", "0"),
             *escaped(node.worker(spec.program)),

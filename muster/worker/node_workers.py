@@ -157,10 +157,10 @@ def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -
     while ranks:
         pid, status = os.wait()
         rank = ranks.pop(pid)
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        code = os.WEXITSTATUS(status) if number is None else None
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if ended_by is None else None
         if agent is not None:
-            how = {"exit_code": code, "signal": number, "time_unix_s": time.time()}
+            how = {"exit_code": code, "signal": ended_by, "time_unix_s": time.time()}
             agent.report(attempt=attempt["attempt"], rank=rank, **how)
         if code not in (0, STOPPED):
             if len(left) > 1:

@@ -44,7 +44,12 @@ def main() -> None:
     nproc, first_rank, modules, *reports = own[1::2]
     node_workers = load("node_workers")
     agent = node_workers.Agent(int(reports[0])) if reports else None
-    attempt = {"attempt": 0, "nproc": int(nproc), "first_rank": int(first_rank), "argv": words}
+    attempt: dict[str, Any] = {
+        "attempt": 0,
+        "nproc": int(nproc),
+        "first_rank": int(first_rank),
+        "argv": words,
+    }
     set_threads(attempt["nproc"])
     gc.disable()  # a fifth of an import's time; what it leaves is little, and shared
     import_modules(modules.split(","), words[words[0] == "--fill-in" :])

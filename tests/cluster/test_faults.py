@@ -96,7 +96,7 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
     attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
     nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
     went_on = re.findall(
-        r"^restart \d+ of \d+: (\d) nodes go on from the last", run.printed(), re.M
+        r"^attempt \d+ of \d+ at most: (\d) nodes go on from the last", run.printed(), re.M
     )
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
     found: dict[int, float] = {}

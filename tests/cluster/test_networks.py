@@ -67,35 +67,6 @@ def test_two_cards_in_one_network_and_the_one_that_a_hosts_file_names(other_clus
     assert workers_that_meet(cluster, "node0,node1", tmp_path, 1) == 2
 
 
-# Accepts whatever comes, at each of these ports, and says where it is ready.
-ACCEPTS_ALL = """
-import socket, sys
-servers = [socket.create_server(("", port)) for port in range(int(sys.argv[1]), int(sys.argv[2]))]
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_another_program_in_the_place_of_node_0_is_no_node_0(other_cluster, tmp_path):
-    """Node 1 reaches itself where node 0 should be, as with an address that all nodes have."""
-    cluster = other_cluster("--nodes", "2")
-    route = "-n muster-node1 route add local 10.10.1.1 dev lo"
-    subprocess.run(["ip", *route.split()], check=True)
-    argv = [sys.executable, TESTBED, "exec", "node1", "--"]
-    argv += [sys.executable, "-c", ACCEPTS_ALL, "23100", "23110"]
-    pipe = subprocess.PIPE
-    with ended(subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)) as trap:
-        assert trap.stdout is not None and trap.stdout.readline() == "ready\n"
-        flags = ["--port-range", "23100:23110", "--join-timeout-s", "12", *MANUAL]
-        flags += ["--logs-dir", str(tmp_path), "--max-restarts", "0", "--", "true"]
-        code, out, err = ways.call(cluster, ways.ssh(cluster, 2, *flags), tmp_path)
-        trap.communicate("")
-    assert code == 1 and "waiting for node 1" in out
-    assert "after 12 s still missing: node 1 of 2; can it reach 10.10.1.1 (port 23100)" in err
-    assert "node1 is connected from 10.10.1.2 (port" in err
-    assert "but node 0 has no such connection: another program listens there" in err
-
-
 @pytest.mark.parametrize("node", [0, 2])
 def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
     other_cluster, tmp_path, node

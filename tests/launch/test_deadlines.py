@@ -124,11 +124,16 @@ ORDER = [
         20.0,
         "and one that is cut off from the network of the gradients alone",
     ),
+    (
+        AGENT_LOST_WHEN_SILENT_S / KEEPALIVE_EVERY_S,
+        127,
+        "the most unanswered questions that Linux can be told to count",
+    ),
     (3 * KEEPALIVE_EVERY_S, AGENT_LOST_WHEN_SILENT_S, "some of the kernel's questions may be lost"),
     (
         BEAT_EVERY_S + 4 * MAIN_LOOP_TICK_S,
         BOTH_ENDS_REPORT_BREAK_S,
-        "the other end reports it, too",
+        "both ends report it",
     ),
     # start
     (HELD_S, LEADER_PROVES_ITSELF_S, "a leader may wait for its disk while an agent connects"),
@@ -247,3 +252,21 @@ def test_each_of_the_table_is_final_and_says_what_it_is_for():
     entries = [line for line in lines if re.match(r"[A-Z0-9_]+_S\b", line)]
     assert len(entries) == len(TABLE)
     assert [line for line in entries if ": Final = " not in line] == []
+
+
+# Whose limits hold others to account, and must not count the time in which they are stopped.
+COUNTERS = ("launch/agent/", "launch/leading/", "launch/nodes/", "launch/starters/")
+COUNTERS += tuple(f"launch/slurm/{name}.py" for name in ("job_connection", "job_nodes", "task"))
+COUNTERS += ("launch/slurm/node_health.py",)
+# The clock itself; and a user's command, which looks for an answer for some seconds.
+OF_ITS_OWN = ("launch/nodes/running_time.py", "launch/agent/inspection/questions.py")
+
+
+def test_leaders_and_agents_count_the_time_in_which_they_run():
+    """See `running_time.py`."""
+    found = [
+        name
+        for name, text in sources()
+        if name.startswith(COUNTERS) and name not in OF_ITS_OWN and "time.monotonic" in text
+    ]
+    assert found == []

@@ -13,7 +13,7 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
-from launch.spec import DECIDED, Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
+from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
 from muster.errors import MusterError, UsageError
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", "--run-id=my-run")
@@ -69,19 +69,19 @@ def test_by_hand_each_worker_is_told_who_it_is():
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
 @pytest.mark.parametrize("port", [None, 29123])
 def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay(style, port):
-    program = replace(PROGRAM, argv=("train.py", DECIDED))
+    program = replace(PROGRAM, argv=("train.py", PLACEHOLDER))
     spec = replace(SPEC, workers=style, program=program)
     nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
     for planned in local().plan(spec, replace(FACTS, nodes=nodes, master_port=port)):
-        assert (DECIDED in (*planned.argv[:-1], *planned.env.values())) == (port is None)
-        command = planned.decided(23456)
+        assert (PLACEHOLDER in (*planned.argv[:-1], *planned.env.values())) == (port is None)
+        command = planned.with_port(23456)
         assert command.argv[-2:] == program.argv
         words = (*command.argv[:-1], *command.env.values())
-        assert str(port or 23456) in words and DECIDED not in words
+        assert str(port or 23456) in words and PLACEHOLDER not in words
 
 
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():
-    facts = local(nodes=2, nproc_per_node="3").probe()
+    facts = local(nodes=2, nproc_per_node="3").assume()
     assert 20_000 <= facts.master_port < 32_000
     assert [one.nproc for one in facts.nodes] == [3, 3] and facts.world_size == 6
 

@@ -23,6 +23,7 @@ from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import WORKER_ANSWERS_S, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S
 from launch.nodes.channel import CHUNK_BYTES
 from launch.nodes.message_forms import is_pid, of_worker
+from launch.nodes.running_time import running_s
 from muster.records import fits
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
@@ -96,15 +97,15 @@ def _line(connection: socket.socket, patience_s: float) -> bytes:
     Raises:
         OSError: it is late, or goes on for ever.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = running_s() + patience_s
     line = b""
     while not line.endswith(b"\n"):
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        connection.settimeout(max(0.001, deadline - running_s()))
         new = connection.recv(CHUNK_BYTES)
         if not new:
             return line
         line += new
-        if len(line) > ANSWER_BYTES or time.monotonic() > deadline:
+        if len(line) > ANSWER_BYTES or running_s() > deadline:
             raise TimeoutError
     return line
 
@@ -140,8 +141,8 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
-            deadline, size = time.monotonic() + WORKER_DUMPS_STACK_S, before
-            while time.monotonic() < deadline:
+            deadline, size = running_s() + WORKER_DUMPS_STACK_S, before
+            while running_s() < deadline:
                 time.sleep(WORKER_DUMPS_STACK_TICK_S)
                 now = os.fstat(file.fileno()).st_size
                 if now > before and now == size:

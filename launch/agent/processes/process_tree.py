@@ -37,7 +37,7 @@ STATES = {
 
 
 @dataclass
-class Victim:
+class EndedProcess:
     """A process that was alive when its end was requested, and what became of it."""
 
     pid: int
@@ -56,16 +56,16 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def reap_orphans(spared: Collection[int]) -> None:
+def reap_orphans(excluded: Collection[int]) -> None:
     """Collect adopted processes that have ended; otherwise each stays a zombie until this one ends.
 
-    Not `spared` ones, and none of this process's own session, as `subprocess.run` in a thread
+    Not `excluded` ones, and none of this process's own session, as `subprocess.run` in a thread
     starts them: other code waits for these and needs their exit codes.
     """
     while sys.platform == "linux":
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid in spared or os.getsid(ended.si_pid) == os.getsid(0):
+            if ended is None or ended.si_pid in excluded or os.getsid(ended.si_pid) == os.getsid(0):
                 return  # the code that waits for it collects it; the next ones follow then
             os.waitpid(ended.si_pid, 0)
         except OSError:  # there is no child, or it was collected meanwhile
@@ -84,13 +84,13 @@ def children() -> frozenset[int]:
     return frozenset(child.pid for child in psutil.Process().children())
 
 
-def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
-    """All processes below this one, except `spared` children and their descendants."""
-    if not spared:  # each question to psutil reads the processes of the whole machine
+def descendants(excluded: Collection[int] = ()) -> list[psutil.Process]:
+    """All processes below this one, except `excluded` children and their descendants."""
+    if not excluded:  # each question to psutil reads the processes of the whole machine
         return psutil.Process().children(recursive=True)
     found = []
     for child in psutil.Process().children():
-        if child.pid not in spared:
+        if child.pid not in excluded:
             with suppress(psutil.NoSuchProcess):
                 found += [child, *child.children(recursive=True)]
     return found
@@ -100,21 +100,21 @@ def end_descendants(
     grace_s: float,
     in_a_hurry: Callable[[], bool] = lambda: False,
     meanwhile: Callable[[], None] = lambda: None,
-    spared: Collection[int] = (),
+    excluded: Collection[int] = (),
     staying: Collection[int] = (),
-) -> list[Victim]:
-    """End every process below this one, except `spared` children; return those still alive.
+) -> list[EndedProcess]:
+    """End every process below this one, except `excluded` children; return those still alive.
 
-    `spared` children keep what is below them, too, and those that are `staying` do not.
+    `excluded` children keep what is below them, too, and those that are `staying` do not.
 
     First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
     that for `KILLED_PROCESS_IS_GONE_S` is left, and marked.
     """
     deadline = running_s() + grace_s
     given_up: float | None = None
-    victims: dict[int, Victim] = {}
+    processes: dict[int, EndedProcess] = {}
     while remaining := [
-        one for one in descendants(spared) if one.pid not in staying and _runs(one)
+        one for one in descendants(excluded) if one.pid not in staying and _runs(one)
     ]:
         now = running_s()
         if given_up is not None and now > given_up:
@@ -122,19 +122,19 @@ def end_descendants(
         kills = now > deadline or in_a_hurry()
         if kills and given_up is None:
             given_up = now + KILLED_PROCESS_IS_GONE_S
-        new = [one for one in remaining if one.pid not in victims]
+        new = [one for one in remaining if one.pid not in processes]
         for process in new:  # all of them first: one that gets a signal may end those below it
-            victims[process.pid] = Victim(process.pid, rank_of(process), _state(process))
+            processes[process.pid] = EndedProcess(process.pid, rank_of(process), _state(process))
         for process in remaining if kills else new:
             if kills:
-                victims[process.pid].signal = "SIGKILL"
+                processes[process.pid].signal = "SIGKILL"
             _signal(process, signal.SIGKILL if kills else signal.SIGTERM)
         # which also collects those that are our children
         psutil.wait_procs(remaining, timeout=PROCESS_TREE_TICK_S)
         meanwhile()
     for process in remaining:
-        victims[process.pid].survives = True
-    return list(victims.values())
+        processes[process.pid].survives = True
+    return list(processes.values())
 
 
 def end_started(

@@ -135,7 +135,7 @@ def start_workload(
         MusterError: there is no such program, or it cannot be started.
     """
     node = NodeStart(assignment.ranks, env, open_log(assignment), spawn)
-    commands = [command.decided(master_port) for command in assignment.commands]
+    commands = [command.with_port(master_port) for command in assignment.commands]
     try:
         processes = [warm.start(command, node) for command in commands]
     except NoSuchProgram as error:

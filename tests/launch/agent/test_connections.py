@@ -11,6 +11,7 @@ import pytest
 
 from launch.agent import connections
 from launch.agent.connections import Connections, Connector, Listener, ends_in
+from launch.agent.meeting import Meeting
 from muster.errors import MusterError
 from tests.launch import pretended
 from tests.launch.submit import wait_until
@@ -260,6 +261,54 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
             assert one.master_port is None
             one.hear({"start": port})
             assert one.master_port == port and one.own_address == HERE
+
+
+def reported(meeting: Meeting, index: int, reports: list[dict]) -> None:
+    """The leader takes what this node reports."""
+    for report in reports:
+        match report:
+            case {"listening": where}:
+                meeting.listens(where)
+            case {"accepted": ends}:
+                meeting.accepted(ends)
+            case {"connected": ends}:
+                meeting.connected(index, ends)
+
+
+def test_a_program_that_accepts_everything_is_no_node_0(agents):
+    """As where an address of node 0 is one of this node, too; node 0 waits elsewhere."""
+    ((_, own), (node_1, reports)) = agents(2)
+    with socket.create_server((HERE, 0)) as other:
+        node_1.hear({"connect": {"address": HERE, "port": other.getsockname()[1]}})
+        assert wait_until(lambda: node_1.tick() or reports)
+        caught, _ = other.accept()
+        caught.close()
+    meeting = Meeting(["node0", "node1"], 300.0, now_s=0.0)
+    reported(meeting, 0, own)
+    reported(meeting, 1, reports)
+    assert meeting.missing == [1]
+    assert "but node 0 has no such connection: another program" in (meeting.failure(301.0) or "")
+
+
+def test_two_runs_that_share_a_range_of_ports_have_their_own_nodes(agents):
+    """Each leader tells its nodes the port of its own node 0, and both ends confirm it."""
+    with socket.create_server((HERE, 0)) as taken:
+        first = taken.getsockname()[1]
+        runs = [agents(2, ports=(first, first + 20)) for _ in range(2)]
+        ports = []
+        for (node_0, own), (node_1, reports) in runs:
+            where = own[0]["listening"]
+            ports.append(where["port"])
+            node_1.hear({"connect": where})
+            pair = (node_0, node_1)
+            assert wait_until(lambda: [one.tick() for one in pair] and own[1:] and reports)  # noqa: B023
+        assert len({*ports, first}) == 3
+    for at, ((_, own), _) in enumerate(runs):
+        for of, (_, (_, reports)) in enumerate(runs):
+            meeting = Meeting(["node0", "node1"], 300.0, now_s=0.0)
+            reported(meeting, 0, own)
+            reported(meeting, 1, reports)
+            assert meeting.missing == ([] if at == of else [1])
 
 
 def test_a_port_for_torch_that_is_in_use_is_refused(agents):

@@ -37,7 +37,7 @@ def begun(count: int) -> Meeting:
 
 def test_a_node_counts_when_both_ends_report_the_same_connection():
     made = meeting(3)
-    assert made.missing == [1, 2]
+    assert made.missing == [1, 2] and made.at_fault == 0
     made.accepted(ends(NODE_0, node(1)))
     made.connected(2, ends(node(2), NODE_0))
     assert made.missing == [1, 2] and made.newly_met() == []
@@ -82,7 +82,7 @@ def test_who_is_missing_is_said_once_and_then_ends_the_run():
     assert made.waiting(112.0) is None
     made.accepted(ends(NODE_0, node(2)))
     made.connected(2, ends(node(2), NODE_0))
-    assert made.waiting(113.0) == "waiting for node 3"
+    assert made.waiting(113.0) == "waiting for node 3" and made.at_fault == 3
     made.unreached(3, "connection refused")
     assert made.failure(399.0) is None
     assert made.failure(401.0) == (
@@ -158,4 +158,5 @@ def test_who_is_lost_does_not_depend_on_which_report_is_first(reports, lost):
             both = (NODE_0, node(of)) if by == 0 else (node(of), NODE_0)
             made.broken(by, ends(*both, how="silent"), 200.0)
         assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S / 2) is None  # others may still report
-        assert made.loss(200.0 + BOTH_ENDS_REPORT_BREAK_S) == Loss(lost, "silent")
+        at = 200.0 + BOTH_ENDS_REPORT_BREAK_S
+        assert made.loss(at) == Loss(lost, "silent", BOTH_ENDS_REPORT_BREAK_S)

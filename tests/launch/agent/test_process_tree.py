@@ -43,7 +43,7 @@ def test_whom_we_ended_and_in_which_state_is_known(start, monkeypatch):
     def heeded() -> bool:
         return not any(psutil.pid_exists(one.pid) for one in (plain, nobody))
 
-    victims = process_tree.end_descendants(300, heeded, spared=start.others)
+    victims = process_tree.end_descendants(300, heeded, excluded=start.others)
     found = {one.pid: (one.rank, one.signal, one.state, one.survives) for one in victims}
     assert found == {
         plain.pid: (3, "SIGTERM", "", False),
@@ -66,7 +66,7 @@ def test_a_worker_that_its_parent_ends_first_is_known(start, monkeypatch):
     worker = f"env={{**os.environ, 'RANK': '5'}}, args=[sys.executable, '-c', {SLEEP!r}]"
     begins = f"subprocess.Popen({worker}, start_new_session=True); import time; time.sleep(10_000)"
     start(f"import os, subprocess, sys; {begins}")  # it is the worker that says that it is here
-    victims = process_tree.end_descendants(300, spared=start.others)
+    victims = process_tree.end_descendants(300, excluded=start.others)
     assert [one.rank for one in victims] == [None, 5]
 
 
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_ended_and_is_not_ours_to_signal_holds_nobody_up(star
     monkeypatch.setattr(process_tree, "KILLED_PROCESS_IS_GONE_S", 0.5)
     monkeypatch.setattr(psutil.Process, "send_signal", refuse)
     process = start(SLEEP, RANK="0")
-    (victim,) = process_tree.end_descendants(0.2, spared=start.others)
+    (victim,) = process_tree.end_descendants(0.2, excluded=start.others)
     assert victim.survives and victim.pid == process.pid
 
 
@@ -87,7 +87,7 @@ def test_children_of_others_are_spared(start):
     other = start(SLEEP)
     before = process_tree.children()
     own = start(SLEEP)
-    process_tree.end_descendants(300, spared=before)
+    process_tree.end_descendants(300, excluded=before)
     assert not psutil.pid_exists(own.pid) and other.poll() is None
 
 
@@ -105,14 +105,14 @@ def test_what_a_started_process_leaves_behind_is_not_ended(start):
 
 
 def test_reaping_orphans_takes_no_exit_code_from_who_waits_for_it(start):
-    codes = {7: True, 8: False}  # one of `spared`, one of this session
+    codes = {7: True, 8: False}  # one of `excluded`, one of this session
     own = [
         subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"], start_new_session=new)
         for code, new in codes.items()
     ]
     for one in own:
         os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
-    process_tree.reap_orphans(spared=[own[0].pid])
+    process_tree.reap_orphans(excluded=[own[0].pid])
     assert [one.wait() for one in own] == list(codes)
 
 

@@ -138,7 +138,7 @@ class Over:
     """A job of a scheduler that has ended, with this exit code."""
 
     job_id, cluster, detached, is_led_here = "7", "here", False, False
-    trouble, shown, signals = None, b"", ()
+    cause, shown, signals = None, b"", ()
 
     def __init__(self, code):
         self._code = code
@@ -149,13 +149,13 @@ class Over:
 
 def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
     """With --wait a job's 137 comes from its exit.json, whose explanation stays."""
-    message = "torchrun on node1 was killed by SIGKILL"
-    record = {"index": 1, "node": "node1", "cause": "command", "message": message, "ranks": [1]}
-    record["code"] = 1
+    end = End(Kind.KILLED, "node1", 1.0, signal=9, message="torchrun", ranks=(1,))
+    record = {"index": 1, "node": "node1", "cause": "command", "message": end.text, "ranks": [1]}
+    record |= {"code": 1, "ends": [end.to_json()]}
     write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
     assert conclude(Over(137), 2, spec) == 137
     explained = run_record.read_end(spec.run_dir)["message"]
-    assert explained == f"error: {message} (rank 1)"
+    assert explained == "error: torchrun on node1 was killed by SIGKILL (rank 1)"
     printed = capsys.readouterr().err
     assert "stopped by SIGKILL" not in printed
     assert "the kernel may have ended it for lack of memory: see dmesg on node1\n" in printed

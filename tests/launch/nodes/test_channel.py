@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from launch.agent import log_sync
 from launch.agent.log_sync import LogSync, Received
 from launch.nodes.channel import MARK, Channel
+from launch.nodes.running_time import waiting_for
 from muster import run_files
 from muster.errors import MusterError
 from tests.written import write
@@ -120,6 +122,63 @@ def test_what_came_while_this_process_was_held_up_counts_before_it_is_read(
     now_s[0] = 30.0
     channel.receive()
     assert channel.silent_s == 10.0
+
+
+def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
+    """A clock of seconds; the other side takes nothing, but gives signs of life at these times."""
+    now_s = [0.0]
+    left = list(beats_s)
+
+    def pass_a_second(_: float) -> None:
+        now_s[0] += 1.0
+        while left and left[0] <= now_s[0]:
+            left.pop(0)
+            other.sendall(MARK + b'{"beat": 1.0}\n')
+
+    monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
+    monkeypatch.setattr("time.sleep", pass_a_second)
+    channel.receive()
+    return now_s
+
+
+def test_one_that_takes_nothing_for_a_minute_gets_it_all_later(channel_and_other, monkeypatch):
+    """It lives, and waits for its disk; an agent that had gone meanwhile would be lost."""
+    channel, other = channel_and_other
+    now_s = held_up(channel, other, monkeypatch, *range(60))
+    channel.send(ended={"code": 0}, data="x" * 1_000_000)
+    channel.drain(10.0)
+    assert 60.0 < now_s[0] < 75.0 and channel.waiting_bytes
+
+
+def test_files_wait_for_one_that_takes_nothing_for_a_minute(
+    channel_and_other, tmp_path, monkeypatch
+):
+    channel, other = channel_and_other
+    now_s = held_up(channel, other, monkeypatch, *range(60))
+    for file in (run_files.METRICS, run_files.OUTPUT):
+        write(tmp_path, {str(file.path(tmp_path, rank=0)): b"x" * 1_500_000})
+    source_of(tmp_path, 0).send_rest(channel, 10.0)
+    assert 60.0 < now_s[0] < 75.0
+
+
+def beat_of(channel, other) -> dict:
+    """What a beat says, from a thread as the heartbeat's."""
+    thread = threading.Thread(target=channel.beat)
+    thread.start()
+    thread.join()
+    return json.loads(other.recv(10_000).removeprefix(MARK))
+
+
+def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypatch):
+    channel, other = channel_and_other
+    now_s = held_up(channel, other, monkeypatch)
+    now_s[0] = 2.0
+    assert beat_of(channel, other).keys() == {"beat"}  # it comes round
+    now_s[0] = 40.0
+    with waiting_for("/disk/record.json"):
+        beat = beat_of(channel, other)
+    assert (beat["stands_s"], beat["waits_for"]) == (40.0, "/disk/record.json")
+    assert beat_of(channel, other)["waits_for"].startswith("beat_of (tests/launch/nodes/")
 
 
 def test_a_line_without_end_is_no_message(channel_and_other, monkeypatch):

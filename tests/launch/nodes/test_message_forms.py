@@ -228,6 +228,7 @@ ODD = {
     "an odd end of a connection": {
         "broken": {"own": ["10.10.1.2", 7], "peer": ["10.10.1.1", 7], "how": "oddly"}
     },
+    "another agent that is to have failed": {"failed": REFUSED.to_json(), "lost": 0},
     "an end of another rank": {"worker_end": replace(KILLED, rank=0).to_json()},
     "an end of no rank": {"worker_end": REFUSED.to_json()},
     "a rank's end for a node's": {"failed": KILLED.to_json()},

@@ -1,5 +1,6 @@
 """The cause of a failed run is told from its echoes."""
 
+import json
 import os
 import re
 import time
@@ -12,7 +13,7 @@ import pytest
 from launch.agent.recovery import Recovery
 from launch.ends import End, Kind
 from launch.runs import run_record
-from launch.runs.failure import Failure, explain, report
+from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.last_output import crash_of, of_logs
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
@@ -208,6 +209,46 @@ def test_what_the_launching_side_knows_is_said_where_nobody_else_can(tmp_path):
         assert failure.code == 1 and failure.text.endswith("Slurm says NODE_FAIL of job 7")
 
 
+def test_of_a_run_whose_leader_died_the_scheduler_s_word_is_passed_on(ended, tmp_path):
+    of_job = End(Kind.JOB, "", 9.0, message="Slurm says NODE_FAIL of job 7")
+    for rank in range(2):
+        ended(rank, "signal", 5.0, "stopped by SIGTERM", code=143)
+        end = End(Kind.LAUNCHER, f"node{rank}", 4.0)
+        agent(tmp_path, rank, "launcher", end.text, ends=[end.to_json()])
+    failure = explain(tmp_path, 2, 1, of_job)
+    assert (failure.cause, failure.text) == ("job", "error: Slurm says NODE_FAIL of job 7")
+    assert explain(tmp_path, 2, 1).text == "error: node0 lost its launcher"
+
+
+def test_a_rank_is_named_by_its_node_where_one_host_is_several(ended, tmp_path):
+    for rank in range(2):
+        ended(rank, "exit", 2.0 - rank, "exit code 7", code=7)
+        record = json.loads((tmp_path / f"exits/rank_{rank:05d}.json").read_text())
+        write(tmp_path, {f"exits/rank_{rank:05d}.json": {**record, "host": "vm"}})
+        agent(tmp_path, rank, "command", ends=[])
+    assert explain(tmp_path, 2, 1).text == "error: rank 1 on node1: exit code 7"
+
+
+def test_what_a_leader_has_judged_is_not_judged_again(ended, tmp_path):
+    """By who waits for a Slurm job: there the records may say less, or come later."""
+    ended(0, "crash", 1.0, "echo", "Traceback: echo\n")
+    end = End(Kind.KILLED, "node1", 2.0, 1, signal=9)
+    record = {"code": 137, "message": f"error: {end.text}", "rank": 1, "cause": "killed"}
+    failure = of_record(tmp_path, 2, {**record, "end": end.to_json()})
+    assert (failure.code, failure.rank, failure.cause) == (137, 1, "killed")
+    assert failure.text == "error: rank 1 on node1 was killed by SIGKILL"
+    assert failure.context == ("rank 0 stopped because of it", ADVICE)
+
+
+@pytest.mark.parametrize("end", [None, "killed", {"kind": "KILLED"}])
+def test_an_earlier_version_s_record_of_the_end_stays_readable(tmp_path, end):
+    record = {"code": 137, "message": "error: it was killed", "rank": 1, "cause": "killed"}
+    failure = of_record(tmp_path, 2, {**record, "end": end})
+    assert failure == Failure(137, "error: it was killed", rank=1, cause="killed")
+    assert of_record(tmp_path, 2, {**record, "code": 0}) is None
+
+
+ADVICE = "the kernel may have ended it for lack of memory: see dmesg on node1"
 TIMED_OUT = "lost another worker (Timed out waiting 3000ms for recv operation to complete)"
 
 

@@ -76,5 +76,5 @@ def node(tmp_path, request) -> Iterator[Node]:
     (tmp_path / "packages").mkdir()
     node = Node(tmp_path, request.param)
     yield node
-    process_tree.end_descendants(5.0, spared=node.others, staying=node.warm.pids)
+    process_tree.end_descendants(5.0, excluded=node.others, staying=node.warm.pids)
     node.warm.end()

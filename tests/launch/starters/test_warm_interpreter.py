@@ -87,7 +87,7 @@ def test_each_attempt_has_its_own_log(node):
 def test_workers_are_ended_between_attempts_and_the_interpreter_is_not(node):
     first = attempt(node, 0, SLEEPS)
     node.wait(lambda: node.output().count("sleeps") == 2)
-    process_tree.end_descendants(60.0, spared=node.others, staying=node.warm.pids)
+    process_tree.end_descendants(60.0, excluded=node.others, staying=node.warm.pids)
     node.wait(lambda: not first.runs)
     assert {end.signal for end in first.ends()} == {signal.SIGTERM}
     second = node.finish(attempt(node, 1))
@@ -132,7 +132,7 @@ def test_one_that_still_imports_does_not_stay_to_fork_later(node):
     (node.folder / "packages" / "counted.py").write_text(slow)
     first = attempt(node, 0)
     node.wait((node.folder / "imports").exists)
-    process_tree.end_descendants(60.0, spared=node.others, staying=node.warm.pids)
+    process_tree.end_descendants(60.0, excluded=node.others, staying=node.warm.pids)
     assert not first.runs
     second = node.finish(attempt(node, 1))
     assert second.failure() is None and not (node.folder / "shown_0_0").exists()

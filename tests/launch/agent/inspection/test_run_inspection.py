@@ -42,7 +42,7 @@ def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
 
     agent_says(still={"s": 16.0, "pause_s": 1.0})
     agent_says(complete=True)
-    assert "no progress" in inspection.hang and len(messages) == 1
+    assert "no progress" in inspection.hang.text and len(messages) == 1
     agent_says(still={"s": 0.0, "pause_s": 16.0})
     assert len(messages) == 1
 

@@ -1,0 +1,68 @@
+"""Programs that Muster waits for take long, at the start and at a restart: no healthy run ends."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import ways
+from tests.cluster.testbeds import Cluster
+
+HELD_S = 60 if ways.WHOLE else 18  # longer than an agent may be silent
+PROGRAM = [*ways.MANUAL, "--no-snapshot", "--max-restarts", "1", "--", "sh", "-c"]
+FAILS_ONCE = "test $MUSTER_ATTEMPT = 1"
+# The agent of node 1 is lost, that of node 0 waits for the next attempt.
+LOSES_AGENT = (
+    "test $MUSTER_ATTEMPT = 1 || { test $RANK = 0 || kill -9 $MUSTER_LAUNCHER; sleep 999; }"
+)
+SLOW = """#!/bin/sh
+case "$*" in *{mark}*) echo "$$" >> {calls}; sleep {held_s} ;; esac
+exec {tool} "$@"
+"""
+
+
+def slowed(cluster: Cluster, folder: Path, **marks: str) -> Cluster:
+    """With each of these tools slow, where its mark is on the command line."""
+    tools = folder / "slow"
+    tools.mkdir()
+    for name, mark in marks.items():
+        found = shutil.which(name)
+        assert found is not None
+        calls = folder / f"{name}.calls"
+        script = tools / name
+        script.write_text(SLOW.format(mark=mark, calls=calls, held_s=HELD_S, tool=found))
+        script.chmod(0o755)
+    return replace(cluster, env={**cluster.env, "PATH": f"{tools}:{os.environ['PATH']}"})
+
+
+def calls(folder: Path, name: str) -> int:
+    return len((folder / f"{name}.calls").read_text().splitlines())
+
+
+def test_slow_questions_to_slurm(cluster, tmp_path):
+    slow = slowed(cluster, tmp_path, squeue="", scontrol="")
+    flags = ["--logs-dir", str(tmp_path), *PROGRAM, FAILS_ONCE]
+    code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
+    assert code == 0, out + err
+    assert calls(tmp_path, "squeue") > 2
+
+
+def test_a_slow_step_of_slurm(cluster, tmp_path):
+    """That of the second agent; the first one waits."""
+    slow = slowed(cluster, tmp_path, srun="launch.slurm.task")
+    flags = ["--logs-dir", str(tmp_path), *PROGRAM, LOSES_AGENT]
+    code, out, err = ways.call(slow, ways.slurm(slow, 2, *flags))
+    assert code == 0, out + err
+    assert calls(tmp_path, "srun") == 2
+
+
+@pytest.mark.needs("rsync")
+def test_slow_logins_and_copies(apart, tmp_path):
+    """Those of the second agent's node, which has a disk of its own."""
+    slow = slowed(apart, tmp_path, ssh="launch.agent", rsync="node1")
+    where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
+    code, out, err = ways.call(slow, ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT))
+    assert code == 0, out + err
+    assert calls(tmp_path, "ssh") == 3 and calls(tmp_path, "rsync") == 2

@@ -1,0 +1,86 @@
+"""What an agent reports of its workers and their starter, as values."""
+
+from dataclasses import replace
+
+import pytest
+
+from launch.agent.agent_records import (
+    Ended,
+    ends_of_starter,
+    ends_of_victims,
+    ends_of_workers,
+    write_exit,
+)
+from launch.agent.processes.process_tree import Victim
+from launch.ends import End, Kind, StarterEnd, WorkerEnd
+from launch.runs.end_facts import Facts, ends_on_disk
+from tests.launch.pretended import assignment
+from tests.written import write
+
+
+@pytest.fixture
+def node(tmp_path):
+    """The assignment of a node with two workers, of which one has begun."""
+    write(tmp_path, {"workers/rank_00000.err": ""})
+    return replace(assignment(tmp_path), ranks=(0, 1))
+
+
+def crash(rank, time_unix_s=8.0):
+    record = {"rank": rank, "host": "vm", "time_unix_s": time_unix_s, "code": 1, "cause": "crash"}
+    return record | {"message": "ValueError: 7", "traceback": "Traceback ..."}
+
+
+def test_a_worker_s_own_record_is_joined_with_what_its_starter_says(node, tmp_path):
+    write(tmp_path, {"exits/rank_00000.json": crash(0)})
+    ends = ends_of_workers(node, [WorkerEnd(0, 1, None, 9.0), WorkerEnd(1, None, 9, 9.0)], 100.0)
+    assert [(end.kind, end.rank, end.time_unix_s) for end in ends] == [
+        (Kind.RAISED, 0, 108.0),
+        (Kind.KILLED, 1, 109.0),
+    ]
+    assert {end.node for end in ends} == {"node0"}
+
+
+RAISED = End(Kind.RAISED, "node0", 8.0, 0)
+DONE = End(Kind.DONE, "node0", 8.0, 0, 0)
+EXIT, KILL = StarterEnd("torchrun", 1, None, 9.0), StarterEnd("torchrun", None, 9, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("starter", "workers", "text"),
+    [
+        (EXIT, [RAISED], ""),  # it says no more than that one failed
+        (EXIT, [DONE], "torchrun on node0 ended with exit code 1"),
+        (EXIT, [], "torchrun on node0 ended with exit code 1"),
+        (KILL, [RAISED], "torchrun on node0 was killed by SIGKILL (ranks 0, 1)"),
+    ],
+)
+def test_the_end_of_a_starter_is_reported_where_it_says_more_than_its_workers(
+    node, starter, workers, text
+):
+    assert "".join(end.text for end in ends_of_starter(node, starter, workers, 0.0)) == text
+
+
+def test_workers_that_never_began_are_told_from_those_that_did(node, tmp_path):
+    (end,) = ends_of_starter(node, EXIT, [], 0.0)
+    assert end.kind is Kind.STARTER
+    (tmp_path / "workers" / "rank_00000.err").unlink()
+    (end,) = ends_of_starter(node, EXIT, [], 0.0)
+    assert (end.kind, end.ranks) == (Kind.NOT_STARTED, (0, 1))
+
+
+def test_whom_an_agent_had_to_end_is_named_with_its_state_if_it_wrote_nothing(node, tmp_path):
+    write(tmp_path, {"exits/rank_00000.json": crash(0)})
+    held = Victim(7, 1, "was held by a debugger", survives=True)
+    victims = [Victim(6, 0, ""), held, Victim(8, None, ""), Victim(9, 5, "")]
+    (end,) = ends_of_victims(node, victims)
+    text = "rank 1 on node0 was held by a debugger and could not be ended (pid 7)"
+    assert (end.kind, end.text) == (Kind.ENDED, text)
+
+
+def test_who_reads_the_records_of_a_node_has_the_same_values(node, tmp_path):
+    """What a worker has recorded itself is not written twice."""
+    write(tmp_path, {"exits/rank_00000.json": crash(0)})
+    ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
+    record = write_exit(node, Ended(1, "command", "", ends=tuple(ends)), 100.0, [], 0)
+    assert [End.from_json(value) for value in record["ends"]] == ends[1:]
+    assert set(ends_on_disk(Facts(tmp_path, 2))) == set(ends)
