@@ -98,6 +98,7 @@ SSH_TRANSFER_TICK_S: Final = 0.05
 
 # -- Slurm: its controller may be slow, or restart -----------------------------------------------
 SLURM_ANSWERS_S: Final = 30.0
+SLURM_ANSWERS_WHO_WAITS_S: Final = 75.0  # who waits for a job, and need not know now
 SLURM_IS_SILENT_S: Final = 120.0  # where a run cannot do without its answer
 SLURM_ASKED_AGAIN_S: Final = 5.0
 SLURM_CLUSTER_ANSWERS_S: Final = 2.0  # is this a login node?

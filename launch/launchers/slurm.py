@@ -13,6 +13,7 @@ from ClusterShell.RangeSet import RangeSet
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
+from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
 from launch.launchers.base import Job, Launcher
 from launch.nodes.survey import last_line
 from launch.programs import python_choice
@@ -164,7 +165,7 @@ class Slurm(Launcher):
         finally:
             os.environ.clear()
             os.environ.update(before)
-        watcher = Watcher(self._env)
+        watcher = Watcher(self._env, SLURM_ANSWERS_WHO_WAITS_S)
         return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
 
     def submit_array(

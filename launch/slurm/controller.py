@@ -103,14 +103,14 @@ def _missing(tool: str) -> str:
     )
 
 
-def name(env: Mapping[str, str]) -> str:
+def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
     """The cluster's own name, to distinguish its job 12 from another cluster's.
 
     Raises:
         Silent: Slurm does not answer.
         MusterError: it is not installed.
     """
-    asked = ask(["scontrol", "show", "config"], env, SLURM_IS_SILENT_S)
+    asked = ask(["scontrol", "show", "config"], env, timeout_s)
     found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
     if found is None:
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
@@ -195,7 +195,9 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
         return JobState(UNKNOWN, str(error))
 
 
-def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobState]:
+def job_states(
+    job_ids: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
+) -> dict[str, JobState]:
     """The states of these jobs from one question to Slurm, including those it has no record of.
 
     Raises:
@@ -204,7 +206,7 @@ def job_states(job_ids: Sequence[str], env: Mapping[str, str]) -> dict[str, JobS
     jobs = ",".join(job_ids)
     wanted = ["--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
     argv = ["squeue", "--noheader", "--array", *wanted]  # a line for each part of an array
-    asked = ask(argv, env)
+    asked = ask(argv, env, timeout_s)
     if asked.returncode and "Invalid job id" not in asked.stderr:  # if a single one was asked for
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
     found = dict.fromkeys(job_ids, JobState(FORGOTTEN))

@@ -19,6 +19,7 @@ from launch.deadlines import (
     JOB_ASKED_AFTER_SILENCE_S,
     JOB_ASKED_EVERY_S,
     JOB_WATCHED_EVERY_S,
+    SLURM_ANSWERS_S,
 )
 from launch.ends import End, Kind
 from launch.runs import run_record
@@ -41,10 +42,14 @@ def become(argv: Sequence[str]) -> NoReturn:
 
 
 class Watcher:
-    """Looks at jobs at any time, but asks Slurm only as often as allowed."""
+    """Looks at jobs at any time, but asks Slurm only as often as allowed.
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    `patience_s`: who waits for a job has more than who wants to see it now.
+    """
+
+    def __init__(self, env: Mapping[str, str], patience_s: float = SLURM_ANSWERS_S) -> None:
         self._env = env
+        self._patience_s = patience_s
         self._cluster: str | None = None
         self._states: dict[str, JobState] = {}
         self._signs: dict[str, object] = {}
@@ -62,7 +67,7 @@ class Watcher:
             if time.monotonic() < self._silent_until_s:
                 raise Silent(self._silence.reason)
             try:
-                self._cluster = controller.name(self._env)
+                self._cluster = controller.name(self._env, self._patience_s)
             except Silent as error:
                 self._note(error)
                 raise
@@ -76,7 +81,7 @@ class Watcher:
         if not wanted or not is_due or now < self._silent_until_s:
             return
         try:
-            known.update(job_states(wanted, self._env))
+            known.update(job_states(wanted, self._env, self._patience_s))
         except MusterError as error:
             self._note(error)
             known.update(dict.fromkeys(wanted, self._silence))

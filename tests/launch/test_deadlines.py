@@ -49,6 +49,7 @@ from launch.deadlines import (
     REQUESTS_READ_EVERY_S,
     SHORT_JOB_S,
     SLURM_ANSWERS_S,
+    SLURM_ANSWERS_WHO_WAITS_S,
     SLURM_CLUSTER_ANSWERS_S,
     SLURM_IS_SILENT_S,
     SLURM_NODES_ANSWER_S,
@@ -194,6 +195,7 @@ ORDER = [
     # Slurm, and a login node
     (SLURM_ANSWERS_S, SLURM_IS_SILENT_S, "it is asked more than once"),
     (HELD_S, SLURM_IS_SILENT_S, "its programs may take so long"),
+    (HELD_S, SLURM_ANSWERS_WHO_WAITS_S, "and whoever waits for a job sees its end"),
     (SLURM_CLUSTER_ANSWERS_S, SLURM_ANSWERS_S, "nobody waits long to learn that there is none"),
     (SLURM_NODES_ANSWER_S, SLURM_REACHES_NODES_S, "a busy controller is no lost node"),
     (HELD_S - 1, SLURM_REACHES_NODES_S, "it may be busy so long"),
