@@ -69,7 +69,7 @@ from launch.deadlines import (
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
 )
-from launch.ends import End, Kind, cause_of
+from launch.ends import OF_ITS_OWN, End, Kind, cause_of
 from launch.nodes import message_forms
 from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
@@ -79,7 +79,7 @@ from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
 from muster.printable import signal_name
-from muster.writing import write_json, writing
+from muster.writing import full_disk, write_json, writing
 
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 
