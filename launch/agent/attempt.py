@@ -254,7 +254,12 @@ class Attempt:
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
-        return cause_of(ends, nodes) if ends else None
+        cause = cause_of(ends, nodes) if ends else None
+        if cause is None or cause.kind in OF_ITS_OWN:
+            return cause
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # what is missing fitted nowhere
+            ends.append(End(Kind.FULL, "", time.time(), message=line))
+        return cause_of(ends, nodes)
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""

@@ -131,7 +131,8 @@ def output_lines(
 ) -> list[str]:
     """The last lines that the rank printed which failed, and where to find all of them.
 
-    There are none where it was no rank that failed. `attempt`: its number from 0, if others may follow.
+    There are none where it was no rank that failed. `attempt`: its number from 0, if others may
+    follow.
     """
     if rank is None:
         return []
