@@ -69,7 +69,7 @@ from launch.deadlines import (
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
 )
-from launch.ends import End, Kind, cause_of
+from launch.ends import OF_ITS_OWN, End, Kind, cause_of
 from launch.nodes import message_forms
 from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
@@ -79,7 +79,7 @@ from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
 from muster.printable import signal_name
-from muster.writing import write_json, writing
+from muster.writing import full_disk, write_json, writing
 
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 
@@ -254,7 +254,12 @@ class Attempt:
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
-        return cause_of(ends, nodes) if ends else None
+        cause = cause_of(ends, nodes) if ends else None
+        if cause is None or cause.kind in OF_ITS_OWN:
+            return cause
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # what is missing fitted nowhere
+            ends.append(End(Kind.FULL, "", time.time(), message=line))
+        return cause_of(ends, nodes)
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""

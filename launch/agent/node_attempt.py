@@ -377,6 +377,8 @@ class NodeAttempt:
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
         record = self._write_exit(ended, processes)
+        if record["full"] and ended is not self._result:
+            self._report([self._end_of(Kind.FULL, message=record["full"])])
         if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
             self._inspection.tick()
             if self._log_sync is not None:
