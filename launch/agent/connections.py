@@ -214,8 +214,10 @@ class Connector:
 
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
+        if self._connection is None and running_s() >= self._next_s and (error := self._begin()):
+            return self._failed(error)
         if self._connection is None:
-            return self._failed(self._begin()) if running_s() >= self._next_s else []
+            return []
         if self._ends is None:
             return self._conclude(self._connection)
         if not self._poll.poll(0):
@@ -270,8 +272,6 @@ class Connector:
 
     def _failed(self, error: int) -> list[Message]:
         """Report why a try had no success, where that is new; the next one comes soon."""
-        if not error:
-            return []
         self.close()
         self._next_s = running_s() + NODE_0_TRIED_AGAIN_S
         reason = os.strerror(error).lower()
