@@ -66,12 +66,13 @@ from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s
+from launch.nodes.running_time import running_s, waiting_for
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE, signal_name
+from muster.orderly_stop import NOTICE
+from muster.printable import signal_name
 
 
 class State(Enum):
@@ -315,7 +316,9 @@ class NodeAttempt:
         assert ended is not None
         if not self._in_a_hurry():
             self._stoppable.ask(ended.why)
-            if ended.code > 128 and self._is_busy() and not self._has_asked_all:
+            workload = self._workload
+            is_busy = workload is not None and workload.runs and workload.may_have_workers
+            if ended.code > 128 and is_busy and not self._has_asked_all:
                 self._inspection.last_look()
                 self._has_asked_all = self._stoppable.ask_all()
         if self._in_a_hurry() or not self._stoppable.has_time:
@@ -328,7 +331,8 @@ class NodeAttempt:
         self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
-        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        with waiting_for("its --prologue"):
+            sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
         return sourced
