@@ -79,6 +79,11 @@ class Connections:
         own = None if self._end is None else self._end.own_address
         return own or self._assignment.coordinator_address
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node was connected to node 0, and is not any more."""
+        return isinstance(self._end, Connector) and self._end.is_cut_off
+
     def hear(self, message: Message) -> None:
         """Take what the leader says."""
         if "connect" in message and self._end is None:
@@ -212,6 +217,11 @@ class Connector:
         self._poll = select.poll()
         self._next_s = running_s()  # of the next try; or until which this one may take
         self._reason = ""  # why it is not connected, as it was last reported
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it was connected, and is not any more."""
+        return self.own_address is not None and self._ends is None
 
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""

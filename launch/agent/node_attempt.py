@@ -55,6 +55,7 @@ from launch.agent.processes.workers import (
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
     LEADER_LETS_AGENT_GO_S,
     LEADER_LOST_WHEN_SILENT_S,
     MAIN_LOOP_TICK_S,
@@ -248,11 +249,17 @@ class NodeAttempt:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
-        elif self._leader.silent_s > LEADER_LOST_WHEN_SILENT_S:
-            silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
+        elif self._leader.silent_s > self._leader_silence_s:
+            silence = f"heard nothing from its launcher for {self._leader_silence_s:.0f} s"
             self._lose_leader(f"{silence}: is the link down?")
         if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+
+    @property
+    def _leader_silence_s(self) -> float:
+        """How long its leader may be silent: not as long if this node has lost node 0 as well."""
+        is_cut_off = self._connections is not None and self._connections.is_cut_off
+        return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _lose_leader(self, how: str) -> None:
         end = self._end_of(Kind.LAUNCHER, message=how)
@@ -381,12 +388,12 @@ class NodeAttempt:
         record = self._write_exit(ended, processes)
         if record["full"] and ended is not self._result:
             self._report([self._end_of(Kind.FULL, message=record["full"])])
-        if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
+        if leader.silent_s <= self._leader_silence_s:
             self._inspection.tick()
             if self._log_sync is not None:
-                self._log_sync.send_rest(leader)
+                self._log_sync.send_rest(leader, self._leader_silence_s)
             leader.send(ended=record)
-            leader.drain(LEADER_LOST_WHEN_SILENT_S)
+            leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)

@@ -287,7 +287,7 @@ def everything(run_dir, ranks):
 def sent_by(source):
     """What one mirror sends in one go, with an end that takes all at once."""
     with pipe() as (sender, receiver):
-        source.send_rest(sender)
+        source.send_rest(sender, 75.0)
         found = receiver.receive()
         while sender.waiting_bytes:
             sender.flush()
