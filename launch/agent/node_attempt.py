@@ -314,7 +314,9 @@ class NodeAttempt:
         assert ended is not None
         if not self._in_a_hurry():
             self._stoppable.ask(ended.why)
-            if ended.code > 128 and self._is_busy() and not self._has_asked_all:
+            workload = self._workload
+            is_busy = workload is not None and workload.runs and workload.may_have_workers
+            if ended.code > 128 and is_busy and not self._has_asked_all:
                 self._inspection.last_look()
                 self._has_asked_all = self._stoppable.ask_all()
         if self._in_a_hurry() or not self._stoppable.has_time:
