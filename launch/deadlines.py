@@ -98,7 +98,7 @@ SSH_TRANSFER_TICK_S: Final = 0.05
 
 # -- Slurm: its controller may be slow, or restart -----------------------------------------------
 SLURM_ANSWERS_S: Final = 30.0
-SLURM_IS_SILENT_S: Final = 120.0  # it was asked to do something, and is asked again meanwhile
+SLURM_IS_SILENT_S: Final = 120.0  # where a run cannot do without its answer
 SLURM_ASKED_AGAIN_S: Final = 5.0
 SLURM_CLUSTER_ANSWERS_S: Final = 2.0  # is this a login node?
 SLURM_NODES_ANSWER_S: Final = 10.0  # after others have; a healthy step takes far less

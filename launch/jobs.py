@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     until.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
     until.add_argument(
         "--attempt", type=int, metavar="N",
-        help="of a run that was restarted: 0 is the first (default: the last)",
+        help="of a run that was restarted: 1 is the first (default: the last)",
     )  # fmt: skip
     logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
     stacks = verbs.add_parser(
@@ -341,10 +341,10 @@ def _attempt(run: Path, number: int | None) -> Path:
     Raises:
         UsageError: there is no such attempt.
     """
-    folders = run_files.attempt_folders(run)
-    last = max(folders, default=-1) + 1
+    folders = {at + 1: folder for at, folder in run_files.attempt_folders(run).items()}
+    last = max(folders, default=0) + 1
     if number not in (None, last, *folders):
-        raise UsageError(f"--attempt {number}: {run.name} has attempts 0 to {last}")
+        raise UsageError(f"--attempt {number}: {run.name} has attempts 1 to {last}")
     return run if number is None else folders.get(number, run)
 
 

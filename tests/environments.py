@@ -10,6 +10,7 @@ pip; that of another environment installs a wheel by `pip --python PYTHON instal
 
 import configparser
 import sys
+import sysconfig
 import venv
 from collections.abc import Iterator
 from importlib.metadata import distribution
@@ -52,6 +53,22 @@ def environment(folder: Path, *distributions: str) -> Path:
             if not (packages / entry).exists():  # such as `google`, of several distributions
                 (packages / entry).symlink_to(root / entry)
     return folder / "bin" / "python"
+
+
+def of_folders(folder: Path, *modules: Path) -> Path:
+    """Make an environment in `folder` that finds its modules in these; return its Python.
+
+    The .pth files in them are not read, so an editable installation among them is none.
+    """
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    (packages_of(python) / "folders.pth").write_text("".join(f"{one}\n" for one in modules))
+    return python
+
+
+def own_packages() -> Path:
+    """The folder of the packages that this Python has."""
+    return Path(sysconfig.get_paths()["purelib"])
 
 
 def install_checkout(python: Path) -> Path:

@@ -78,7 +78,7 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
-from muster.orderly_stop import signal_name
+from muster.printable import signal_name
 from muster.writing import write_json, writing
 
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
@@ -127,10 +127,9 @@ class AgentConnection:
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_named = True
-            return (
-                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
-                f"{message['waits_for']}; is its disk full or slow?"
-            )
+            what = str(message["waits_for"])
+            hint = "; is its disk full or slow?" if what.startswith("/") else ""
+            return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
         if self._is_named and not stands_s:
             self._is_named = False
             return f"{self.place} goes on"
@@ -373,6 +372,8 @@ class Attempt:
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         if line := agent.standing(message):
             self._say(line)
+        if self._inspection is not None:
+            self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
         if "stands_s" in message:  # what it sends is late
             self._fed_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):

@@ -58,7 +58,7 @@ class LogSync:
         self._turn.clear()  # another one begins, with the files that are new
         while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
             time.sleep(FILES_TICK_S)
-            channel.receive()
+            channel.put_back(channel.receive())
 
     def _send(self, channel: Channel) -> bool:
         """Send new data; return whether something is left.

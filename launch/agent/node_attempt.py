@@ -65,12 +65,13 @@ from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s
+from launch.nodes.running_time import running_s, waiting_for
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE, signal_name
+from muster.orderly_stop import NOTICE
+from muster.printable import signal_name
 
 
 class State(Enum):
@@ -328,7 +329,8 @@ class NodeAttempt:
         self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
-        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        with waiting_for("its --prologue"):
+            sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
         return sourced

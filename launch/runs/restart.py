@@ -80,7 +80,8 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
     how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
-    return f"restart {spec.attempt} of {spec.max_restarts}: {num_nodes} nodes {how}"
+    of = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
+    return f"{of}: {num_nodes} nodes {how}"
 
 
 def alike(run_dir: Path) -> int:

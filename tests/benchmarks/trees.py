@@ -9,9 +9,7 @@ installed, and no network is needed. Both are compiled first.
 import argparse
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from statistics import median
 from typing import TypeVar
 
 from muster.checkout import CHECKOUT
+from tests.environments import of_folders, own_packages
 
 T = TypeVar("T")
 FOLDERS = ("configs", "launch", "muster", "train")  # of which a run enters files
@@ -106,13 +105,7 @@ def _cloned(commit: str, folder: Path) -> Tree:
 
 
 def _with_environment(name: str, root: Path, folder: Path) -> Tree:
-    made = folder / "environment"
-    venv.create(made, symlinks=True)
-    python = made / "bin" / "python"
-    packages = sysconfig.get_paths(vars={"base": str(made), "platbase": str(made)})["purelib"]
-    # Paths alone: the .pth files below the second are not read, so this tree's editable one is not.
-    paths = [str(root), sysconfig.get_paths()["purelib"]]
-    Path(packages, "tree.pth").write_text("\n".join(paths) + "\n")
+    python = of_folders(folder / "environment", root, own_packages())
     folders = [str(root / one) for one in FOLDERS]
     subprocess.run([str(python), "-m", "compileall", "-q", *folders], check=True)
     return Tree(name, root, str(python), folder / "state")

@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 
 from tests.cluster import ways
-from tests.cluster.testbeds import Cluster
+from tests.cluster.testbeds import REPOSITORY, Cluster
 from tests.cluster.ways import Run, SavingScript, Script, Trainer
+from tests.environments import of_folders, own_packages
 from tests.launch.submit import wait_until
 from tests.train.workers import read_json
 
@@ -85,13 +86,22 @@ class Fault:
     programs: tuple[str, ...] = tuple(PROGRAMS)
 
 
-def by_itself(how: str, says: str, code: int) -> Fault:
-    """What the plain script does by itself."""
+BY_ITSELF = ("trainer", "plain script")
+
+
+def faulty_python(folder: Path) -> str:
+    """One whose workers break down where they are told."""
+    modules = (ways.PROGRAMS / "faulty", REPOSITORY, own_packages())
+    return str(of_folders(folder, *modules))
+
+
+def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:
+    """What rank 2 does by itself: see programs/faulty/."""
 
     def hit(run: Run) -> None:
         (run.folder / "fault_2").write_text(how)
 
-    return Fault(hit, says, code, programs=("plain script",))
+    return Fault(hit, says, code, programs=programs)
 
 
 GONE = r"node[23] \(10\.10\.1\.\d\) is gone: its agent was killed, or the node went down"
@@ -101,9 +111,11 @@ FAULTS = {
         r"torchrun on node1 was killed by SIGKILL \(rank 1\)",
         code=137,
     ),
-    "worker raises": by_itself("raise", r"(^|: )ValueError: sample 17 is empty$", 1),
+    "worker raises": by_itself("raise", r"(^|[ .])EmptySample: sample 17 is empty$", 1),
     "worker aborts": by_itself("abort", "rank 2 on node2 died: Aborted", 134),
-    "worker exits": by_itself("exit", r"^error: rank 2 on \S+: exit code 7$", 7),
+    "worker exits": by_itself(
+        "exit", r"^error: rank 2 on \S+: exit code 7$", 7, programs=("plain script",)
+    ),
     "worker killed": Fault(
         lambda run: run.worker(2).kill(),
         r"rank 2 (ended without a message|on \S+ was killed by SIGKILL)",

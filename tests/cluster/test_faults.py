@@ -18,7 +18,7 @@ from tests.train.workers import read_json
 CHOSEN = [
     ("ssh", "trainer", "torchrun killed, link down, agent of node 0 killed, connection cut"),
     ("ssh", "plain script", "worker raises, agent told to end"),
-    ("sbatch", "trainer", "node lost, worker killed"),
+    ("sbatch", "trainer", "node lost, worker raises, worker killed"),
     ("sbatch", "script", "agent killed, worker killed"),
     ("sbatch", "plain script", "worker stopped, worker exits"),
 ]
@@ -34,9 +34,15 @@ OF_EACH = ["noticed", "stopped", "agents"]
 OF_OURS = [*OF_EACH, "imports", "rendezvous", "model", "checkpoint", "step"]
 
 
+@pytest.fixture(scope="module")
+def faulty_python(tmp_path_factory):
+    return recoveries.faulty_python(tmp_path_factory.mktemp("faulty"))
+
+
 @pytest.fixture
-def begin(cluster, tmp_path, monkeypatch):
+def begin(cluster, tmp_path, monkeypatch, faulty_python):
     """Starts a run, and leaves nothing of it."""
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", faulty_python)
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "0")  # else a job starts again
     begun = []
 
@@ -90,7 +96,7 @@ def assert_as_if_nothing_was_lost(run: Run, logs: Path) -> None:
     attempts = [*run_files.attempt_folders(run.run_dir).values(), run.run_dir]
     nodes = [len(list((folder / "metrics").glob("rank_*.jsonl"))) for folder in attempts]
     went_on = re.findall(
-        r"^restart \d+ of \d+: (\d) nodes go on from the last", run.printed(), re.M
+        r"^attempt \d+ of \d+ at most: (\d) nodes go on from the last", run.printed(), re.M
     )
     assert list(map(int, went_on)) == nodes[1:] and 3 in nodes
     found: dict[int, float] = {}
@@ -146,9 +152,12 @@ def small_node(cluster):
     folder.rmdir()
 
 
-@pytest.mark.parametrize("way", list(WAYS) if WHOLE else ["ssh"])
-def test_a_script_that_eats_all_memory(small_node, begin, way):
-    run = begin(way, Script())
+MEMORY = [(way, program) for way in WAYS for program in ("trainer", "plain script")]
+
+
+@pytest.mark.parametrize(("way", "program"), MEMORY if WHOLE else [("ssh", "plain script")])
+def test_a_program_that_eats_all_memory(small_node, begin, way, program):
+    run = begin(way, PROGRAMS[program]())
     used = int((small_node / "memory.usage_in_bytes").read_text())
     (small_node / "memory.limit_in_bytes").write_text(str(used + 200_000_000))
     (run.folder / "fault_2").write_text("eat")

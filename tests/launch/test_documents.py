@@ -149,7 +149,7 @@ def test_a_run_that_loses_a_worker_tells_of_its_restart(tmp_path):
     words = ["--nodes", "2", "--max-restarts", "1", "--json", "--", "frail.py"]
     code, found, err = muster("run", *LOCAL, *words, cwd=tmp_path, python=interpreter())
     assert code == 0 and "a line of 0 True" in err
-    assert "restart 1 of 1: 2 nodes start it again" in err
+    assert "attempt 2 of 2 at most: 2 nodes start it again" in err
     order = [one for one in kinds(found) if one != "started"]
     assert order == ["submitted", "restart", "ended"], err
     restart, ended = found[kinds(found).index("restart")], found[-1]

@@ -298,10 +298,10 @@ def test_the_output_of_each_attempt_is_shown(tmp_path):
     for place, text in ((folder / "attempts" / "0", "first\n"), (folder, "second\n")):
         files = {"workers/rank_00001.err": text, "agents/node_00000.json": agent}
         write(place, files)
-    for flags, text in (([], "second"), (["--attempt", "0"], "first"), (["--attempt=1"], "second")):
+    for flags, text in (([], "second"), (["--attempt", "1"], "first"), (["--attempt=2"], "second")):
         assert jobs(tmp_path, "logs", "a", *flags, "--rank", "1")[2] == f"node1.1| {text}\n"
-    refused = (2, "", "error: --attempt 2: a has attempts 0 to 1\n")
-    assert jobs(tmp_path, "logs", "a", "--attempt", "2") == refused
+    refused = (2, "", "error: --attempt 0: a has attempts 1 to 2\n")
+    assert jobs(tmp_path, "logs", "a", "--attempt", "0") == refused
 
 
 @pytest.mark.parametrize("words", [["logs", "-f"], ["list"], ["list", "--json"], ["status"]])

@@ -14,7 +14,7 @@ from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 37  # launcher and first agent together; they were 67
-OF_RESTART = 27  # in the leader
+OF_RESTART = 26  # in the leader
 OF_STACKS = 17
 MUSTER = str(REPOSITORY / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")

@@ -1,7 +1,4 @@
-"""Steps without end: a plain script under torchrun's variables, which breaks down where it is told.
-
-A file `fault_2` in the folder tells rank 2 how.
-"""
+"""Steps without end: a plain script under torchrun's variables."""
 
 import argparse
 import itertools
@@ -16,19 +13,6 @@ import torch
 import torch.distributed as dist
 
 SAVE_S = 5.0  # what catches SIGTERM takes so long
-
-
-def break_down(how: str) -> None:
-    if how == "raise":
-        raise ValueError("sample 17 is empty")
-    if how == "exit":
-        sys.exit(7)
-    if how == "abort":
-        os.abort()
-    if how == "eat":
-        eaten = []
-        while True:
-            eaten.append(torch.ones(8_000_000))
 
 
 def main() -> None:
@@ -53,11 +37,7 @@ def main() -> None:
     rank = dist.get_rank()
     if args.saves and rank == 0:  # as is usual: the others have nothing to save
         signal.signal(signal.SIGTERM, save)
-    fault = args.folder / f"fault_{rank}"
     for step in itertools.count(1):
-        if fault.exists() and (how := fault.read_text()):
-            fault.unlink()  # once is enough
-            break_down(how)
         dist.all_reduce(torch.zeros(50_000))
         print(f"rank {rank}: step {step}", flush=True)
         time.sleep(0.05)

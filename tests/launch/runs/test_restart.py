@@ -52,10 +52,10 @@ def test_a_killed_worker_is_named_and_the_run_goes_on(tmp_path, rank):
     victim.kill()
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    assert "restart 1 of 2: 2 nodes go on from the last checkpoint\n" in out
+    assert "attempt 2 of 3 at most: 2 nodes go on from the last checkpoint\n" in out
     assert "going on from step " in out, out
     assert f"error: rank {rank} on node{rank} was killed by SIGKILL\n" in err, err
-    assert f"its output: muster jobs logs hurt --attempt 0 --rank {rank}\n" in err, err
+    assert f"its output: muster jobs logs hurt --attempt 1 --rank {rank}\n" in err, err
     # what the other rank says of it is no cause, and is in its own log
     assert "lost rank" not in err and "lost another worker" not in err, err
     log = tmp_path / "hurt" / "attempts" / "0" / "workers" / f"rank_{1 - rank:05d}.err"

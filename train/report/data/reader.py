@@ -113,7 +113,7 @@ def read_run(path: Path) -> Run:
     if not run.config:
         run.notes.append("config.yaml is missing or empty: what was set is not known")
     for number, folder in run_files.attempt_folders(path).items():
-        run.attempts.append(_read_part(folder, f"attempt {number}"))
+        run.attempts.append(_read_part(folder, f"attempt {number + 1}"))
     for part in (*run.attempts, run):
         _average_metrics(part, run.notes)
     if str(run.config.get("sync")) in OVERLAPPED:

@@ -1,0 +1,56 @@
+"""A worker of whatever program breaks down as a file `fault_RANK` beside its run's folder says.
+
+Python imports this file as it starts: it is in the environment that the tests of faults make.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+LOOK_S = 0.1
+
+
+class EmptySample(ValueError):
+    def __init__(self):
+        super().__init__("sample 17 is empty")
+
+
+class Exit(SystemExit):
+    def __init__(self):
+        super().__init__(7)
+
+
+def raised_in_main(error):
+    """As if the program's own code had raised it, wherever that is now."""
+    main = ctypes.c_ulong(threading.main_thread().ident)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(error))
+
+
+def eat():
+    eaten = []
+    while True:
+        eaten.append(b"1" * 8_000_000)
+
+
+FAULTS = {
+    "raise": lambda: raised_in_main(EmptySample),
+    "exit": lambda: raised_in_main(Exit),
+    "abort": os.abort,
+    "eat": eat,
+}
+
+
+def watch(fault):
+    while not fault.exists() or not (how := fault.read_text()):
+        time.sleep(LOOK_S)
+    fault.unlink()  # once is enough
+    FAULTS[how]()
+
+
+if any(word.endswith("worker_main.py") for word in sys.orig_argv) and "RANK" in os.environ:
+    beside = Path(os.environ["MUSTER_RUN_DIR"]).parent
+    path = beside / f"fault_{os.environ['RANK']}"
+    threading.Thread(target=watch, args=(path,), daemon=True).start()
