@@ -26,6 +26,7 @@ ITSELF_STOPPED_AFTER_S: Final = 4.0
 STOP_COUNTS_AS_S: Final = 1.0  # of such a time, since the last look may have been a beat's
 
 # -- start: all of them meet ---------------------------------------------------------------------
+MEETING_TICK_S: Final = 0.02  # several messages go to and fro before workers start
 MISSING_NODES_NAMED_AFTER_S: Final = 10.0
 NODE_0_REACHED_S: Final = 3.0  # one try of another node to connect to it
 NODE_0_TRIED_AGAIN_S: Final = 0.2

@@ -59,6 +59,7 @@ from launch.deadlines import (
     LEADER_LETS_AGENT_GO_S,
     LEADER_LOST_WHEN_SILENT_S,
     MAIN_LOOP_TICK_S,
+    MEETING_TICK_S,
     WORKERS_END_AFTER_SIGTERM_S,
     WORKERS_RECORD_LOST_PEER_S,
 )
@@ -230,7 +231,8 @@ class NodeAttempt:
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
-        time.sleep(MAIN_LOOP_TICK_S)
+        is_meeting = self._state is State.MEETING
+        time.sleep(MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
@@ -384,6 +386,8 @@ class NodeAttempt:
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
         record = self._write_exit(ended, processes)
+        if record["full"] and ended is not self._result:
+            self._report([self._end_of(Kind.FULL, message=record["full"])])
         if leader.silent_s <= self._leader_silence_s:
             self._inspection.tick()
             if self._log_sync is not None:

@@ -19,10 +19,20 @@ from tests.train.workers import read_json
 TIMEOUT_S = 20  # a program's own; ranks of a busy machine are not late within it
 OFTEN = ("--checkpoint-every", "1", "--no-save-model")
 EXACT = ("--dropout", "0", "--lr", "1e-4")  # its losses are the same on any number of nodes
+FAULTY = ways.PROGRAMS / "faulty"
+
+
+class FaultyScript(Script):
+    """It has a Python of its own; the trainer has that of `faulty_python`."""
+
+    def words(self, folder: Path) -> list[str]:
+        return ["--env", f"PYTHONPATH={FAULTY}", *super().words(folder)]
+
+
 PROGRAMS: dict[str, Callable[[], Trainer]] = {
     "trainer": lambda: Trainer(*OFTEN, *EXACT),
     "script": SavingScript,
-    "plain script": lambda: Script("--timeout-s", str(TIMEOUT_S)),
+    "plain script": lambda: FaultyScript("--timeout-s", str(TIMEOUT_S)),
 }
 
 
@@ -91,8 +101,7 @@ BY_ITSELF = ("trainer", "plain script")
 
 def faulty_python(folder: Path) -> str:
     """One whose workers break down where they are told."""
-    modules = (ways.PROGRAMS / "faulty", REPOSITORY, own_packages())
-    return str(of_folders(folder, *modules))
+    return str(of_folders(folder, FAULTY, REPOSITORY, own_packages()))
 
 
 def by_itself(how: str, says: str, code: int, programs: tuple[str, ...] = BY_ITSELF) -> Fault:

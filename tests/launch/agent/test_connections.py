@@ -119,6 +119,16 @@ def test_a_node_tries_until_node_0_listens_and_says_why_it_waits(connect):
     assert names(own) == ["connected"]
 
 
+@pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
+def test_node_0_may_have_a_name_as_address(node_0, connect, name):
+    """A launcher of another package may know no more."""
+    ((report, *_),) = until([connect(node_0.port, address=name)], all_of)
+    if name == "localhost":
+        assert report["connected"]["peer"] == [HERE, node_0.port]
+    else:
+        assert report["unreached"]
+
+
 def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect):
     ((report,),) = until([connect(node_0.port, own="192.0.2.1")], all_of)
     assert "address" in report["unreached"]
