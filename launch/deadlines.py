@@ -26,6 +26,7 @@ ITSELF_STOPPED_AFTER_S: Final = 4.0
 STOP_COUNTS_AS_S: Final = 1.0  # of such a time, since the last look may have been a beat's
 
 # -- start: all of them meet ---------------------------------------------------------------------
+MEETING_TICK_S: Final = 0.02  # several messages go to and fro before workers start
 MISSING_NODES_NAMED_AFTER_S: Final = 10.0
 NODE_0_REACHED_S: Final = 3.0  # one try of another node to connect to it
 NODE_0_TRIED_AGAIN_S: Final = 0.2
@@ -98,7 +99,7 @@ SSH_TRANSFER_TICK_S: Final = 0.05
 
 # -- Slurm: its controller may be slow, or restart -----------------------------------------------
 SLURM_ANSWERS_S: Final = 30.0
-SLURM_IS_SILENT_S: Final = 120.0  # it was asked to do something, and is asked again meanwhile
+SLURM_IS_SILENT_S: Final = 120.0  # where a run cannot do without its answer
 SLURM_ASKED_AGAIN_S: Final = 5.0
 SLURM_CLUSTER_ANSWERS_S: Final = 2.0  # is this a login node?
 SLURM_NODES_ANSWER_S: Final = 10.0  # after others have; a healthy step takes far less

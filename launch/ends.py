@@ -13,8 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from muster.errors import STOPPED
-from muster.orderly_stop import signal_name
-from muster.printable import printable
+from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
 from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 

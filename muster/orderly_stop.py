@@ -16,6 +16,7 @@ from types import FrameType
 
 from muster.arguments import function
 from muster.errors import STOPPED, MusterError, refuse
+from muster.printable import signal_name
 
 # Workers that can stop cleanly create a file here, named by their pid. The agent writes the reason
 # into it.
@@ -26,14 +27,6 @@ NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
 # With these, too, a leader stops its run, unless they have another meaning for it: by themselves
 # they would end it, without a word.
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
-
-
-def signal_name(number: int) -> str:
-    """`SIGTERM`; one without a name of its own, such as a real-time signal, is `signal 40`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class StopRequest:

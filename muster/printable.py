@@ -7,6 +7,7 @@ on as it is: its colours are its own.
 
 import json
 import re
+import signal
 import unicodedata
 from typing import Any
 
@@ -39,6 +40,14 @@ def duration(seconds: float) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; one without a name of its own, such as a real-time signal, is `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def csv_cell(value: Any) -> Any:

@@ -150,7 +150,8 @@ def ends_of_workers(
     ends = []
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
-        record = records.read(RANK_END, path, *OF_RANK)
+        with waiting_for(str(path)):
+            record = records.read(RANK_END, path, *OF_RANK)
         end = of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
         if end is not None:
             ends.append(end)

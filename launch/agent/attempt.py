@@ -68,8 +68,9 @@ from launch.deadlines import (
     AGENTS_RECORD_LOST_PEER_S,
     AGENTS_SEND_FILES_S,
     MAIN_LOOP_TICK_S,
+    MEETING_TICK_S,
 )
-from launch.ends import End, Kind, cause_of
+from launch.ends import OF_ITS_OWN, End, Kind, cause_of
 from launch.nodes import message_forms
 from launch.nodes.channel import AgentProcess
 from launch.nodes.message_forms import OddMessage
@@ -78,8 +79,8 @@ from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, LaunchSpec
 from muster import run_files
 from muster.errors import STOPPED
-from muster.orderly_stop import signal_name
-from muster.writing import write_json, writing
+from muster.printable import signal_name
+from muster.writing import full_disk, write_json, writing
 
 CONNECTIONS = {"listening", "accepted", "connected", "unreached", "broken", "master_port"}
 
@@ -127,10 +128,9 @@ class AgentConnection:
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_named = True
-            return (
-                f"{self.place} has done nothing for {stands_s:.0f} s: it waits for "
-                f"{message['waits_for']}; is its disk full or slow?"
-            )
+            what = str(message["waits_for"])
+            hint = "; is its disk full or slow?" if what.startswith("/") else ""
+            return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
         if self._is_named and not stands_s:
             self._is_named = False
             return f"{self.place} goes on"
@@ -255,7 +255,12 @@ class Attempt:
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
-        return cause_of(ends, nodes) if ends else None
+        cause = cause_of(ends, nodes) if ends else None
+        if cause is None or cause.kind in OF_ITS_OWN:
+            return cause
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # what is missing fitted nowhere
+            ends.append(End(Kind.FULL, "", time.time(), message=line))
+        return cause_of(ends, nodes)
 
     def _gone(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
@@ -301,13 +306,16 @@ class Attempt:
         )
 
     def _tick(self) -> None:
-        time.sleep(MAIN_LOOP_TICK_S)
+        time.sleep(MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
         for agent in self._agents:
             self._hear(agent)
-        self._look_at_connections()
+        if self._meeting.has_begun:
+            self._look_for_lost_nodes()
+        else:
+            self._gather()
         self._show()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -373,6 +381,8 @@ class Attempt:
     def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         if line := agent.standing(message):
             self._say(line)
+        if self._inspection is not None:
+            self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
         if "stands_s" in message:  # what it sends is late
             self._fed_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
@@ -427,16 +437,16 @@ class Attempt:
             if self._recovery is not None:
                 self._recovery.connected_unix_s = time.time()
 
-    def _look_at_connections(self) -> None:
-        """Have workers start when all nodes are connected; fail if they are not, or one is lost."""
+    def _gather(self) -> None:
+        """Have workers start when all nodes are connected; fail if they are not in time."""
         meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
             node_0.channel.send(keep=connection)
-        if meeting.where is not None and not meeting.missing and not meeting.has_begun:
+        if meeting.where is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(choose_port=True)
-        if self._state is not State.RUNNING or self._may_leave:
+        if self._state is not State.RUNNING:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
@@ -444,15 +454,19 @@ class Attempt:
             self._say(line)
         if why := meeting.failure(running_s()):
             self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
-        elif loss := meeting.loss(running_s()):
-            lost = self._agents[loss.index]
-            since_unix_s = time.time() - loss.for_s
-            if loss.how == "closed":
-                self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
-            else:
-                silent_s = AGENT_LOST_WHEN_SILENT_S
-                since_unix_s -= silent_s
-                self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s))
+
+    def _look_for_lost_nodes(self) -> None:
+        """Fail if a node has lost its connection to node 0, while its agent may live."""
+        loss = self._meeting.loss(running_s())
+        if loss is None or self._state is not State.RUNNING or self._may_leave:
+            return
+        lost = self._agents[loss.index]
+        since_unix_s = time.time() - loss.for_s
+        if loss.how == "closed":
+            self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
+        else:
+            silent_s = AGENT_LOST_WHEN_SILENT_S
+            self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
     def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
         """Take an end that happened on an agent's node, under the name that it has here."""

@@ -19,6 +19,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from launch.deadlines import (
@@ -77,6 +78,11 @@ class Connections:
         """This node's address on the network for gradients; known when workers may start."""
         own = None if self._end is None else self._end.own_address
         return own or self._assignment.coordinator_address
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node was connected to node 0, and is not any more."""
+        return isinstance(self._end, Connector) and self._end.is_cut_off
 
     def hear(self, message: Message) -> None:
         """Take what the leader says."""
@@ -212,12 +218,22 @@ class Connector:
         self._next_s = running_s()  # of the next try; or until which this one may take
         self._reason = ""  # why it is not connected, as it was last reported
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it was connected, and is not any more."""
+        return self.own_address is not None and self._ends is None
+
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
-        if self._connection is None:
-            return self._failed(self._begin()) if running_s() >= self._next_s else []
-        if self._ends is None:
-            return self._conclude(self._connection)
+        try:
+            if self._connection is None and running_s() >= self._next_s:
+                self._begin()
+            if self._connection is None:
+                return []
+            if self._ends is None:
+                return self._conclude(self._connection)
+        except OSError as error:
+            return self._failed((error.strerror or str(error)).lower())
         if not self._poll.poll(0):
             return []
         message = _broken(self._ends, self._connection)
@@ -231,50 +247,48 @@ class Connector:
         self._connection = None
         self._ends = None
 
-    def _begin(self) -> int:
-        """Begin to connect; the error, or 0."""
+    def _begin(self) -> None:
+        """Begin to connect.
+
+        Raises:
+            OSError: that is not possible.
+        """
         address = self._where[0]
         connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-        connection.setblocking(False)
-        try:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-            _watch(connection)
-            if self._own is not None:
-                connection.bind((self._own, 0))
-            error = connection.connect_ex(self._where)
-        except OSError as refused:
-            error = refused.errno or errno.EINVAL
-        if error not in (0, errno.EINPROGRESS):
-            connection.close()
-            return error
         self._connection = connection
         self._poll.register(connection, select.POLLOUT)
         self._next_s = running_s() + NODE_0_REACHED_S
-        return 0
+        connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        _watch(connection)
+        if self._own is not None:
+            connection.bind((self._own, 0))
+        with suppress(BlockingIOError):  # it goes on
+            connection.connect(self._where)
 
     def _conclude(self, connection: socket.socket) -> list[Message]:
-        """See whether the try that was begun has had success."""
+        """See whether the try that was begun has had success.
+
+        Raises:
+            OSError: it has not.
+        """
         if not self._poll.poll(0):
-            return self._failed(errno.ETIMEDOUT) if running_s() >= self._next_s else []
+            if running_s() >= self._next_s:
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            return []
         if error := connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            return self._failed(error)
-        try:
-            ends = _ends_of(connection)
-        except OSError as ended:  # by the other side, at once
-            return self._failed(ended.errno or errno.ECONNRESET)
+            raise OSError(error, os.strerror(error))
+        ends = _ends_of(connection)
         self._ends = ends
         self.own_address = ends[0]
         self._poll.modify(connection, ENDS)
         self._reason = ""
         return [{"connected": _as_message(ends)}]
 
-    def _failed(self, error: int) -> list[Message]:
+    def _failed(self, reason: str) -> list[Message]:
         """Report why a try had no success, where that is new; the next one comes soon."""
-        if not error:
-            return []
         self.close()
         self._next_s = running_s() + NODE_0_TRIED_AGAIN_S
-        reason = os.strerror(error).lower()
         if reason == self._reason:
             return []
         self._reason = reason

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S, LEADER_LOST_WHEN_SILENT_S
+from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import OddMessage, quoted
 from launch.nodes.running_time import running_s, waiting_for
@@ -50,7 +50,7 @@ class LogSync:
             self._looked = running_s()
             self._send(channel)
 
-    def send_rest(self, channel: Channel, patience_s: float = LEADER_LOST_WHEN_SILENT_S) -> None:
+    def send_rest(self, channel: Channel, patience_s: float) -> None:
         """Send all that is left; give up if the other side is gone, or silent for `patience_s`.
 
         It may accept nothing for long, while its disk is slow.
@@ -58,7 +58,7 @@ class LogSync:
         self._turn.clear()  # another one begins, with the files that are new
         while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
             time.sleep(FILES_TICK_S)
-            channel.receive()
+            channel.put_back(channel.receive())
 
     def _send(self, channel: Channel) -> bool:
         """Send new data; return whether something is left.

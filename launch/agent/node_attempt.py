@@ -55,9 +55,11 @@ from launch.agent.processes.workers import (
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
+    AGENT_LOST_WHEN_SILENT_S,
     LEADER_LETS_AGENT_GO_S,
     LEADER_LOST_WHEN_SILENT_S,
     MAIN_LOOP_TICK_S,
+    MEETING_TICK_S,
     WORKERS_END_AFTER_SIGTERM_S,
     WORKERS_RECORD_LOST_PEER_S,
 )
@@ -65,12 +67,13 @@ from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
 from launch.nodes.channel import Channel
 from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s
+from launch.nodes.running_time import running_s, waiting_for
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE, signal_name
+from muster.orderly_stop import NOTICE
+from muster.printable import signal_name
 
 
 class State(Enum):
@@ -228,7 +231,8 @@ class NodeAttempt:
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
-        time.sleep(MAIN_LOOP_TICK_S)
+        is_meeting = self._state is State.MEETING
+        time.sleep(MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
@@ -245,11 +249,17 @@ class NodeAttempt:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
-        elif self._leader.silent_s > LEADER_LOST_WHEN_SILENT_S:
-            silence = f"heard nothing from its launcher for {LEADER_LOST_WHEN_SILENT_S:.0f} s"
+        elif self._leader.silent_s > self._leader_silence_s:
+            silence = f"heard nothing from its launcher for {self._leader_silence_s:.0f} s"
             self._lose_leader(f"{silence}: is the link down?")
         if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+
+    @property
+    def _leader_silence_s(self) -> float:
+        """How long its leader may be silent: not as long if this node has lost node 0 as well."""
+        is_cut_off = self._connections is not None and self._connections.is_cut_off
+        return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _lose_leader(self, how: str) -> None:
         end = self._end_of(Kind.LAUNCHER, message=how)
@@ -313,7 +323,9 @@ class NodeAttempt:
         assert ended is not None
         if not self._in_a_hurry():
             self._stoppable.ask(ended.why)
-            if ended.code > 128 and self._is_busy() and not self._has_asked_all:
+            workload = self._workload
+            is_busy = workload is not None and workload.runs and workload.may_have_workers
+            if ended.code > 128 and is_busy and not self._has_asked_all:
                 self._inspection.last_look()
                 self._has_asked_all = self._stoppable.ask_all()
         if self._in_a_hurry() or not self._stoppable.has_time:
@@ -326,7 +338,8 @@ class NodeAttempt:
         self._say(here=write_here(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
-        sourced = after_prologue(assignment, env, scratch, self._tick_on)
+        with waiting_for("its --prologue"):
+            sourced = after_prologue(assignment, env, scratch, self._tick_on)
         if sourced is not None:
             refuse_absent_interface(assignment, sourced)
         return sourced
@@ -373,12 +386,14 @@ class NodeAttempt:
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
         record = self._write_exit(ended, processes)
-        if leader.silent_s <= LEADER_LOST_WHEN_SILENT_S:
+        if record["full"] and ended is not self._result:
+            self._report([self._end_of(Kind.FULL, message=record["full"])])
+        if leader.silent_s <= self._leader_silence_s:
             self._inspection.tick()
             if self._log_sync is not None:
-                self._log_sync.send_rest(leader)
+                self._log_sync.send_rest(leader, self._leader_silence_s)
             leader.send(ended=record)
-            leader.drain(LEADER_LOST_WHEN_SILENT_S)
+            leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)

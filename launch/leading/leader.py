@@ -22,8 +22,7 @@ from launch.runs.failure import Failure, explain, of_record, report
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
-from muster.orderly_stop import signal_name
-from muster.printable import duration, on_one_line, printable
+from muster.printable import duration, on_one_line, printable, signal_name
 from muster.run_files import SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it

@@ -25,7 +25,7 @@ from launch.deadlines import (
     MAIN_LOOP_STANDS_AFTER_S,
     MAIN_LOOP_TICK_S,
 )
-from launch.nodes.running_time import main_thread_waits_for, running_s
+from launch.nodes.running_time import line_of_main_thread, noted_wait, running_s
 from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.run_files import AGENT_ERRORS
@@ -87,7 +87,7 @@ class Channel:
     def beat(self) -> None:
         """Send a sign of life, unless data that shows it is waiting already.
 
-        It says what the thread that receives here waits for, if that has not come round for long.
+        It says what the main thread waits for, if it has done so for long.
         """
         with self._lock:
             self.flush()
@@ -95,10 +95,11 @@ class Channel:
                 self.send(beat=time.time(), **self._standing())
 
     def _standing(self) -> dict[str, Any]:
-        stands_s = running_s() - self._looked
+        waits_for, since_s = noted_wait() or ("", self._looked)
+        stands_s = running_s() - since_s
         if stands_s <= MAIN_LOOP_STANDS_AFTER_S:
             return {}
-        return {"stands_s": round(stands_s, 1), "waits_for": main_thread_waits_for()}
+        return {"stands_s": round(stands_s, 1), "waits_for": waits_for or line_of_main_thread()}
 
     def flush(self) -> None:
         """Write as much as the other side accepts now."""
@@ -193,7 +194,7 @@ class Channel:
         """
         while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
             time.sleep(MAIN_LOOP_TICK_S)
-            self.receive()
+            self.put_back(self.receive())
 
     def close(self) -> None:
         """Close both directions; data not yet received is lost."""

@@ -278,7 +278,7 @@ def of_agent(assignment: Assignment) -> Forms:
 FROM_LEADER: Forms = {
     "beat": BEAT,
     "assignment": {"assignment": _is_object, "proof?": SOURCE},
-    "connect": {"connect": WHERE},
+    "connect": {"connect": {"address": is_line, "port": is_port}},  # by number, or by name
     "keep": {"keep": ENDS},
     "choose_port": {"choose_port": _is_true},
     "start": {"start": is_port},

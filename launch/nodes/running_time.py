@@ -39,23 +39,26 @@ class RunningClock:
 
 
 running_s = RunningClock()
-_waits: list[str] = []  # the innermost last
+_waits: list[tuple[str, float]] = []  # what for, and since when; the innermost last
 
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
     """Note what the main thread waits for, such as a file's path: a disk can take very long."""
-    _waits.append(what)
+    _waits.append((what, running_s()))
     try:
         yield
     finally:
         _waits.pop()
 
 
-def main_thread_waits_for() -> str:
-    """What `waiting_for` says; else the innermost line of our code in the main thread."""
-    if noted := _waits[-1:]:
-        return noted[0]
+def noted_wait() -> tuple[str, float] | None:
+    """What `waiting_for` has noted last, and since when."""
+    return next(iter(_waits[-1:]), None)
+
+
+def line_of_main_thread() -> str:
+    """The innermost line of our code in it: whatever it waits for, it does so there."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for each, line in traceback.walk_stack(frame):
         file = Path(each.f_code.co_filename)

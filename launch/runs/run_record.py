@@ -21,8 +21,7 @@ from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
 from muster.command import hide
 from muster.errors import MusterError, UsageError, at_limit, explained, lost_reader, name_of
-from muster.orderly_stop import signal_name
-from muster.printable import printable
+from muster.printable import printable, signal_name
 from muster.writing import (
     CannotWrite,
     open_plain,
@@ -132,7 +131,8 @@ def output_lines(
 ) -> list[str]:
     """The last lines that the rank printed which failed, and where to find all of them.
 
-    There are none where it was no rank that failed. `attempt`: its number from 0, if others may follow.
+    There are none where it was no rank that failed. `attempt`: its number, from 0, if others may
+    follow.
     """
     if rank is None:
         return []

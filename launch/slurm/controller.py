@@ -110,7 +110,7 @@ def name(env: Mapping[str, str]) -> str:
         Silent: Slurm does not answer.
         MusterError: it is not installed.
     """
-    asked = ask(["scontrol", "show", "config"], env)
+    asked = ask(["scontrol", "show", "config"], env, SLURM_IS_SILENT_S)
     found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
     if found is None:
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
@@ -135,7 +135,7 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     Raises:
         MusterError: Slurm gives no answer.
     """
-    asked = ask(["scontrol", "show", "hostnames", nodelist], env)
+    asked = ask(["scontrol", "show", "hostnames", nodelist], env, SLURM_IS_SILENT_S)
     lines = [line.split() for line in asked.stdout.splitlines()]
     names = [words[0] for words in lines if len(words) == 1]  # others are a site's own words
     if asked.returncode or not names:

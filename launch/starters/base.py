@@ -83,6 +83,10 @@ class StartedProcess:
         if self.command.rank is None:
             self._process.kill()
 
+    def may_have_workers(self) -> bool:
+        """Whether a signal to it may reach workers: that it has none yet is not always known."""
+        return True
+
     def may_stay(self) -> bool:
         """Whether it may be left for the next attempt, while the workers below it are ended."""
         return False

@@ -58,10 +58,13 @@ class PreloadProcess(StartedProcess):
         self._code: int | None = None  # of this attempt
         self._new_ends: list[WorkerEnd] = []
 
-    def may_stay(self) -> bool:
-        """See the base class; before it has forked it would do that later."""
+    def may_have_workers(self) -> bool:
         self._exchange()
         return self._has_forked
+
+    def may_stay(self) -> bool:
+        """See the base class; before it has forked it would do that later."""
+        return self.may_have_workers()
 
     def code(self) -> int | None:
         """See the base class; a process that stays has said that the attempt is over."""
@@ -79,15 +82,17 @@ class PreloadProcess(StartedProcess):
         return new
 
     def kill(self) -> None:
-        """It ends the attempt by itself, as soon as it has no worker."""
+        """See the base class; once it has forked, it ends the attempt with the last worker."""
+        if not self.may_have_workers():
+            self._process.kill()
 
     def begin_again(self, command: NodeCommand, node: NodeStart) -> bool:
         """See the base class: it has imported what this attempt needs, and lives."""
         if self._process.poll() is not None or not self._is_idle():
             return False
-        if command.starter != self.command.starter or _imports(command, node) != _imports(
-            self.command, self._node
-        ):
+        if command.starter != self.command.starter:
+            return False
+        if _imports(command, node) != _imports(self.command, self._node):
             return False
         words = _words(command)
         self._attempt += 1

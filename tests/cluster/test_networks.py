@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from configs.settings.remote import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
-from tests.cluster import ways
+from tests.cluster import recoveries, ways
+from tests.cluster.recoveries import Fault
 from tests.cluster.test_ways import by_hand
 from tests.cluster.testbeds import TESTBED, Cluster
 from tests.cluster.ways import MANUAL, SHORT
@@ -83,6 +86,28 @@ def test_a_link_of_gradients_that_goes_down_while_ssh_lives_is_noticed(
     ends = [read_json(path) for path in run.run_dir.glob("agents/*.exit.json")]
     assert len(ends) == 3  # each has heard it by the other network
     assert max(end["noticed_unix_s"] for end in ends) - down < 60.0
+
+
+def lose_node_0(run: ways.Run) -> None:
+    """Its agent, and the sshd by which it could be started again."""
+    agent = run.agent(0)
+    logins = recoveries.daemons_of(recoveries.network_of(agent.pid), "sshd", "sshd-session")
+    for process in [*logins, agent]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_the_other_nodes_go_on_without_node_0(other_cluster, tmp_path):
+    """They connect to the one that is node 0 after it."""
+    cluster = other_cluster("--nodes", "4")
+    flags = ("--nodes", "2:4", "--max-restarts", "1")
+    run = ways.Run(cluster, ways.ssh, tmp_path / "runs", *flags, program=ways.SavingScript())
+    recoveries.recover(run, Fault(lose_node_0, "is gone"))
+    assert run.hosts() == ["node1", "node2", "node3"], run.printed()
+    lost = read_json(run.run_dir / "attempts/0/exit.json")
+    assert lost["message"].startswith("error: node0 (10.10.1.1) is gone: its agent was killed")
+    run.process.terminate()
+    run.ends()
 
 
 class Sleeps(ways.Trainer):

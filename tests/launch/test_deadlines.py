@@ -193,6 +193,7 @@ ORDER = [
     (REQUESTS_READ_EVERY_S, remote_job.SEEN_S, "the leader has seen a file of whoever waits"),
     # Slurm, and a login node
     (SLURM_ANSWERS_S, SLURM_IS_SILENT_S, "it is asked more than once"),
+    (HELD_S, SLURM_IS_SILENT_S, "its programs may take so long"),
     (SLURM_CLUSTER_ANSWERS_S, SLURM_ANSWERS_S, "nobody waits long to learn that there is none"),
     (SLURM_NODES_ANSWER_S, SLURM_REACHES_NODES_S, "a busy controller is no lost node"),
     (HELD_S - 1, SLURM_REACHES_NODES_S, "it may be busy so long"),

@@ -14,7 +14,7 @@ from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 37  # launcher and first agent together; they were 67
-OF_RESTART = 27  # in the leader
+OF_RESTART = 26  # in the leader
 OF_STACKS = 17
 MUSTER = str(REPOSITORY / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
@@ -27,16 +27,17 @@ while not pathlib.Path(f"go.{attempt}").exists():
 """
 
 
-@pytest.fixture
-def traced(tmp_path) -> dict[str, str]:
+def traced(folder: Path) -> dict[str, str]:
     """The environment in which a launcher, a leader and agents write down what they enter."""
-    (tmp_path / "notes").mkdir()
+    (folder / "notes").mkdir()
     tracer = str(REPOSITORY / "tests" / "launch" / "walked")
-    return {
-        "PYTHONPATH": tracer,
-        "MUSTER_TEST_WALK": str(tmp_path / "notes"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-    }
+    return {"PYTHONPATH": tracer, "MUSTER_TEST_WALK": str(folder / "notes")}
+
+
+@pytest.fixture
+def env(tmp_path) -> dict[str, str]:
+    """With that, and with runs of its own: others may have the same name."""
+    return {**traced(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
 def entered(folder: Path, *pids: int) -> list[str]:
@@ -48,9 +49,9 @@ def listed(files: list[str]) -> str:
     return f"{len(files)} files:\n{''.join(files)}"
 
 
-def test_a_run_of_two_nodes_enters_few_files(tmp_path, traced):
+def test_a_run_of_two_nodes_enters_few_files(tmp_path, env):
     (tmp_path / "t.py").write_text("print('here')\n")
-    process = begin(sys.executable, MUSTER, *WORDS, "--", "t.py", cwd=tmp_path, env=traced)
+    process = begin(sys.executable, MUSTER, *WORDS, "--", "t.py", cwd=tmp_path, env=env)
     code, out, err = finish(process)
     assert code == 0 and "here" in out, err
     first = read_json(run_files.AGENT.path(tmp_path / "logs" / "walk", node=0))
@@ -58,7 +59,7 @@ def test_a_run_of_two_nodes_enters_few_files(tmp_path, traced):
     assert len(files) <= OF_RUN, listed(files)
 
 
-def test_a_restart_after_a_kill_and_stacks_enter_few_files(tmp_path, traced):
+def test_a_restart_after_a_kill_and_stacks_enter_few_files(tmp_path, env):
     (tmp_path / "t.py").write_text(WAITS)
 
     def began(attempt: int) -> bool:
@@ -69,9 +70,9 @@ def test_a_restart_after_a_kill_and_stacks_enter_few_files(tmp_path, traced):
         )
 
     words = (*WORDS, "--max-restarts", "1", "--", "t.py")
-    with ended(begin(sys.executable, MUSTER, *words, cwd=tmp_path, env=traced)) as leader:
+    with ended(begin(sys.executable, MUSTER, *words, cwd=tmp_path, env=env)) as leader:
         assert wait_until(lambda: began(0))
-        stacks = begin(sys.executable, MUSTER, "jobs", "stacks", "walk", cwd=tmp_path, env=traced)
+        stacks = begin(sys.executable, MUSTER, "jobs", "stacks", "walk", cwd=tmp_path, env=env)
         code, out, err = finish(stacks)
         assert code == 0 and "rank 1 on node1: it is in t.py:5" in out, out + err
         leader.send_signal(ANEW)

@@ -55,6 +55,7 @@ class RunInspection:
         self._requests, self._send, self._say = requests, send, say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
+        self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
         self.hang: End | None = None  # a hang because of which the run must end
         self._timeout: Mapping[str, Any] = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
@@ -73,6 +74,15 @@ class RunInspection:
         """Pass a request on to the agents."""
         if request.get("ask") == "stacks":
             self._ask(str(request["id"]))
+
+    def note_wait(self, index: int, what: str | None) -> None:
+        """An agent waits for its disk, say, and cannot see its workers' progress; None: it can."""
+        if what is None:
+            self._waits.pop(index, None)
+            return
+        self._waits[index] = what
+        if index in self._still:
+            self._still[index]["at"] = running_s()
 
     def take(self, index: int, message: Mapping[str, Any]) -> None:
         """Take an agent's answer."""
@@ -160,9 +170,11 @@ class RunInspection:
 
     def _findings(self, one: Gathering) -> dict[str, Any]:
         """The findings from the answers, together with the answers, so that one file has all."""
+        silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
-            node: f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s; is its link "
-            "down?"
+            node: f"its agent waits for {self._waits[index]}"
+            if index in self._waits
+            else f"{silence}; is its link down?"
             for index, node in enumerate(self._nodes)
             if index not in one.complete and one.name != "end"
         }

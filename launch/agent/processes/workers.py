@@ -72,6 +72,10 @@ class Workload:
     def runs(self) -> bool:
         return any(process.code() is None for process in self._processes)
 
+    @property
+    def may_have_workers(self) -> bool:
+        return any(process.may_have_workers() for process in self._processes)
+
     def ends(self) -> list[WorkerEnd]:
         """How workers have ended so far, in the order in which their starters said so."""
         for process in self._processes:

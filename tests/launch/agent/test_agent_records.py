@@ -6,12 +6,12 @@ import pytest
 
 from launch.agent.agent_records import (
     Ended,
+    ends_of_processes,
     ends_of_starter,
-    ends_of_victims,
     ends_of_workers,
     write_exit,
 )
-from launch.agent.processes.process_tree import Victim
+from launch.agent.processes.process_tree import EndedProcess
 from launch.ends import End, Kind, StarterEnd, WorkerEnd
 from launch.runs.end_facts import Facts, ends_on_disk
 from tests.launch.pretended import assignment
@@ -70,9 +70,9 @@ def test_workers_that_never_began_are_told_from_those_that_did(node, tmp_path):
 
 def test_whom_an_agent_had_to_end_is_named_with_its_state_if_it_wrote_nothing(node, tmp_path):
     write(tmp_path, {"exits/rank_00000.json": crash(0)})
-    held = Victim(7, 1, "was held by a debugger", survives=True)
-    victims = [Victim(6, 0, ""), held, Victim(8, None, ""), Victim(9, 5, "")]
-    (end,) = ends_of_victims(node, victims)
+    held = EndedProcess(7, 1, "was held by a debugger", survives=True)
+    processes = [EndedProcess(6, 0, ""), held, EndedProcess(8, None, ""), EndedProcess(9, 5, "")]
+    (end,) = ends_of_processes(node, processes)
     text = "rank 1 on node0 was held by a debugger and could not be ended (pid 7)"
     assert (end.kind, end.text) == (Kind.ENDED, text)
 

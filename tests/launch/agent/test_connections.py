@@ -91,7 +91,18 @@ def test_a_node_whose_connection_ends_connects_again(node_0, connect):
     until([node_0, node], all_of)
     node_0._forget(next(iter(node_0._open.values())))
     _, own = until([node_0, node], lambda reports: "connected" in names(reports[1]))
-    assert names(own) == ["broken", "connected"]
+    assert names(own) == ["broken", "connected"] and not node.is_cut_off
+
+
+def test_a_node_that_has_lost_node_0_knows_that_it_is_cut_off(node_0, connect):
+    """Then it waits less long for a leader that is silent, too."""
+    node = connect(node_0.port)
+    assert not node.is_cut_off  # it is not connected yet
+    until([node_0, node], all_of)
+    assert not node.is_cut_off
+    node_0.close()
+    until([node], all_of)
+    assert node.is_cut_off
 
 
 def test_a_node_tries_until_node_0_listens_and_says_why_it_waits(connect):
@@ -106,6 +117,16 @@ def test_a_node_tries_until_node_0_listens_and_says_why_it_waits(connect):
         stack.callback(node_0.close)
         _, own = until([node_0, node], all_of)
     assert names(own) == ["connected"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "no-such-host.invalid"])
+def test_node_0_may_have_a_name_as_address(node_0, connect, name):
+    """A launcher of another package may know no more."""
+    ((report, *_),) = until([connect(node_0.port, address=name)], all_of)
+    if name == "localhost":
+        assert report["connected"]["peer"] == [HERE, node_0.port]
+    else:
+        assert report["unreached"]
 
 
 def test_an_own_address_that_this_machine_does_not_have_is_said(node_0, connect):

@@ -138,7 +138,7 @@ class Over:
     """A job of a scheduler that has ended, with this exit code."""
 
     job_id, cluster, detached, is_led_here = "7", "here", False, False
-    cause, shown, signals = None, b"", ()
+    cause, shown, signals, noticed_unix_s = None, b"", (), None
 
     def __init__(self, code):
         self._code = code

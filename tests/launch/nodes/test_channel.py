@@ -135,7 +135,8 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
             left.pop(0)
             other.sendall(MARK + b'{"beat": 1.0}\n')
 
-    monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
+    for module in ("channel", "running_time"):
+        monkeypatch.setattr(f"launch.nodes.{module}.running_s", lambda: now_s[0])
     monkeypatch.setattr("time.sleep", pass_a_second)
     channel.receive()
     return now_s
@@ -146,8 +147,10 @@ def test_one_that_takes_nothing_for_a_minute_gets_it_all_later(channel_and_other
     channel, other = channel_and_other
     now_s = held_up(channel, other, monkeypatch, *range(60))
     channel.send(ended={"code": 0}, data="x" * 1_000_000)
+    other.sendall(MARK + b'{"go": true}\n')
     channel.drain(10.0)
     assert 60.0 < now_s[0] < 75.0 and channel.waiting_bytes
+    assert {"go": True} in channel.receive()
 
 
 def test_files_wait_for_one_that_takes_nothing_for_a_minute(
@@ -157,8 +160,10 @@ def test_files_wait_for_one_that_takes_nothing_for_a_minute(
     now_s = held_up(channel, other, monkeypatch, *range(60))
     for file in (run_files.METRICS, run_files.OUTPUT):
         write(tmp_path, {str(file.path(tmp_path, rank=0)): b"x" * 1_500_000})
+    other.sendall(MARK + b'{"go": true}\n')
     source_of(tmp_path, 0).send_rest(channel, 10.0)
     assert 60.0 < now_s[0] < 75.0
+    assert {"go": True} in channel.receive()
 
 
 def beat_of(channel, other) -> dict:
@@ -174,11 +179,17 @@ def test_a_beat_says_what_the_main_thread_waits_for(channel_and_other, monkeypat
     now_s = held_up(channel, other, monkeypatch)
     now_s[0] = 2.0
     assert beat_of(channel, other).keys() == {"beat"}  # it comes round
-    now_s[0] = 40.0
     with waiting_for("/disk/record.json"):
+        now_s[0] = 40.0
         beat = beat_of(channel, other)
-    assert (beat["stands_s"], beat["waits_for"]) == (40.0, "/disk/record.json")
-    assert beat_of(channel, other)["waits_for"].startswith("beat_of (tests/launch/nodes/")
+    assert (beat["stands_s"], beat["waits_for"]) == (38.0, "/disk/record.json")
+    beat = beat_of(channel, other)
+    assert beat["stands_s"] == 40.0
+    assert beat["waits_for"].startswith("beat_of (tests/launch/nodes/")
+    with waiting_for("its --prologue"):
+        now_s[0] = 80.0
+        channel.receive()  # its loop goes on
+        assert beat_of(channel, other)["waits_for"] == "its --prologue"
 
 
 def test_a_line_without_end_is_no_message(channel_and_other, monkeypatch):
@@ -276,7 +287,7 @@ def everything(run_dir, ranks):
 def sent_by(source):
     """What one mirror sends in one go, with an end that takes all at once."""
     with pipe() as (sender, receiver):
-        source.send_rest(sender)
+        source.send_rest(sender, 75.0)
         found = receiver.receive()
         while sender.waiting_bytes:
             sender.flush()

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from launch.agent import attempt
 from launch.agent.attempt import AgentConnection, Attempt
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
@@ -210,6 +211,17 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
         failed = replace(REFUSED, message="\x1b" * 19_000).to_json()
         hear(job, others[1], odd_messages.line({"failed": failed}))
     check(sent[-1], FROM_LEADER)
+
+
+def test_where_ranks_only_lost_each_other_the_leader_looks_at_its_disk(monkeypatch):
+    """What is missing may not have fitted on it."""
+    monkeypatch.setattr(attempt, "full_disk", lambda path: f"{path}: the disk is full")
+    lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
+    with leader() as (job, others):
+        hear(job, others[1], odd_messages.line({"worker_end": lost.to_json()}))
+        assert job._judge().text.endswith("exit.json: the disk is full")
+        hear(job, others[1], odd_messages.line({"worker_end": KILLED.to_json()}))
+        assert job._judge() == KILLED
 
 
 ODD = {

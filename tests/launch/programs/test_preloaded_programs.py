@@ -18,6 +18,7 @@ LOCAL = ["--launcher", "local", "--workers", "preload"]
 SHAPE = ["--nodes", "2", "--nproc-per-node", "2"]
 ENDS = [
     ("preload", signal.SIGINT, "training"),
+    ("preload", signal.SIGINT, "starting"),
     ("preload", signal.SIGKILL, "starting"),
     ("torchrun", signal.SIGINT, "starting"),
     ("torchrun", signal.SIGKILL, "training"),

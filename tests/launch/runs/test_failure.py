@@ -364,7 +364,7 @@ def test_whatever_a_node_s_records_say_there_is_a_cause(records):
         assert failure.code and failure.cause and isinstance(failure.text, str)
         assert all(isinstance(one, str) for one in failure.context)
         run_record.each_ran_alone(run_dir)
-        Recovery(run_dir, 2).look()
+        Recovery(run_dir, 2, lambda: True, lambda: 0.0, connected_unix_s=9.0).look()
 
 
 def test_without_a_time_out_whom_we_ended_is_no_cause(ended, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent import supervisor
+from launch.agent import node_attempt
+from launch.agent.node_attempt import NodeAttempt, Signals
+from launch.agent.processes import process_tree
+from launch.ends import End, Kind
 from launch.nodes.channel import Channel
+from launch.starters.base import WarmInterpreter
 from tests.commands import call, cause_in
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, SUBMIT
@@ -95,10 +100,19 @@ def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):
     def raises(assignment):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "config.yaml"))
 
-    monkeypatch.setattr(supervisor, "make_room", raises)
+    monkeypatch.setattr(node_attempt, "make_room", raises)
+    monkeypatch.setattr(process_tree, "end_descendants", lambda *_, **__: [])
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "scratch").mkdir()
     leader, own = socket.socketpair()
     with leader, closing(Channel(own.fileno(), own.detach())) as channel:
-        agent = supervisor.Agent(replace(assignment(tmp_path), proof="elsewhere"), channel)
-        ended = agent._take_part()
-    assert (ended.code, ended.cause) == (1, "refused")
-    assert f"{socket.gethostname()}: {tmp_path}/config.yaml: the disk is full" in ended.message
+        elsewhere = replace(assignment(tmp_path), proof="elsewhere")
+        scratch = tmp_path / "scratch"
+        attempt = NodeAttempt(elsewhere, channel, Signals(), scratch, WarmInterpreter())
+        assert attempt.run() == 1
+        received = Channel(os.dup(leader.fileno()), os.dup(leader.fileno()))
+        with closing(received):
+            message = received.first("failed")
+    end = End.from_json(message["failed"])
+    assert (end.kind, end.exit_code) == (Kind.REFUSED, 1)
+    assert f"{socket.gethostname()}: {tmp_path}/config.yaml: the disk is full" in end.text

@@ -155,3 +155,14 @@ def test_an_environment_larger_than_a_pipe_delays_nobody(node):
     os.kill(first.pids[0], signal.SIGCONT)
     node.finish(second)
     assert second.pids == first.pids and len(shown(node, 1)["env"]["MUSTER_LONGER"]) == 120_000
+
+
+def test_one_that_has_not_forked_yet_is_ended_and_not_asked(node):
+    """Between two attempts it ignores SIGTERM, which would be lost."""
+    first = node.finish(attempt(node, 0))
+    assert first.may_have_workers
+    os.kill(first.pids[0], signal.SIGSTOP)
+    second = attempt(node, 1)
+    assert second.runs and not second.may_have_workers
+    second.kill_starter()
+    node.wait(lambda: not second.runs)

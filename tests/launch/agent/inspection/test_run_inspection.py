@@ -47,6 +47,29 @@ def test_a_run_that_is_ended_for_a_hang_is_not_said_to_go_on(tmp_path):
     assert len(messages) == 1
 
 
+def test_an_agent_that_waits_for_its_disk_does_not_say_that_workers_hang(tmp_path, monkeypatch):
+    """It sees nothing of them meanwhile; a file server may take a minute."""
+    now_s = [0.0]
+    monkeypatch.setattr("launch.agent.inspection.run_inspection.running_s", lambda: now_s[0])
+    rule, asked = replace(assignment(tmp_path).spec, hang_after_s=15.0, on_hang="stop"), []
+    requests = RequestFile(tmp_path)
+    inspection = RunInspection(
+        rule, NODES[:1], requests, lambda **message: asked.append(message), print
+    )
+    inspection.take(0, {"id": "still", "still": {"s": 1.0, "pause_s": 1.0}})
+    for now_s[0] in range(60):
+        inspection.note_wait(0, "/disk/record.json")
+        inspection.tick()
+    assert asked == []
+    inspection.begin({"id": "7", "ask": "stacks"})
+    found = inspection._findings(inspection._gatherings["7"])
+    assert found["lost"] == {"node0": "its agent waits for /disk/record.json"}
+    inspection.note_wait(0, None)
+    now_s[0] += 16.0
+    inspection.tick()
+    assert {"inspect": {"id": "hang", "ask": "stacks"}} in asked
+
+
 def test_what_ranks_did_at_the_end_is_judged_when_somebody_asks(tmp_path, capsys):
     inspection = RunInspection(
         assignment(tmp_path).spec, NODES[:1], RequestFile(tmp_path), lambda **message: None, print
