@@ -11,10 +11,21 @@ from configs import cli
 from configs.settings.train import TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError, UsageError
-from tests.benchmarks import bench, figure, made, overhead, startup, step_memory, targets
+from tests.benchmarks import (
+    bench,
+    figure,
+    idle,
+    made,
+    overhead,
+    recovery,
+    startup,
+    step_memory,
+    targets,
+)
 from tests.benchmarks.cases import BASE, CASES, GPT, KNOWN, OURS, chosen
 from tests.benchmarks.places import LOOPBACK, Place, Steps, place
 from tests.benchmarks.results import Results, table
+from tests.benchmarks.trees import Tree, compared, in_turns
 from tests.preload import interpreter
 
 STEPS = 4
@@ -113,6 +124,53 @@ def test_start_up_is_measured_over_the_number_of_workers():
     (row,) = startup.over_ranks([2], rounds=1)
     assert (row["nodes"], row["workers"]) == ("1", "2")
     assert all(re.fullmatch(r"\d+\.\d ± 0\.0 s", row[way]) for way in ("torchrun", "muster run"))
+
+
+def test_a_command_of_this_tree_is_made_one_of_an_older_tree(tmp_path):
+    tree = Tree("older", tmp_path, "/env/bin/python", tmp_path / "state")
+    helper = str(CHECKOUT / "tests" / "cluster" / "sbatch.py")
+    given = [sys.executable, helper, str(CHECKOUT / "slurm" / "multinode.sh"), "--env=A=1"]
+    command = tree.command(given)
+    at = command.index("/env/bin/python")
+    assert command[:at] == ["env", "MUSTER_PYTHON=/env/bin/python", f"XDG_STATE_HOME={tree.state}"]
+    assert command[at + 1 :] == [helper, str(tmp_path / "slurm" / "multinode.sh"), "--env=A=1"]
+
+
+def test_trees_are_measured_in_turns_and_compared_by_their_medians(tmp_path):
+    trees = [Tree(name, tmp_path, "", tmp_path) for name in ("older", "this tree")]
+    order = []
+
+    def measure(tree):
+        order.append(tree.name)
+        return len(order) * 1.0
+
+    found = in_turns(trees, 3, measure)
+    assert order == ["older", "this tree"] * 3
+    assert compared(found, digits=0) == {
+        "older": "3 (1 3 5)",
+        "this tree": "4 (2 4 6)",
+        "ratio": "1.333",
+    }
+
+
+def test_a_recovery_has_a_line_for_each_tree_and_parts_that_all_runs_have_recorded():
+    case = recovery.Case("worker killed", "ssh", "trainer", "preload")
+    older = [recovery.Recovery(8.0, {"noticed": 1.0, "step": 2.0}), recovery.Recovery(10.0, {})]
+    this = [recovery.Recovery(3.0, {"noticed": 0.5}), recovery.Recovery(6.0, {"noticed": 1.5})]
+    lines = recovery.rows(case, {"older": older, "this tree": this})
+    begin = "| worker killed, ssh, trainer, preload |"
+    assert lines[0].startswith(f"{begin} older | 9.00 |  | 8.0, 10.0 |")
+    assert lines[1].startswith(f"{begin} this tree | 4.50 | noticed 1.0 | 3.0, 6.0 |")
+    assert lines[2] == f"{begin} ratio | 0.500 | | | |"
+
+
+def test_an_idle_run_is_measured_without_its_workers(capsys):
+    assert (
+        idle.main(["--times", "1", "--nodes", "2", "--nproc-per-node", "1", "--seconds", "1"]) == 0
+    )
+    rows = capsys.readouterr().out.splitlines()
+    assert re.search(r"seconds until all workers have started +\| \d+\.\d\d ", rows[2])
+    assert "| 3.00 (3.00)" in rows[-1]  # the leader and two agents
 
 
 def test_overhead_is_what_a_mode_has_over_the_plain_pass_beside_ddps():

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -40,14 +40,14 @@ class Idle(NamedTuple):
     processes: int
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=7, help="of each tree")
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--nproc-per-node", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60.0, help="in which nothing happens")
     add_flag(parser)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     with trees(args.against) as which:
         found = in_turns(which, args.times, lambda tree: measured(tree, args))
     rows = []
