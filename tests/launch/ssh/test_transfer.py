@@ -134,6 +134,7 @@ class Sending(Pretended):
         self._nodes = tuple(nodes)
 
     launch = Ssh.launch
+    _start_agents = Ssh._start_agents
     _ssh = SshConfig()
 
 
