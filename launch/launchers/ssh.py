@@ -42,10 +42,7 @@ class Ssh(Launcher):
             probes = self._ask(survey)
             chosen = self._choose(everyone, probes)
             nodes = _facts(everyone, survey.names_of(probes), probes, chosen.addresses)
-            if without := ", ".join(node.name for node in nodes if not node.nproc):
-                raise MusterError(
-                    f"{without}: slots=gpu, but it shows no GPU; give a number of workers"
-                )
+            _refuse_without_gpus(nodes)
             if self._config.preflight:
                 workers = self.workers_python
                 found = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
@@ -105,12 +102,45 @@ class Ssh(Launcher):
         yield from start_each(argv_of, spec.run_dir, nodes, heartbeat)
 
     def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        if len(facts.nodes) == len(self.specs()) and all(map(lives, facts.nodes)):
-            return replace(facts, master_port=self._config.master_port)
-        return self.probe()
+        everyone = self.specs()
+        known = {node.spec: node for node in facts.nodes if lives(node)}
+        if not known or facts.network is None:
+            return self.probe()
+        missing = [spec for spec in everyone if spec not in known]
+        if missing:
+            known |= {node.spec: node for node in self._returned(missing, len(known), facts)}
+        nodes = tuple(known[spec] for spec in everyone if spec in known)
+        return Facts(
+            nodes, nodes[0].address or PLACEHOLDER, self._config.master_port, facts.network
+        )
 
-    def _ask(self, survey: Survey) -> dict[int, Probe]:
+    def _returned(
+        self, missing: Sequence[NodeSpec], living: int, facts: Facts
+    ) -> tuple[NodeFacts, ...]:
+        """Those of the nodes without an agent that answer; `living`: how many others there are.
+
+        Raises:
+            MusterError: too few answer.
+        """
+        with Survey(openssh.transport(missing, self._ssh)) as survey:
+            probes = self._ask(survey, living)
+            if not probes:
+                return ()
+            hosts = [missing[index].host for index in probes]
+            given = [missing[index].address for index in probes]
+            every = list(probes.values())
+            chosen = network_choice.choose(every, hosts, given, facts.network)
+            names = {node.spec: node.name for node in facts.nodes}  # it keeps that which it had
+            own = zip(probes, survey.names_of(probes), strict=True)
+            named = [names.get(missing[index], name) for index, name in own]
+            nodes = _facts(missing, named, probes, chosen.addresses)
+            _refuse_without_gpus(nodes)
+            return nodes
+
+    def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
         """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.
+
+        `living`: the nodes that are not asked, as their agents live.
 
         Raises:
             MusterError: too few answer; a line for each that does not.
@@ -119,8 +149,8 @@ class Ssh(Launcher):
         workers = self.workers_python.python
         with facts_request(self._ssh.remote_dir, workers=workers) as request:
             probes, silent = survey.probes(request)
-        all_wanted = self._config.nodes is None or least >= len(probes) + len(silent)
-        if silent and (all_wanted or len(probes) < least):
+        all_wanted = self._config.nodes is None or least >= living + len(probes) + len(silent)
+        if silent and (all_wanted or living + len(probes) < least):
             raise MusterError("\n".join(silent.values()))
         for line in silent.values():
             print(f"note: going on without it: {line}", file=sys.stderr)
@@ -198,6 +228,12 @@ def _facts(
         plugins = tuple((one["workers"] or one["versions"] or {}).get("plugins", ()))
         found.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
     return tuple(found)
+
+
+def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
+    """Refuse nodes that are to have a worker on each GPU, and have none."""
+    if without := ", ".join(node.name for node in nodes if not node.nproc):
+        raise MusterError(f"{without}: slots=gpu, but it shows no GPU; give a number of workers")
 
 
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
