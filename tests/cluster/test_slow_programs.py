@@ -63,6 +63,7 @@ def test_slow_logins_and_copies(apart, tmp_path):
     """Those of the second agent's node, which has a disk of its own."""
     slow = slowed(apart, tmp_path, ssh="launch.agent", rsync="node1")
     where = ["--remote-dir", "muster", "--network", "10.10.1.0/24", "--logs-dir", str(tmp_path)]
-    code, out, err = ways.call(slow, ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT))
+    command = ways.ssh(slow, 2, *where, *PROGRAM, LOSES_AGENT)
+    code, out, err = ways.call(slow, command, cwd=Path("/"))  # a folder that both nodes have
     assert code == 0, out + err
     assert calls(tmp_path, "ssh") == 3 and calls(tmp_path, "rsync") == 2
