@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
+from muster.records import json_objects
 from tests.benchmarks.cases import OURS, Case
 from tests.benchmarks.made import Made
 from tests.commands import call
@@ -106,7 +107,7 @@ class Place:
             if done.returncode:
                 raise MusterError(f"{' '.join(command)}: {done.stderr[-TAIL:]}")
             (found,) = logs.glob(f"*/{records}")
-            lines = records.json_objects(found.read_bytes())
+            lines = json_objects(found.read_bytes())
         steps = [one for one in lines if "step_s" in one]
         return Steps([one["loss"] for one in steps], [one["step_s"] for one in steps])
 
