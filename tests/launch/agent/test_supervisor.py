@@ -67,6 +67,25 @@ def test_what_one_agent_says_of_its_failure_is_what_all_hear(tmp_path):
     assert other["message"] == first["message"] == "rank 1 on node1: exit code 7"
 
 
+SIGNALLED = """
+import os, signal, time
+print("attempt", os.environ["MUSTER_ATTEMPT"])
+if (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]) == ("0", "1"):
+    os.kill(int(os.environ["MUSTER_LAUNCHER"]), signal.SIGTERM)
+    time.sleep(10_000)
+"""
+
+
+def test_an_agent_that_was_sent_a_signal_is_not_given_the_next_attempt(tmp_path):
+    """It ends after its part of this one; another agent is started on its node."""
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "signalled")
+    argv = (*flags, "--max-restarts", "1", "--stop-grace-s", "1", "--", "./signalled.py")
+    code, out, err = submit(*argv, cwd=tmp_path)
+    assert code == 0 and "attempt 1" in out, err
+    assert "error: node1 was sent SIGTERM" in err
+
+
 def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):
     """What it has started in the background may be of use to the others."""
     code, err, ends = two_nodes(tmp_path, "ends")

@@ -96,6 +96,26 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+def test_nothing_of_a_lost_agent_is_left_before_the_next_attempt(spec):
+    """Its workers could still write into the folder that is to be the next attempt's."""
+    job = Pretended("outlives").launch(spec, FACTS)
+    (agent,) = [one.process for one in job._agents.values()]
+    try:
+        assert job.wait() == 1
+        assert agent.poll() is not None
+    finally:
+        job.close()
+
+
+def test_an_agent_that_dies_between_attempts_is_known_to_be_dead(spec):
+    job = Pretended("fails").launch(spec, FACTS)
+    job.wait()
+    for one in job._agents.values():
+        one.process.wait()
+    assert not job.lives(FACTS.nodes[0])
+    job.close()
+
+
 def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):
     monkeypatch.setattr(leader, "RESTART_ASKS_NODES_AGAIN_S", 0.0)
     answers = iter(["node1: no route\nnode2: no route"] * 3 + ["node2: no route"] * 2 + [""])
