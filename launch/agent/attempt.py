@@ -99,7 +99,8 @@ class AgentConnection:
         """Whether it can take part in another attempt, as far as is known now."""
         if not self.channel.ended:  # it may have died since the last attempt
             self.channel.put_back(self.channel.receive())
-        return not self.channel.ended and not self._leaves
+        is_silent = self.channel.silent_s > AGENT_LOST_WHEN_SILENT_S
+        return not (self.channel.ended or is_silent or self._leaves)
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""

@@ -397,7 +397,7 @@ class NodeAttempt:
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)
-            self._keep_in_touch()
+            self._hear()  # no answers any more: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()
         return ended.code

@@ -3,14 +3,20 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from launch.nodes.channel import MARK
+from launch.agent.agent_records import Ended
+from launch.agent.node_attempt import NodeAttempt, Signals, State
+from launch.agent.processes import process_tree
+from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
+from launch.starters.base import WarmInterpreter
 from tests.commands import call
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, run_well, start, submit
@@ -84,6 +90,27 @@ def test_an_agent_that_was_sent_a_signal_is_not_given_the_next_attempt(tmp_path)
     code, out, err = submit(*argv, cwd=tmp_path)
     assert code == 0 and "attempt 1" in out, err
     assert "error: node1 was sent SIGTERM" in err
+
+
+def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch):
+    """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
+    monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach())
+    received = Channel(others.fileno(), others.detach())
+    part = replace(assignment(tmp_path), count=2)
+    agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
+    agent._inspection.has_begun = True
+    agent._change(State.ENDING, Ended(1, "command", "boom"))
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(agent._end)
+        assert received.first("ended") is not None
+        agent._inspection._answers.put({"id": "7", "complete": True})
+        received.send(go=True)
+        assert end.result() == 1
+    assert received.receive() == []
+    for channel in (leader, received):
+        channel.close()
 
 
 def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):
