@@ -1,1 +1,1 @@
-"""The supervisor of a node, called agent, and the launcher's side of it."""
+"""The supervisor of a node, called agent, and its leader's side."""

@@ -37,12 +37,12 @@ The messages:
                      {"done": true}                              its workers have ended well
                      {"worker_end": {...}}                       of a rank, after a failure; and
                      {"failed": {...}}                           of its node; see launch/ends.py
-                     {"ended": {"code": 0, "cause": "done", ...}}
+                     {"ended": {"code": 0, "cause": "done", ...}, "leaves": false}
 
-After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
-closed. Each message is checked by its form in launch/nodes/message_forms.py. What has none of
-these, or names a file that is not the node's own, is that agent's failure: its channel is closed,
-and nothing more is taken from it.
+After `ended` an agent waits for the assignment of the next attempt, unless it `leaves`, as after a
+signal; it also leaves when its channel is closed. Each message is checked by its form in
+launch/nodes/message_forms.py. What has none of these, or names a file that is not the node's own,
+is that agent's failure: its channel is closed, and nothing more is taken from it.
 
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
 handlers append to a list, and `tick` looks at it.
@@ -92,11 +92,15 @@ class AgentConnection:
         self.process = started.process
         self.channel = started.channel
         self._message_of = started.message_of
+        self._leaves = False  # it was sent a signal, and ends after this attempt
 
     @property
     def lives(self) -> bool:
-        """Whether it can take part in another attempt, as far as is known."""
-        return not self.channel.ended
+        """Whether it can take part in another attempt, as far as is known now."""
+        if not self.channel.ended:  # it may have died since the last attempt
+            self.channel.put_back(self.channel.receive())
+        is_silent = self.channel.silent_s > AGENT_LOST_WHEN_SILENT_S
+        return not (self.channel.ended or is_silent or self._leaves)
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""
@@ -135,6 +139,11 @@ class AgentConnection:
             self._is_named = False
             return f"{self.place} goes on"
         return None
+
+    def end(self, message: Mapping[str, Any]) -> None:
+        """Its part of the attempt is over."""
+        self.record = message["ended"]
+        self._leaves = message.get("leaves", False)
 
     @property
     def is_over(self) -> bool:
@@ -410,7 +419,7 @@ class Attempt:
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
-            agent.record = message["ended"]
+            agent.end(message)
 
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""

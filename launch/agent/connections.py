@@ -143,13 +143,13 @@ class Listener:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for one in [*self._unknown.values()]:
-            self._forget(one)
+        for accepted in [*self._unknown.values()]:
+            self._forget(accepted)
 
     def close(self) -> None:
         self.stop_accepting()
-        for one in [*self._open.values()]:
-            self._forget(one)
+        for accepted in [*self._open.values()]:
+            self._forget(accepted)
 
     def _ended(self) -> Iterator[Message]:
         for number, _ in self._poll.poll(0):

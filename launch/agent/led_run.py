@@ -7,7 +7,7 @@ answers, another one is started. At the run's end all channels are closed, which
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -119,9 +119,7 @@ class LedRun:
     def _leave_all_but(self, nodes: Sequence[NodeFacts]) -> None:
         """End the agents that take no part in the next attempt, with what is left of them."""
         stay = {_key(node) for node in nodes if self.lives(node)}
-        left = [agent for key, agent in self._agents.items() if key not in stay]
-        self._agents = {key: agent for key, agent in self._agents.items() if key in stay}
-        self._end(left)
+        self._end([key for key in self._agents if key not in stay])
 
     def _begin(self, spec: LaunchSpec, facts: Facts) -> None:
         on_stop(lambda number, _: self.signals.append(number))
@@ -137,10 +135,15 @@ class LedRun:
         self._attempt.start(assignments_of(spec, facts, plan, self._inside.ends_unix_s()))
 
     def wait(self) -> int:
-        """Wait for the end of the attempt; return its exit code, see `Attempt.wait`."""
+        """Wait for the end of the attempt; return its exit code, see `Attempt.wait`.
+
+        Agents that were lost or were too late are then ended: until then their workers may write
+        into the run folder.
+        """
         assert self._attempt is not None
         try:
             code = self._attempt.wait()
+            self._end([key for key, agent in self._agents.items() if not agent.lives])
         except BaseException:
             self.close()
             raise
@@ -149,17 +152,16 @@ class LedRun:
     def close(self) -> None:
         """End all agents, and what they were started by; it may be called more than once."""
         self._heartbeat.stop()
-        agents = [*self._agents.values()]
-        self._agents = {}
-        self._end(agents)
+        self._end([*self._agents])
 
-    def _end(self, agents: Sequence[AgentConnection]) -> None:
-        """End these agents, and the processes that started them alone."""
-        if not agents:
+    def _end(self, keys: Collection[str]) -> None:
+        """End the agents of these nodes, and the processes that started them alone."""
+        if not keys:
             return
+        agents = [self._agents[key] for key in keys]
         for agent in agents:
             agent.channel.close()
-        others = [agent.process for agent in self._agents.values()]
+        others = [agent.process for key, agent in self._agents.items() if key not in keys]
         if self._is_local:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
@@ -174,6 +176,8 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )
+        # not before: a signal may come meanwhile, and `close` ends what is left
+        self._agents = {key: agent for key, agent in self._agents.items() if key not in keys}
 
     def _is_in_a_hurry(self) -> bool:
         return self._attempt is not None and self._attempt.interrupted_twice

@@ -1,8 +1,8 @@
-"""Copy a node's part of the run folder to the launcher as it is written, without a shared disk.
+"""Copy a node's part of the run folder to its leader as it is written, without a shared disk.
 
 A node sends what it writes itself: the files of its ranks and of its host. Node 0, which has rank
 0, sends the files that a run has once. So nodes that share a disk with each other, but not with the
-launcher, send nothing twice. A growing file is sent from its last position. Any other file is sent
+leader, send nothing twice. A growing file is sent from its last position. Any other file is sent
 whole, and a reader sees it only when it is complete.
 """
 
@@ -132,7 +132,7 @@ def _of_node(
 
 
 class Received:
-    """The launcher's side: it writes what the node with this assignment sends."""
+    """The leader's side: it writes what the node with this assignment sends."""
 
     def __init__(self, run_dir: Path, assignment: Assignment) -> None:
         self._run_dir = run_dir

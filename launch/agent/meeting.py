@@ -93,10 +93,10 @@ class Meeting:
 
     def newly_met(self) -> list[Mapping[str, Any]]:
         """The connections that both ends have reported since the last call, in node 0's words."""
-        met = {one for one in self._connected.values() if one in self._accepted}
+        met = {known for known in self._connected.values() if known in self._accepted}
         new = met - self._known
         self._known = met
-        return [self._accepted[one] for one in new]
+        return [self._accepted[connection] for connection in new]
 
     def unreached(self, index: int, reason: str) -> None:
         """This node has tried to connect, without success."""
@@ -110,7 +110,7 @@ class Meeting:
             connection = Connection(node=peer, node_0=own)
         else:
             connection = Connection(node=own, node_0=peer)
-        node = next((at for at, one in self._connected.items() if one == connection), None)
+        node = next((at for at, known in self._connected.items() if known == connection), None)
         if not self.has_begun:
             if index == 0:
                 self._accepted.pop(connection, None)
@@ -128,13 +128,6 @@ class Meeting:
         """The nodes that are not connected, as far as both ends have reported."""
         others = range(1, len(self._names))
         return [at for at in others if self._connected.get(at) not in self._accepted]
-
-    def address(self, index: int) -> str | None:
-        """The address of this node on the network for gradients, once it is known."""
-        if index == 0:
-            return None if self.where is None else self.where[0]
-        connection = self._connected.get(index)
-        return None if connection is None else connection.node[0]
 
     def waiting(self, now_s: float) -> str | None:
         """Whom the run waits for, where that takes long; None if that is no news."""
@@ -183,7 +176,7 @@ class Meeting:
     def _strange(self) -> list[Connection]:
         """The connections of node 0 that no other node has reported."""
         own = set(self._connected.values())
-        return [one for one in self._accepted if one not in own]
+        return [accepted for accepted in self._accepted if accepted not in own]
 
     def _reason(self, index: int) -> str:
         """What is known of a node that is missing: a sentence, or nothing."""

@@ -392,12 +392,12 @@ class NodeAttempt:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader, self._leader_silence_s)
-            leader.send(ended=record)
+            leader.send(ended=record, leaves=bool(self._signals.stops))
             leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
             time.sleep(MAIN_LOOP_TICK_S)
-            self._keep_in_touch()
+            self._hear()  # no answers any more: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()
         return ended.code

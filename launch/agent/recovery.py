@@ -57,7 +57,8 @@ class Recovery:
         before = self._before()
         if back is None or before is None or self.connected_unix_s is None:
             return None
-        what, marks = back
+        what = back[0]
+        marks = back[1]
         times = [*before, self.connected_unix_s, *marks.values()]
         times = [*accumulate(times, max)]  # two machines' clocks may differ by more than a part
         names = ["noticed", "stopped", "agents", *marks]
@@ -84,8 +85,8 @@ class Recovery:
         if record is None or end is None:
             return None
         over = float(record["time_unix_s"])
-        noticed = record.get("noticed_unix_s")
-        return end.time_unix_s, float(noticed or over), over
+        noticed = float(record.get("noticed_unix_s") or over)
+        return end.time_unix_s or noticed, noticed, over  # of some ends nobody knows the time
 
     def _back(self) -> tuple[str, dict[str, float]] | None:
         """What the attempt was back at, and the times of its phases; None: not yet."""

@@ -27,7 +27,7 @@ class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
     A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason. `say`
-    tells a launcher that it must be patient.
+    tells the leader that it must be patient.
     """
 
     def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:

@@ -67,10 +67,10 @@ class Agent:
         process_tree.adopt_orphans()
         try:
             code = 0
-            next_one: Mapping[str, Any] | None = message
-            while next_one is not None:
-                code = self._carry_out(self._assignment(next_one))
-                next_one = self._next_assignment()
+            due: Mapping[str, Any] | None = message
+            while due is not None:
+                code = self._carry_out(self._assignment(due))
+                due = self._next_assignment()
             return code
         finally:
             self._warm.end()

@@ -1,4 +1,4 @@
-"""Agents that a launcher starts, and messages with and among agents: one JSON object per line.
+"""Agents that a leader starts, and messages between it and them: one JSON object per line.
 
 Neither side ever blocks: data that cannot be written yet waits in memory, and received data is read
 when it is asked for, a limited amount at a time. Received data is never executed or unpickled. Any
@@ -288,7 +288,7 @@ def start_each(
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             errors = log.open("wb")
-        with errors:  # its own session: Ctrl-C of a terminal is for the launcher
+        with errors:  # its own session: Ctrl-C of a terminal is for the leader
             argv = argv_of(index, node)
             process, channel = talk_to(argv, errors, cwd=CHECKOUT, start_new_session=True)
         heartbeat.add(channel)

@@ -119,7 +119,8 @@ def _aborted_at_exit(facts: Facts) -> Iterator[End]:
     """Ranks that died when Python ended, after they had recorded that they were done."""
     for rank in facts.done:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
-            node, at = facts.node[rank], facts.exits[rank]["time_unix_s"]
+            node = facts.node[rank]
+            at = facts.exits[rank]["time_unix_s"]
             number = crash.code - 128
             yield End(Kind.KILLED, node, at, rank, signal=number, message=ENDED_WELL)
 
@@ -328,7 +329,8 @@ def _lost_peer(facts: Facts, cause: End) -> Failure:
     if not cause.traceback:
         return Failure(cause.exit_code, _lines(cause.text), rank=cause.rank)
     context = (f"error: rank {cause.rank} on {cause.node} lost another worker:",)
-    text, brief = cause.traceback.rstrip(), _brief(context, cause)
+    text = cause.traceback.rstrip()
+    brief = _brief(context, cause)
     return Failure(cause.exit_code, text, context, cause.rank, brief=brief)
 
 

@@ -1,6 +1,7 @@
 """An agent that starts nothing: `python -m tests.launch.pretended_agent MODE`.
 
-`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `listens` has its one
+`fails` ends at once; `is_odd` says what no agent says, and waits for its end; `outlives` says that,
+too, and ends for a signal alone; `listens` has its one
 worker print much, and ends well after a while in which it has heard from its launcher all the time.
 `late_culprit` says at once on node 0 that its rank lost another, and on node 1 only after a while
 that its rank was killed, which was earlier.
@@ -28,8 +29,10 @@ def main() -> int:
         for message in launcher.receive():
             assignment = message.get("assignment", assignment)
         time.sleep(0.01)
-    if sys.argv[1] == "is_odd":
+    if sys.argv[1] in ("is_odd", "outlives"):
         launcher.send(here={"node": "node0", "host": "\x1b[2J"})
+        while sys.argv[1] == "outlives":
+            time.sleep(1)
         while not launcher.ended:
             launcher.receive()
             time.sleep(0.01)

@@ -52,6 +52,15 @@ def test_a_program_is_back_with_its_first_record_or_its_first_output(run_dir):
     assert line.startswith("attempt 2: first output after ")
 
 
+def test_of_a_fault_without_a_time_it_counts_from_when_it_was_noticed(run_dir):
+    """As of a rank that others had waited for in vain."""
+    end = End(Kind.ENDED, "node1", 0.0, 1, message="hung").to_json()
+    ended = {"time_unix_s": 20.5, "noticed_unix_s": 19.0, "end": end}
+    write(run_dir, {"attempts/0/exit.json": ended, **STEP_3})
+    line = "attempt 2: step 3 again after 11.5 s: noticed 0.0, stopped 1.5, agents 1.0, program 9.0"
+    assert recovery(run_dir).look() == line
+
+
 def test_where_nothing_comes_it_looks_rarely(run_dir, monkeypatch):
     now_s = [0.0]
     monkeypatch.setattr("launch.agent.recovery.running_s", lambda: now_s[0])

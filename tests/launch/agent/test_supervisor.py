@@ -3,14 +3,20 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from launch.nodes.channel import MARK
+from launch.agent.agent_records import Ended
+from launch.agent.node_attempt import NodeAttempt, Signals, State
+from launch.agent.processes import process_tree
+from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
+from launch.starters.base import WarmInterpreter
 from tests.commands import call
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, run_well, start, submit
@@ -65,6 +71,46 @@ def test_what_one_agent_says_of_its_failure_is_what_all_hear(tmp_path):
     code, err, (other, first) = two_nodes(tmp_path, "fails")
     assert (code, first["cause"], other["cause"]) == (7, "command", "peer"), err
     assert other["message"] == first["message"] == "rank 1 on node1: exit code 7"
+
+
+SIGNALLED = """
+import os, signal, time
+print("attempt", os.environ["MUSTER_ATTEMPT"])
+if (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]) == ("0", "1"):
+    os.kill(int(os.environ["MUSTER_LAUNCHER"]), signal.SIGTERM)
+    time.sleep(10_000)
+"""
+
+
+def test_an_agent_that_was_sent_a_signal_is_not_given_the_next_attempt(tmp_path):
+    """It ends after its part of this one; another agent is started on its node."""
+    (tmp_path / "signalled.py").write_text(SIGNALLED)
+    flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "signalled")
+    argv = (*flags, "--max-restarts", "1", "--stop-grace-s", "1", "--", "./signalled.py")
+    code, out, err = submit(*argv, cwd=tmp_path)
+    assert code == 0 and "attempt 1" in out, err
+    assert "error: node1 was sent SIGTERM" in err
+
+
+def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch):
+    """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
+    monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])
+    own, others = socket.socketpair()
+    leader = Channel(own.fileno(), own.detach())
+    received = Channel(others.fileno(), others.detach())
+    part = replace(assignment(tmp_path), count=2)
+    agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
+    agent._inspection.has_begun = True
+    agent._change(State.ENDING, Ended(1, "command", "boom"))
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(agent._end)
+        assert received.first("ended") is not None
+        agent._inspection._answers.put({"id": "7", "complete": True})
+        received.send(go=True)
+        assert end.result() == 1
+    assert received.receive() == []
+    for channel in (leader, received):
+        channel.close()
 
 
 def test_no_agent_leaves_before_all_have_done_their_part(tmp_path):

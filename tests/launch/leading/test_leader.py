@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,11 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from launch.agent.attempt import AgentConnection
 from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
 from launch.leading.leader import conclude, lead, new_run
+from launch.nodes.channel import MARK, AgentProcess, Channel
 from launch.programs.command_line import CommandLine
 from launch.programs.python_choice import say_once
 from launch.runs import restart, run_record, run_state
@@ -94,6 +97,40 @@ def test_an_odd_message_is_its_agent_s_failure_and_is_recorded(spec, capsys):
     assert (recorded["code"], recorded["cause"]) == (1, "node_lost")
     assert recorded["message"].startswith("error: node0 sent an odd message: 'here', which has ano")
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_nothing_of_a_lost_agent_is_left_before_the_next_attempt(spec):
+    """Its workers could still write into the folder that is to be the next attempt's."""
+    job = Pretended("outlives").launch(spec, FACTS)
+    (agent,) = [one.process for one in job._agents.values()]
+    try:
+        assert job.wait() == 1
+        assert agent.poll() is not None
+    finally:
+        job.close()
+
+
+def test_an_agent_that_dies_between_attempts_is_known_to_be_dead(spec):
+    job = Pretended("fails").launch(spec, FACTS)
+    job.wait()
+    for one in job._agents.values():
+        one.process.wait()
+    assert not job.lives(FACTS.nodes[0])
+    job.close()
+
+
+def test_an_agent_that_is_silent_between_attempts_takes_no_part_in_the_next(monkeypatch):
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours.fileno(), ours.detach())
+    agent = AgentConnection(AgentProcess(channel, SimpleNamespace()))
+    with theirs:
+        assert agent.lives
+        monkeypatch.setattr("launch.nodes.channel.running_s", lambda: channel._heard + 60.0)
+        assert not agent.lives
+        theirs.sendall(MARK + b'{"beat": 1.0}\n')
+        assert agent.lives
+    assert not agent.lives
+    channel.close()
 
 
 def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):

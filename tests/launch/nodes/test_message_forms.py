@@ -141,6 +141,7 @@ FROM_AGENT = [
     {"worker_end": KILLED.to_json()},
     {"failed": REFUSED.to_json()},
     {"ended": END},
+    {"ended": END, "leaves": True},
 ]
 
 
@@ -229,6 +230,7 @@ ODD = {
     "two kinds": {"done": True, "ended": END},
     "no record of the end": {"ended": []},
     "no code": {"ended": {"code": "0"}},
+    "leaves with a number": {"ended": END, "leaves": 1},
     "a time without end": {"stopping": 1e300},
     "another node": {"here": {**HERE, "node": "node0"}},
     "ranks of another node": {"here": {**HERE, "ranks": [0, 1]}},
