@@ -62,7 +62,7 @@ def _found(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str,
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if current.attempt:
-        spec = restart.next_attempt(spec)
+        spec = restart.next_attempt(replace(spec, attempt=restart.last_attempt(spec)))
         run_job.write_spec(spec, job)
     return spec, job
 
