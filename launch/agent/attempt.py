@@ -37,12 +37,12 @@ The messages:
                      {"done": true}                              its workers have ended well
                      {"worker_end": {...}}                       of a rank, after a failure; and
                      {"failed": {...}}                           of its node; see launch/ends.py
-                     {"ended": {"code": 0, "cause": "done", ...}}
+                     {"ended": {"code": 0, "cause": "done", ...}, "leaves": false}
 
-After `ended` an agent waits for the assignment of the next attempt; it leaves when its channel is
-closed. Each message is checked by its form in launch/nodes/message_forms.py. What has none of
-these, or names a file that is not the node's own, is that agent's failure: its channel is closed,
-and nothing more is taken from it.
+After `ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
+signal; it also leaves when its channel is closed. Each message is checked by its form in
+launch/nodes/message_forms.py. What has none of these, or names a file that is not the node's own,
+is that agent's failure: its channel is closed, and nothing more is taken from it.
 
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
 handlers append to a list, and `tick` looks at it.
@@ -92,11 +92,16 @@ class AgentConnection:
         self.process = started.process
         self.channel = started.channel
         self._message_of = started.message_of
+        self._leaves = False
 
-    @property
     def lives(self) -> bool:
-        """Whether it can take part in another attempt, as far as is known."""
-        return not self.channel.ended
+        """Whether it can take part in another attempt, as far as is known by now.
+
+        Between two attempts nobody else looks at its channel, perhaps for minutes.
+        """
+        self.channel.put_back(self.channel.receive())
+        is_heard = self.channel.silent_s <= AGENT_LOST_WHEN_SILENT_S
+        return is_heard and not self._leaves and not self.channel.ended
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""
@@ -122,6 +127,11 @@ class AgentConnection:
     def place(self) -> str:
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
+
+    def take_record(self, message: Mapping[str, Any]) -> None:
+        """Take its last message of the attempt: what it has recorded, and whether it leaves."""
+        self.record = message["ended"]
+        self._leaves = bool(message.get("leaves"))
 
     def standing(self, message: Mapping[str, Any]) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
@@ -410,7 +420,7 @@ class Attempt:
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
-            agent.record = message["ended"]
+            agent.take_record(message)
 
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""

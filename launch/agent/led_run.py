@@ -90,7 +90,7 @@ class LedRun:
     def lives(self, node: NodeFacts) -> bool:
         """Whether the agent of this node can take part in another attempt, as far as is known."""
         agent = self._agents.get(_key(node))
-        return agent is not None and agent.lives
+        return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
         """Start an attempt: agents where none lives, and then the part of each.

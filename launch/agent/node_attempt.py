@@ -392,7 +392,7 @@ class NodeAttempt:
             self._inspection.tick()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader, self._leader_silence_s)
-            leader.send(ended=record)
+            leader.send(ended=record, leaves=bool(self._signals.stops))
             leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:

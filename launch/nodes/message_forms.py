@@ -271,7 +271,7 @@ def of_agent(assignment: Assignment) -> Forms:
         "done": {"done": _is_true},
         "failed": {"failed": {**ends.FORM, "rank": None}},
         "worker_end": {"worker_end": {**ends.FORM, "rank": _is_rank_of(assignment)}},
-        "ended": {"ended": _is_end},
+        "ended": {"ended": _is_end, "leaves?": bool},
     }
 
 
