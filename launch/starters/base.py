@@ -194,8 +194,8 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
 @cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
-    found: Starter = plugins.load("launch.starters", name)
-    return found
+    starter: Starter = plugins.load("launch.starters", name)
+    return starter
 
 
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
