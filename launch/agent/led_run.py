@@ -7,7 +7,7 @@ answers, another one is started. At the run's end all channels are closed, which
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -104,8 +104,9 @@ class LedRun:
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                self._leave_all_but(facts.nodes)
-                new = {at: node for at, node in enumerate(facts.nodes) if not self.lives(node)}
+                living = {_key(node) for node in facts.nodes if self.lives(node)}  # asked once
+                self._leave_all_but(living)
+                new = {at: node for at, node in enumerate(facts.nodes) if _key(node) not in living}
                 if new:
                     started = self._start_agents(new, self._heartbeat)
                     for node, agent in zip(new.values(), started, strict=True):
@@ -116,9 +117,8 @@ class LedRun:
             self.close()
             raise
 
-    def _leave_all_but(self, nodes: Sequence[NodeFacts]) -> None:
+    def _leave_all_but(self, stay: Collection[str]) -> None:
         """End the agents that take no part in the next attempt, with what is left of them."""
-        stay = {_key(node) for node in nodes if self.lives(node)}
         left = [agent for key, agent in self._agents.items() if key not in stay]
         self._agents = {key: agent for key, agent in self._agents.items() if key in stay}
         self._end(left)
