@@ -153,7 +153,8 @@ def command(
 
     `rank`: of the worker that it is.
     """
-    node, program = facts.nodes[node_rank], spec.program
+    node = facts.nodes[node_rank]
+    program = spec.program
     argv = (program.python or node.python, *words)
     env = {**spec.env, "PYTHONUNBUFFERED": "1", **(env or {})}
     return NodeCommand(
