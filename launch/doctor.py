@@ -131,8 +131,8 @@ def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:
 
 def _disks(train: TrainConfig) -> dict[str, Path]:
     """The folders that a run writes to and reads from, by their content."""
-    found = {"run folder": train.logs_root.absolute()}
-    return {**found, "data": train.data_dir.absolute()} if train.data_dir else found
+    disks = {"run folder": train.logs_root.absolute()}
+    return {**disks, "data": train.data_dir.absolute()} if train.data_dir else disks
 
 
 def _measure(

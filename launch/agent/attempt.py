@@ -39,7 +39,7 @@ The messages:
                      {"failed": {...}}                           of its node; see launch/ends.py
                      {"ended": {"code": 0, "cause": "done", ...}, "leaves": false}
 
-After `ended` an agent waits for the assignment of the next attempt, unless it `leaves`, as after a
+After `ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
 signal; it also leaves when its channel is closed. Each message is checked by its form in
 launch/nodes/message_forms.py. What has none of these, or names a file that is not the node's own,
 is that agent's failure: its channel is closed, and nothing more is taken from it.
@@ -94,13 +94,15 @@ class AgentConnection:
         self._message_of = started.message_of
         self._leaves = False  # it was sent a signal, and ends after this attempt
 
-    @property
     def lives(self) -> bool:
-        """Whether it can take part in another attempt, as far as is known now."""
-        if not self.channel.ended:  # it may have died since the last attempt
+        """Whether it can take part in another attempt, as far as is known by now.
+
+        Between two attempts nobody else looks at its channel, perhaps for minutes.
+        """
+        if not self.channel.ended:
             self.channel.put_back(self.channel.receive())
-        is_silent = self.channel.silent_s > AGENT_LOST_WHEN_SILENT_S
-        return not (self.channel.ended or is_silent or self._leaves)
+        is_heard = self.channel.silent_s <= AGENT_LOST_WHEN_SILENT_S
+        return is_heard and not self._leaves and not self.channel.ended
 
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""
@@ -127,6 +129,11 @@ class AgentConnection:
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
+    def take_record(self, message: Mapping[str, Any]) -> None:
+        """Take its last message of the attempt: what it has recorded, and whether it leaves."""
+        self.record = message["ended"]
+        self._leaves = bool(message.get("leaves"))
+
     def standing(self, message: Mapping[str, Any]) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
         stands_s = float(message.get("stands_s", 0.0))
@@ -139,11 +146,6 @@ class AgentConnection:
             self._is_named = False
             return f"{self.place} goes on"
         return None
-
-    def end(self, message: Mapping[str, Any]) -> None:
-        """Its part of the attempt is over."""
-        self.record = message["ended"]
-        self._leaves = message.get("leaves", False)
 
     @property
     def is_over(self) -> bool:
@@ -419,7 +421,7 @@ class Attempt:
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
-            agent.end(message)
+            agent.take_record(message)
 
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""

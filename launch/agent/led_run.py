@@ -90,7 +90,7 @@ class LedRun:
     def lives(self, node: NodeFacts) -> bool:
         """Whether the agent of this node can take part in another attempt, as far as is known."""
         agent = self._agents.get(_key(node))
-        return agent is not None and agent.lives
+        return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
         """Start an attempt: agents where none lives, and then the part of each.
@@ -104,8 +104,9 @@ class LedRun:
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                self._leave_all_but(facts.nodes)
-                new = {at: node for at, node in enumerate(facts.nodes) if not self.lives(node)}
+                living = {_key(node) for node in facts.nodes if self.lives(node)}  # asked once
+                self._leave_all_but(living)
+                new = {at: node for at, node in enumerate(facts.nodes) if _key(node) not in living}
                 if new:
                     started = self._start_agents(new, self._heartbeat)
                     for node, agent in zip(new.values(), started, strict=True):
@@ -116,9 +117,8 @@ class LedRun:
             self.close()
             raise
 
-    def _leave_all_but(self, nodes: Sequence[NodeFacts]) -> None:
+    def _leave_all_but(self, stay: Collection[str]) -> None:
         """End the agents that take no part in the next attempt, with what is left of them."""
-        stay = {_key(node) for node in nodes if self.lives(node)}
         self._end([key for key in self._agents if key not in stay])
 
     def _begin(self, spec: LaunchSpec, facts: Facts) -> None:
@@ -143,7 +143,7 @@ class LedRun:
         assert self._attempt is not None
         try:
             code = self._attempt.wait()
-            self._end([key for key, agent in self._agents.items() if not agent.lives])
+            self._end([key for key, agent in self._agents.items() if not agent.lives()])
         except BaseException:
             self.close()
             raise

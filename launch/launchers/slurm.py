@@ -149,7 +149,7 @@ class Slurm(Launcher):
             SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
         )
         executor.update_parameters(
-            use_srun=False,  # the leader calls srun itself, at every start of the run
+            use_srun=False,  # the leader calls srun itself, wherever agents start
             stderr_to_stdout=True,
             setup=[batch_script.NOTICES_IGNORED],
             additional_parameters=batch_script.as_read(given),

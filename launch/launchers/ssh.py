@@ -44,10 +44,10 @@ class Ssh(Launcher):
             _refuse_without_gpus(nodes)
             if self._config.preflight:
                 workers = self.workers_python
-                found = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
-                for line in lines(found, "warn"):
+                findings = judge_nodes(survey, probes, self.name, lambda _: chosen, workers)
+                for line in lines(findings, "warn"):
                     print(f"note: {line}", file=sys.stderr)
-                transfer.fail(lines(found, "FAIL"))
+                transfer.fail(lines(findings, "FAIL"))
         return Facts(nodes, chosen.addresses[0], self._config.master_port, chosen.network)
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
@@ -65,21 +65,21 @@ class Ssh(Launcher):
         everyone = self.specs()
         with Survey(openssh.transport(everyone, self._ssh)) as survey:
             probes = self._ask(survey)
-            found = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
+            nodes = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
         has_own = self.workers_python.python is not None
         packages = [*extras.packages(extras.BASE)] if has_own else []
-        transfer.make_environments(found, self._ssh, packages)
+        transfer.make_environments(nodes, self._ssh, packages)
 
     def assume(self) -> Facts:
         specs = self.specs()
         named = self._ssh.remote_dir
         folder = named or str(CHECKOUT)
         python = f"{named}/.venv/bin/python" if named else nodes_python()
-        found = tuple(
+        nodes = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)
         )
-        return Facts(found, specs[0].address or PLACEHOLDER, self._config.master_port)
+        return Facts(nodes, specs[0].address or PLACEHOLDER, self._config.master_port)
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
         run = LedRun(partial(self._start_agents, spec), self.plan, prefixes=True)
@@ -182,28 +182,28 @@ class Ssh(Launcher):
             )
         user, me = self._ssh.user, os.environ.get("USER")
         if _is_file(config.hosts):
-            found = hosts.read_hosts(Path(config.hosts), slots, user=user, me=me)
+            specs = hosts.read_hosts(Path(config.hosts), slots, user=user, me=me)
         else:
-            found = hosts.parse_hosts([config.hosts], slots, "--hosts", user=user)
-        found = self._without_excluded(found)
-        if config.nodes is not None and config.nodes > len(found):
+            specs = hosts.parse_hosts([config.hosts], slots, "--hosts", user=user)
+        specs = self._without_excluded(specs)
+        if config.nodes is not None and config.nodes > len(specs):
             raise UsageError(
-                f"--nodes {config.nodes}, but {config.hosts} has {len(found)}: "
-                + ", ".join(spec.name for spec in found)
+                f"--nodes {config.nodes}, but {config.hosts} has {len(specs)}: "
+                + ", ".join(spec.name for spec in specs)
             )
-        return found[: config.nodes]
+        return specs[: config.nodes]
 
-    def _without_excluded(self, found: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+    def _without_excluded(self, specs: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
         """The nodes without those of --exclude; `auto` leaves as many as are needed."""
         if (text := self._slurm.exclude) is None:
-            return found
+            return specs
         out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
-        left = [one.host for one in found if one.host not in out]
+        left = [one.host for one in specs if one.host not in out]
         if node_history.AUTO in out:
             out |= node_history.avoided(left, self.name, self._config.nodes or 1)
         if not set(left) - out:
             raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
-        return tuple(one for one in found if one.host not in out)
+        return tuple(one for one in specs if one.host not in out)
 
 
 def _is_file(hosts: str) -> bool:
@@ -219,14 +219,14 @@ def _facts(
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
     """The nodes that answered; one that is to have a worker on each GPU may have none."""
-    found = []
+    nodes = []
     for (index, one), name, address in zip(probes.items(), names, addresses, strict=True):
         spec = everyone[index]
         count = len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc
         place = one["python"], one["folder"]
         plugins = tuple((one["workers"] or one["versions"] or {}).get("plugins", ()))
-        found.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
-    return tuple(found)
+        nodes.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
+    return tuple(nodes)
 
 
 def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
@@ -237,15 +237,15 @@ def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
 
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
     """The folders of a user's program, and their places on nodes with their own disk."""
-    found = {
+    folders = {
         run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
         run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
     }
-    found = {root: place for root, place in found.items() if root.exists()}
-    for root, place in found.items():
+    folders = {root: place for root, place in folders.items() if root.exists()}
+    for root, place in folders.items():
         if any(node.shared for node in nodes) and not (CHECKOUT / place).exists():
             (CHECKOUT / place).symlink_to(root)  # a node with this checkout finds it there
-    return {root: str(place) for root, place in found.items()}
+    return {root: str(place) for root, place in folders.items()}
 
 
 build = Ssh

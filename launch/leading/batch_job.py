@@ -41,8 +41,8 @@ def main() -> int:
     current = CurrentJob.from_env(os.environ)
     notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(current)
-    found = begin(words, current) if verb == "new" else _found(Path(words[0]), current)
-    return _lead(*found, current, notice)
+    spec, job = begin(words, current) if verb == "new" else run_in(Path(words[0]), current)
+    return _lead(spec, job, current, notice)
 
 
 def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice: Notice) -> int:
@@ -58,11 +58,11 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice:
     return code
 
 
-def _found(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
+def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if current.attempt:
-        spec = restart.next_attempt(spec)
+        spec = restart.next_attempt(replace(spec, attempt=restart.last_attempt(spec)))
         run_job.write_spec(spec, job)
     return spec, job
 
@@ -87,7 +87,7 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
         print(line.unasked, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
-        return _found(earlier, current)
+        return run_in(earlier, current)
     counts = launch.nproc("gpu" if current.gpus else 1, current.num_nodes)
     _note_few_cores(counts, current)
     if isinstance(program, OwnProgram):

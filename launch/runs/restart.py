@@ -77,6 +77,15 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     )
 
 
+def last_attempt(spec: LaunchSpec) -> int:
+    """The number of the run's last attempt, where a leader that is gone may have made more of them.
+
+    `spec` is as the run was submitted, or as its job was requeued last.
+    """
+    aside = run_files.attempt_folders(spec.run_dir)
+    return max(spec.attempt, *(number + 1 for number in aside), 0)
+
+
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
     how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"

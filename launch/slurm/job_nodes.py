@@ -1,4 +1,6 @@
-"""The nodes of the job that this process is in: one step of srun starts an agent on each of them.
+"""The nodes of the job that this process is in: a step of srun starts an agent on each of them.
+
+At a restart another step starts those that were lost.
 
 In a job of the run's own this process is on the first of them, and the job ends with it. In one
 that somebody holds it may be elsewhere, such as on a login node, and the job goes on.
@@ -206,10 +208,11 @@ def _met_at(came: Sequence[tuple[JobConnection, Task]]) -> str:
     Where this process is on its node, that is where the second one has found this process; else it
     is from where the first one came.
     """
-    first, second = came[0][0], came[min(1, len(came) - 1)][0]
+    first, _ = came[0]
+    second, _ = came[min(1, len(came) - 1)]
     is_here = first.peer_address == first.own_address
-    found = second.own_address if is_here else first.peer_address
-    return found.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
+    address = second.own_address if is_here else first.peer_address
+    return address.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
 
 
 def _gather(
@@ -224,7 +227,8 @@ def _gather(
     Raises:
         MusterError: one did not start, or has not connected within the time to wait.
     """
-    began, is_announced = running_s(), False
+    began = running_s()
+    is_announced = False
     came: dict[int, tuple[JobConnection, Task]] = {}
     while True:
         for connection, task in listener.agents():

@@ -22,12 +22,13 @@ STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 
 def silent(names: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Those of these nodes of the job in `env` that do not answer."""
-    missing, known = list(names), names[0]  # the second answers as soon as the controller does
+    missing = list(names)
+    known = names[0]  # it answers as soon as the controller does
     deadline = running_s() + SLURM_REACHES_NODES_S
     while missing:
-        found = _reached({known, *missing}, env)
-        missing = [name for name in missing if name not in found]
-        if known in found or running_s() > deadline:
+        reached = _reached({known, *missing}, env)
+        missing = [name for name in missing if name not in reached]
+        if known in reached or running_s() > deadline:
             break
         known = next((name for name in names if name not in missing), known)
         time.sleep(SLURM_STEP_TRIED_AGAIN_S)

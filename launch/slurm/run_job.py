@@ -77,8 +77,8 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
             "choose one with --logs-dir"
         )
     hidden = run_files.SECRETS.path(run_dir)
-    found = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
-    return LaunchSpec.from_json({**job["spec"], "secrets": found}), job
+    secrets = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
+    return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
 
 
 def step_of(run_dir: Path) -> str | None:
@@ -164,12 +164,13 @@ def run_of_job(logs_root: Path, current: CurrentJob) -> Path | None:
     Others may keep their runs in the same folder; theirs do not count, whatever they say. A cluster
     may number its jobs from 1 again: the latest run with the number counts.
     """
-    found, wanted = {}, ["slurm", current.name, current.cluster]
+    runs = {}
+    wanted = ["slurm", current.name, current.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         try:
             job = run_record.own_job(path.parent) or {}
         except UsageError:
             continue
         if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:
-            found[float(job["started_unix_s"])] = path.parent
-    return found[max(found)] if found else None
+            runs[float(job["started_unix_s"])] = path.parent
+    return runs[max(runs)] if runs else None

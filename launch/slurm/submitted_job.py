@@ -75,7 +75,8 @@ class Watcher:
 
     def look_at(self, job_ids: Iterable[str]) -> None:
         """Get the states of all these jobs with one question; they are at most 5 s old."""
-        known, now = self._states, time.monotonic()
+        known = self._states
+        now = time.monotonic()
         wanted = [one for one in job_ids if one not in known or not known[one].is_over]
         is_due = now >= self._next_s or not known.keys() >= {*wanted}
         if not wanted or not is_due or now < self._silent_until_s:

@@ -25,16 +25,17 @@ from muster.writing import read_json
 
 def main() -> int:
     die_with_parent()  # without Slurm's supervisor nobody could end this process
-    rank, leader = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_SRUN_COMM_HOST"]
+    task = int(os.environ["SLURM_PROCID"])
+    leader = os.environ["SLURM_SRUN_COMM_HOST"]
     meeting = _wait_for(Path(sys.argv[1]))
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
     network = meeting["network"]  # any agent may be that of node 0, after a restart
     address = own_address_in(network, host) if network is not None else ""
     workers = gpu_count() if meeting["counts_gpus"] else 0
-    own = Task(rank, host, workers, address)
+    own = Task(task, host, workers, address)
     token = str(meeting["token"])
     connection = connect((leader, int(meeting["port"])), token, own, wait_s=AGENT_REACHES_LEADER_S)
-    return serve(connection.channel, lambda message: verified(message, token, rank))
+    return serve(connection.channel, lambda message: verified(message, token, task))
 
 
 def _wait_for(path: Path) -> Mapping[str, Any]:

@@ -153,7 +153,8 @@ def command(
 
     `rank`: of the worker that it is.
     """
-    node, program = facts.nodes[node_rank], spec.program
+    node = facts.nodes[node_rank]
+    program = spec.program
     argv = (program.python or node.python, *words)
     env = {**spec.env, "PYTHONUNBUFFERED": "1", **(env or {})}
     return NodeCommand(
@@ -194,8 +195,8 @@ def variables(spec: LaunchSpec, facts: Facts, node_rank: int) -> dict[str, str]:
 @cache
 def starter_of(name: str) -> Starter:
     """The starter that `--workers name` selects."""
-    found: Starter = plugins.load("launch.starters", name)
-    return found
+    starter: Starter = plugins.load("launch.starters", name)
+    return starter
 
 
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from launch.deadlines import WARM_STARTER_IS_IDLE_S
+from launch.deadlines import KILLED_PROCESS_IS_GONE_S, WARM_STARTER_IS_IDLE_S
 from launch.ends import WorkerEnd
 from launch.nodes.running_time import running_s
 from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
@@ -116,7 +116,8 @@ class PreloadProcess(StartedProcess):
     def leave(self) -> None:
         """End it, between attempts: it has nothing to save."""
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # it waits for a disk or a GPU, perhaps for ever
+            self._process.wait(KILLED_PROCESS_IS_GONE_S)
         self._orders.close()
         self._reports.close()
 

@@ -40,7 +40,8 @@ def load(name: str) -> Any:
 def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
     at = sys.argv.index("--")
-    own, words = sys.argv[1:at], sys.argv[at + 1 :]
+    own = sys.argv[1:at]
+    words = sys.argv[at + 1 :]
     nproc, first_rank, modules, *reports = own[1::2]
     node_workers = load("node_workers")
     agent = node_workers.Agent(int(reports[0])) if reports else None
@@ -79,14 +80,14 @@ def import_modules(names: list[str], words: list[str]) -> None:
     is_application = importlib.machinery.PathFinder.find_spec("__main__", [str(script.absolute())])
     try:
         failed = advance.import_all(names, str(script.absolute() if is_application else folder))
-    except advance.Unforkable as found:
+    except advance.Unforkable as error:
         sys.stderr.write(
-            f"error: {found}, so it cannot be imported before the workers are forked; leave it out "
+            f"error: {error}, so it cannot be imported before the workers are forked; leave it out "
             "of --preload, or use --workers torchrun\n"
         )
         os._exit(2)
-    for name, error in failed.items():
-        print(f"note: --preload {name}: {error}", file=sys.stderr)
+    for name, why in failed.items():
+        print(f"note: --preload {name}: {why}", file=sys.stderr)
 
 
 def become_worker(rank: int, local_rank: int, words: list[str]) -> None:

@@ -87,16 +87,19 @@ def working(run: Run, earlier: int, nodes: int = 4) -> dict[str, int]:
 
 @pytest.mark.parametrize("way", ["ssh", "sbatch"])
 def test_the_agents_that_live_go_on_and_a_lost_one_is_started_again_on_its_node(begin, way):
-    run = begin(recoveries.WAYS[way], "--nodes", "4", "--max-restarts", "3")
+    run = begin(recoveries.WAYS[way], "--nodes", "4", "--max-restarts", "4")
     first = agents(run)
     assert restarted(run, FAULTS["worker killed"].hit) == first
     second = restarted(run, FAULTS["agent killed"].hit)
     assert second.keys() == first.keys()
     assert {node for node in first if first[node] != second[node]} == {"node2"}
     assert restarted(run, FAULTS["worker killed"].hit) == second
+    third = restarted(run, FAULTS["agent told to end"].hit)
+    assert {node for node in second if second[node] != third[node]} == {"node2"}
+    assert len(run_files.attempt_folders(run.run_dir)) == 4
     if way == "sbatch":
         steps = steps_of(run.cluster, ways.running_job(run.cluster))
-        assert steps.count("muster") == 2
+        assert steps.count("muster") == 2  # the second has ended with its agent
 
 
 @pytest.mark.parametrize("way", ["ssh", "sbatch"] if WHOLE else ["ssh"])

@@ -25,7 +25,8 @@ def die_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
 
 
 def main() -> None:
-    parent, argv = int(sys.argv[1]), sys.argv[2:]
+    parent = int(sys.argv[1])
+    argv = sys.argv[2:]
     # torchrun would die of these signals, and leave its workers
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

@@ -89,12 +89,12 @@ def descendants(excluded: Collection[int] = ()) -> list[psutil.Process]:
     """All processes below this one, except `excluded` children and their descendants."""
     if not excluded:  # each question to psutil reads the processes of the whole machine
         return psutil.Process().children(recursive=True)
-    found = []
+    below = []
     for child in psutil.Process().children():
         if child.pid not in excluded:
             with suppress(psutil.NoSuchProcess):
-                found += [child, *child.children(recursive=True)]
-    return found
+                below += [child, *child.children(recursive=True)]
+    return below
 
 
 def end_descendants(
@@ -181,8 +181,8 @@ def rank_text(process: psutil.Process) -> str:
     Raises:
         psutil.Error: it has ended, or is another user's.
     """
-    found = re.fullmatch(r"rank (\d+)", process.name())
-    return str(process.environ().get("RANK", "")) or (found[1] if found else "")
+    named = re.fullmatch(r"rank (\d+)", process.name())
+    return str(process.environ().get("RANK", "")) or (named[1] if named else "")
 
 
 def _state(process: psutil.Process) -> str:

@@ -165,11 +165,11 @@ def spawn(
     """
     env = {**env, **command.env}
     program = command.argv[0]
-    found = str(Path(command.cwd, program)) if "/" in program else program
-    if shutil.which(found, path=env.get("PATH")) is None:
+    path = str(Path(command.cwd, program)) if "/" in program else program
+    if shutil.which(path, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
     # the Python of this agent can be started
-    if program != sys.executable and (why := interpreter.problem(found, env.get("PATH"))):
+    if program != sys.executable and (why := interpreter.problem(path, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
@@ -204,7 +204,9 @@ def after_prologue(
     """
     if not assignment.spec.prologue:
         return env
-    script, result, output = (Path(scratch, name) for name in ("prologue.sh", "result", "printed"))
+    script = Path(scratch, "prologue.sh")
+    result = Path(scratch, "result")
+    output = Path(scratch, "printed")
     script.write_text(assignment.spec.prologue, encoding="utf-8")
     line = '. "$1" && exec /usr/bin/env -0 > "$2"'  # a PATH that has changed may lack it
     words = ("bash", "--noprofile", "--norc", "-c", line, "prologue")
@@ -225,9 +227,9 @@ def after_prologue(
             how = "ends the shell, so nothing is left of what it sets; leave out its exit or exec"
         raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
-    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
     result.unlink()  # it may hold secrets, and would stay if this process was killed
-    return without_settings_of_torchrun(found)
+    return without_settings_of_torchrun(variables)
 
 
 def environment_of(

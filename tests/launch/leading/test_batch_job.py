@@ -5,8 +5,13 @@ import sys
 
 import pytest
 
+from launch.leading import batch_job
+from launch.slurm import run_job
+from launch.slurm.current_job import CurrentJob
+from launch.spec import LaunchSpec, Program
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
+from tests.written import write
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1"}
 
@@ -40,6 +45,18 @@ def test_a_job_is_not_requeued_for_ever(tmp_path):
     code, _, err = begin(tmp_path, MUSTER_MAX_REQUEUES="a[$(id)]")
     assert code == 2 and "error: MUSTER_MAX_REQUEUES is 'a[$(id)]', not a number" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_requeued_job_goes_on_after_the_attempts_that_its_last_leader_has_made(tmp_path):
+    """Else two attempts would have one number, and one of them no folder of its own."""
+    run_job.write_spec(LaunchSpec("run", tmp_path, Program(("t.py",)), max_restarts=5), {})
+    ends = {"attempts/0/exit.json": {"code": 1}, "attempts/1/exit.json": {"code": 1}}
+    write(tmp_path, {**ends, "exit.json": {"code": 3}})
+    for number in (3, 4):
+        current = CurrentJob(job_id="12", name="12", num_nodes=1, attempt=number - 2)
+        spec, _ = batch_job.run_in(tmp_path, current)
+        assert spec.attempt == number
+    assert (tmp_path / "attempts" / "2" / "exit.json").read_text() == '{"code": 3}'
 
 
 REFUSED = [

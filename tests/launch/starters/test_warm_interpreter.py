@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 
 import psutil
@@ -143,6 +144,16 @@ def test_nothing_is_left_when_it_is_ended(node):
     assert node.warm.pids == workload.pids
     node.warm.end()
     assert node.warm.pids == [] and not psutil.pid_exists(workload.pids[0])
+
+
+def test_one_that_not_even_sigkill_ends_is_left(node, monkeypatch):
+    """As where it waits for a disk: its agent goes on without it."""
+    monkeypatch.setattr("launch.starters.preload.KILLED_PROCESS_IS_GONE_S", 0.1)
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "kill", lambda process: None)
+        workload = node.finish(attempt(node, 0))
+        node.warm.end()
+    assert psutil.pid_exists(workload.pids[0])
 
 
 def test_an_environment_larger_than_a_pipe_delays_nobody(node):
