@@ -370,7 +370,12 @@ class Attempt:
         if end in self._ends:
             return
         self._ends.append(end)
-        if self._first is None and end.is_failure:
+        if end.is_failure:
+            self._fail(end, tells=tells)
+
+    def _fail(self, end: End, *, tells: bool = True) -> None:
+        """Have all agents end for this, if nothing has failed before."""
+        if self._first is None:
             self._first = end
             self.noticed_unix_s = time.time()
             if tells:
@@ -421,7 +426,22 @@ class Attempt:
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
+<<<<<<< HEAD
             agent.take_record(message)
+=======
+            agent.end(message)
+            is_early = message["ended"]["code"] and not agent.is_done
+            if is_early and self._state is State.RUNNING and not self._signals:
+                self._fail(self._unnamed_failure(agent))
+
+    def _unnamed_failure(self, agent: AgentConnection) -> End:
+        """Why a node has ended its part of an attempt, if it says of no end that it is a failure.
+
+        Some of its ranks may have stopped in order, and others be done.
+        """
+        own = [end for end in self._ends if end.node == agent.assignment.name]
+        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
+>>>>>>> rev1
 
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""

@@ -92,6 +92,24 @@ def test_an_agent_that_was_sent_a_signal_is_not_given_the_next_attempt(tmp_path)
     assert "error: node1 was sent SIGTERM" in err
 
 
+STOPS_ALONE = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    sys.exit(0)
+if os.environ["RANK"] == "1":
+    sys.exit(75)
+time.sleep(10_000)
+"""
+
+
+def test_a_node_that_ends_without_a_failure_of_its_own_ends_the_others(tmp_path):
+    """Some of its ranks are done, and others have stopped: nobody can go on with these."""
+    (tmp_path / "stops_alone.py").write_text(STOPS_ALONE)
+    flags = (*LOCAL, "--nodes", "2", "--nproc-per-node", "2", "--workers", "manual")
+    code, _, err = submit(*flags, "--", "./stops_alone.py", cwd=tmp_path)
+    assert code == 75 and "stopped cleanly" in err and "gone" not in err, err
+
+
 def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch):
     """What comes later would be taken as a part of the next one, perhaps of a rank elsewhere."""
     monkeypatch.setattr(process_tree, "end_descendants", lambda *args, **more: [])

@@ -188,7 +188,7 @@ def test_what_agents_say_is_taken(message):
     with leader() as (job, others):
         before = held_bytes(job._run_dir)
         hear(job, others[1], odd_messages.line(message))
-        assert job._first is None or {"failed", "worker_end"} & message.keys()
+        assert job._first is None or {"failed", "worker_end", "ended"} & message.keys()
         assert not job._agents[1].channel.ended
         assert held_bytes(job._run_dir) > before or "file" not in message
 

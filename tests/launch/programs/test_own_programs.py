@@ -195,6 +195,7 @@ ALONE = """
 import sys, torch, torch.distributed as dist
 if sys.argv[1] == "meets":
     dist.init_process_group("gloo")
+    dist.barrier()  # else one may leave while the other still connects
     dist.destroy_process_group()
 elif sys.argv[1] == "fails":
     sys.exit(3)
