@@ -80,10 +80,10 @@ def import_modules(names: list[str], words: list[str]) -> None:
     is_application = importlib.machinery.PathFinder.find_spec("__main__", [str(script.absolute())])
     try:
         failed = advance.import_all(names, str(script.absolute() if is_application else folder))
-    except advance.Unforkable as error:
+    except advance.Unforkable as refused:
         sys.stderr.write(
-            f"error: {error}, so it cannot be imported before the workers are forked; leave it out "
-            "of --preload, or use --workers torchrun\n"
+            f"error: {refused}, so it cannot be imported before the workers are forked; leave it "
+            "out of --preload, or use --workers torchrun\n"
         )
         os._exit(2)
     for name, why in failed.items():
