@@ -426,10 +426,7 @@ class Attempt:
         elif "done" in message:
             agent.is_done = True
         elif "ended" in message:
-<<<<<<< HEAD
             agent.take_record(message)
-=======
-            agent.end(message)
             is_early = message["ended"]["code"] and not agent.is_done
             if is_early and self._state is State.RUNNING and not self._signals:
                 self._fail(self._unnamed_failure(agent))
@@ -441,7 +438,6 @@ class Attempt:
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
->>>>>>> rev1
 
     def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""
