@@ -9,7 +9,6 @@ from pathlib import Path
 # replaces it.
 sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
 
-from launch.deadlines import FOLLOWED_JOB_TICK_S
 from muster import errors
 
 errors.begin()
@@ -23,6 +22,7 @@ from rich.filesize import decimal
 
 from configs.help_page import Parser, at_login, describe
 from launch.agent.inspection import questions
+from launch.deadlines import FOLLOWED_JOB_TICK_S
 from launch.runs import leftovers, node_history, run_record, run_state, waiting
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import Watchers
