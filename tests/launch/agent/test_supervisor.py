@@ -19,7 +19,7 @@ from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
 from tests.commands import call
 from tests.launch.pretended import assignment
-from tests.launch.submit import REPOSITORY, run_well, start, submit, wait_until
+from tests.launch.submit import REPOSITORY, run_well, start, submit
 
 LOCAL = ("--launcher", "local")
 ORPHANS = """
@@ -170,22 +170,6 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     words = "import sys, launch.agent.supervisor, launch.agent.led_run; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
-
-
-def test_an_agent_that_was_told_to_end_takes_no_part_in_the_next_attempt(tmp_path):
-    """Another one is started in its place, however late it ends itself."""
-    waits = "import os, time\ntime.sleep(10_000 * (os.environ['MUSTER_ATTEMPT'] == '0'))\n"
-    (tmp_path / "waits.py").write_text(waits)
-    flags = (*LOCAL, "--nodes", "2", "--workers", "manual", "--run-id", "told")
-    process = start(*flags, "--max-restarts", "1", "--", "./waits.py", cwd=tmp_path)
-    run_dir = tmp_path / "logs" / "told"
-    outputs = [run_dir / "workers" / f"rank_0000{rank}.out" for rank in (0, 1)]
-    assert wait_until(lambda: all(path.exists() for path in outputs))
-    agent = json.loads((run_dir / "agents" / "node_00001.json").read_text())
-    os.kill(agent["pid"], signal.SIGTERM)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "error: node1 was sent SIGTERM\n" in err
 
 
 @pytest.mark.needs("prlimit")

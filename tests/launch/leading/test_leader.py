@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,13 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.agent.attempt import AgentConnection
 from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
 from launch.leading.leader import conclude, lead, new_run
-from launch.nodes.channel import MARK, AgentProcess, Channel
 from launch.programs.command_line import CommandLine
 from launch.programs.python_choice import say_once
 from launch.runs import restart, run_record, run_state
@@ -117,20 +114,6 @@ def test_an_agent_that_dies_between_attempts_is_known_to_be_dead(spec):
         one.process.wait()
     assert not job.lives(FACTS.nodes[0])
     job.close()
-
-
-def test_an_agent_that_is_silent_between_attempts_takes_no_part_in_the_next(monkeypatch):
-    ours, theirs = socket.socketpair()
-    channel = Channel(ours.fileno(), ours.detach())
-    agent = AgentConnection(AgentProcess(channel, SimpleNamespace()))
-    with theirs:
-        assert agent.lives
-        monkeypatch.setattr("launch.nodes.channel.running_s", lambda: channel._heard + 60.0)
-        assert not agent.lives
-        theirs.sendall(MARK + b'{"beat": 1.0}\n')
-        assert agent.lives
-    assert not agent.lives
-    channel.close()
 
 
 def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, capsys, monkeypatch):
