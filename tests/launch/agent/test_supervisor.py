@@ -17,7 +17,7 @@ from launch.agent.processes import process_tree
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
-from tests.commands import call
+from tests.commands import call, ended
 from tests.launch.pretended import assignment
 from tests.launch.submit import REPOSITORY, run_well, start, submit
 
@@ -159,10 +159,16 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
     messages = [assigned, stop] if is_assigned else [stop]
     reads, writes = os.pipe()
     os.write(writes, b"".join(MARK + json.dumps(one).encode() + b"\n" for one in messages))
-    with os.fdopen(writes, "wb"), os.fdopen(reads, "rb") as stdin:  # open until the agent has ended
-        command = [sys.executable, "-m", "launch.agent"]
-        agent = subprocess.run(command, cwd=REPOSITORY, stdin=stdin, capture_output=True)
-    assert agent.returncode == 128 + signal.SIGINT, agent.stderr.decode()
+    command = [sys.executable, "-m", "launch.agent"]
+    with os.fdopen(reads, "rb") as stdin:
+        agent = subprocess.Popen(command, cwd=REPOSITORY, stdin=stdin, stdout=subprocess.PIPE)
+    with ended(agent):
+        assert agent.stdout is not None
+        with os.fdopen(writes, "wb"):  # open until its part has ended
+            for line in agent.stdout:
+                if b'"ended"' in line:
+                    break
+        assert agent.wait(timeout=300) == 128 + signal.SIGINT
 
 
 def test_an_agent_imports_no_library_that_it_does_not_use():
