@@ -17,8 +17,11 @@ from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
 from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 
-MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS = 20_000, 60_000  # longer ones lose their middle
-NODE_CHARACTERS, RANKS = 4_096, 65_536
+# At most; longer texts lose their middle.
+MESSAGE_CHARACTERS = 20_000
+TRACEBACK_CHARACTERS = 60_000
+NODE_CHARACTERS = 4_096
+RANKS = 65_536
 CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 # Of a worker's record: what is no consequence.

@@ -41,7 +41,10 @@ def main() -> int:
     current = CurrentJob.from_env(os.environ)
     notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(current)
-    spec, job = begin(words, current) if verb == "new" else run_in(Path(words[0]), current)
+    if verb == "new":
+        spec, job = begin(words, current)
+    else:
+        spec, job = run_in(Path(words[0]), current)
     return _lead(spec, job, current, notice)
 
 

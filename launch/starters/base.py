@@ -72,7 +72,7 @@ class StartedProcess:
         """How it ended itself, once it has a code."""
         code = self.code()
         assert code is not None
-        exit_code, number = told_apart(code)
+        exit_code, number = code_and_signal(code)
         return StarterEnd(self.command.starter, exit_code, number, time.time())
 
     def kill(self) -> None:
@@ -99,14 +99,14 @@ class StartedProcess:
         """End what stays after an attempt, if anything does."""
 
 
-def told_apart(code: int) -> tuple[int | None, int | None]:
-    """The exit code, or the signal, of a return code as `subprocess` has it."""
+def code_and_signal(code: int) -> tuple[int | None, int | None]:
+    """The exit code and the signal, of which one is None, from what `subprocess` returns."""
     return (None, -code) if code < 0 else (code, None)
 
 
 def worker_end(rank: int, code: int, time_unix_s: float | None = None) -> WorkerEnd:
     """The end of a worker with this return code; without a time it is noticed now."""
-    exit_code, number = told_apart(code)
+    exit_code, number = code_and_signal(code)
     return WorkerEnd(rank, exit_code, number, time_unix_s or time.time())
 
 

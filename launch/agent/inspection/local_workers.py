@@ -141,7 +141,8 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         with path.open("rb") as file:  # its worker may remove it
             before = file.seek(0, os.SEEK_END)
             os.kill(pid, DUMP_SIGNAL)
-            deadline, size = running_s() + WORKER_DUMPS_STACK_S, before
+            deadline = running_s() + WORKER_DUMPS_STACK_S
+            size = before
             while running_s() < deadline:
                 time.sleep(WORKER_DUMPS_STACK_TICK_S)
                 now = os.fstat(file.fileno()).st_size

@@ -64,7 +64,8 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
-        findings, why = ask(run_dir, LEADER_ANSWERS_INSPECTION_S, ask="stacks") or {}, "now"
+        findings = ask(run_dir, LEADER_ANSWERS_INSPECTION_S, ask="stacks") or {}
+        why = "now"
     if "reports" not in findings:
         raise MusterError(
             f"{run_dir.name} did not answer for {LEADER_ANSWERS_INSPECTION_S:.0f} s: the process "

@@ -60,7 +60,7 @@ def test_the_end_of_a_starter_is_reported_where_it_says_more_than_its_workers(
     assert "".join(end.text for end in ends_of_starter(node, starter, workers, 0.0)) == text
 
 
-def test_workers_that_never_began_are_told_from_those_that_did(node, tmp_path):
+def test_workers_that_never_began_have_another_end_than_those_that_did(node, tmp_path):
     (end,) = ends_of_starter(node, EXIT, [], 0.0)
     assert end.kind is Kind.STARTER
     (tmp_path / "workers" / "rank_00000.err").unlink()

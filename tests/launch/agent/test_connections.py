@@ -253,11 +253,11 @@ def agents():
         def make(count: int, **more) -> list:
             made = []
             for index in range(count):
-                said: list[dict] = []
-                say = lambda said=said, **message: said.append(message)  # noqa: E731
-                one = Connections(assignment(index, count, **more), say)
-                stack.callback(one.close)
-                made.append((one, said))
+                reports: list[dict] = []
+                report = lambda reports=reports, **message: reports.append(message)  # noqa: E731
+                own = Connections(assignment(index, count, **more), report)
+                stack.callback(own.close)
+                made.append((own, reports))
             return made
 
         yield make

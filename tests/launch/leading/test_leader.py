@@ -54,8 +54,9 @@ def test_a_culprit_that_is_heard_of_two_seconds_later_is_still_the_cause(spec, c
     ended = run_record.read_end(spec.run_dir)
     assert code == 137 and (ended["code"], ended["rank"], ended["cause"]) == (137, 1, "killed")
     assert End.from_json(ended["end"]).kind is Kind.KILLED
-    said = "error: rank 1 on node1 was killed by SIGKILL"
-    assert ended["message"] == said and said in capsys.readouterr().err.splitlines()
+    message = "error: rank 1 on node1 was killed by SIGKILL"
+    assert ended["message"] == message
+    assert message in capsys.readouterr().err.splitlines()
 
 
 def test_what_nobody_reads_holds_up_no_heartbeat(spec, monkeypatch):
