@@ -72,7 +72,7 @@ from launch.deadlines import (
 )
 from launch.ends import OF_ITS_OWN, End, Kind, cause_of
 from launch.nodes import message_forms
-from launch.nodes.channel import AgentProcess
+from launch.nodes.channel import AgentProcess, wait_for_news
 from launch.nodes.message_forms import OddMessage
 from launch.nodes.running_time import running_s
 from launch.runs.log_tail import Follower, RequestFile
@@ -317,7 +317,8 @@ class Attempt:
         )
 
     def _tick(self) -> None:
-        time.sleep(MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S)
+        tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
+        wait_for_news([agent.channel for agent in self._agents], tick_s)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)

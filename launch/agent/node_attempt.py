@@ -65,7 +65,7 @@ from launch.deadlines import (
 )
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes import message_forms
-from launch.nodes.channel import Channel
+from launch.nodes.channel import Channel, wait_for_news
 from launch.nodes.message_forms import ODD, OddMessage
 from launch.nodes.running_time import running_s, waiting_for
 from launch.nodes.this_machine import interface_of
@@ -232,12 +232,12 @@ class NodeAttempt:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
         is_meeting = self._state is State.MEETING
-        time.sleep(MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
+        wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
+        self._hear()
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
-        self._hear()
         if self._signals.stops:
             number = self._signals.stops[0]
             end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
@@ -396,7 +396,7 @@ class NodeAttempt:
             leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([leader], MAIN_LOOP_TICK_S)
             self._hear()  # no answers any more: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()

@@ -8,7 +8,6 @@ process. It leaves when its leader closes the channel or falls silent, or when i
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from launch.deadlines import (
     WORKERS_END_AFTER_SIGTERM_S,
 )
 from launch.nodes import message_forms
-from launch.nodes.channel import Channel, Heartbeat
+from launch.nodes.channel import Channel, Heartbeat, wait_for_news
 from launch.nodes.message_forms import OddMessage
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -117,5 +116,5 @@ class Agent:
                     message_forms.check(message, message_forms.FROM_LEADER)
                     leader.put_back(messages[at:])
                     return message
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([leader], MAIN_LOOP_TICK_S)
         return None

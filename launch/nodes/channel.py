@@ -9,11 +9,12 @@ import errno
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,8 +161,12 @@ class Channel:
                 if message.keys() & set(names):
                     self.put_back(messages[at:])
                     return message
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([self], MAIN_LOOP_TICK_S)
         return None
+
+    def fileno(self) -> int:
+        """The file that is read; -1 once it is closed."""
+        return self._reads
 
     def put_back(self, messages: Sequence[dict[str, Any]]) -> None:
         """Have these received messages come first again, for the code that takes over."""
@@ -204,6 +209,15 @@ class Channel:
                 with suppress(OSError):
                     os.close(descriptor)
             self._reads = self._writes = -1
+
+
+def wait_for_news(channels: Iterable[Channel], seconds: float) -> None:
+    """Wait until something can be received on one of these channels, and so long at most."""
+    poll = select.poll()
+    for channel in channels:
+        if not channel.ended:
+            poll.register(channel, select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 class Heartbeat:
