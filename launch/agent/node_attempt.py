@@ -3,8 +3,8 @@
 Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
 processes of the attempt here end.
 
-How it works: one loop looks, every 50 ms, at the connections to other nodes, the leader, signals
-and its own workers. The order of what follows an end matters: the leader, which has the other nodes
+How it works: one loop looks, every 50 ms and whenever its leader has sent something, at the
+connections to other nodes, signals and its own workers. The order of what follows an end matters: the leader, which has the other nodes
 end, is told first, then workers get a moment to write down that they lost a peer, then they are
 ended, then this node's record is written and sent. Last it waits until all nodes have done that:
 until then the others need its connection to node 0.
