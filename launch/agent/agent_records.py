@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from launch.agent.processes.process_tree import EndedProcess
 from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
-from launch.nodes.running_time import waiting_for
+from launch.nodes.channel import waiting_for
 from launch.runs.end_facts import OF_RANK
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment

@@ -41,7 +41,7 @@ The messages:
 
 After `ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
 signal; it also leaves when its channel is closed. Each message is checked by its form in
-launch/nodes/message_forms.py. What has none of these, or names a file that is not the node's own,
+launch/nodes/channel.py. What has none of these, or names a file that is not the node's own,
 is that agent's failure: its channel is closed, and nothing more is taken from it.
 
 One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
@@ -71,10 +71,14 @@ from launch.deadlines import (
     MEETING_TICK_S,
 )
 from launch.ends import OF_ITS_OWN, End, Kind, cause_of
-from launch.nodes import message_forms
-from launch.nodes.channel import AgentProcess
-from launch.nodes.message_forms import OddMessage
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import (
+    AgentProcess,
+    OddMessage,
+    check_message,
+    cleaned,
+    forms_of_agent,
+    running_s,
+)
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, LaunchSpec
 from muster import run_files
@@ -107,7 +111,7 @@ class AgentConnection:
     def begin(self, assignment: Assignment, run_dir: Path) -> None:
         """Begin its part of an attempt."""
         self.assignment = assignment
-        self.forms = message_forms.of_agent(assignment)
+        self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
         self._files: Received | None = None
         self.here: Mapping[str, Any] | None = None  # where it is, once that is known
@@ -385,11 +389,11 @@ class Attempt:
         """Take an agent's messages; one that has none of our forms is the last of that agent."""
         try:
             for message in agent.channel.receive():
-                message_forms.check(message, agent.forms)
+                check_message(message, agent.forms)
                 is_file = "file" in message  # its name, and what is in it, stay as they are
                 is_end = "failed" in message or "worker_end" in message  # which cleans itself
                 is_whole = is_file or is_end
-                self._take(agent, message if is_whole else message_forms.cleaned(message))
+                self._take(agent, message if is_whole else cleaned(message))
         except OddMessage as error:
             self._hear_of(agent.end_of(Kind.ODD, str(error)))
             agent.channel.close()  # which ends it

@@ -29,7 +29,7 @@ from launch.deadlines import (
     NODE_0_REACHED_S,
     NODE_0_TRIED_AGAIN_S,
 )
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError

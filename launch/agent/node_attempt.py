@@ -64,10 +64,15 @@ from launch.deadlines import (
     WORKERS_RECORD_LOST_PEER_S,
 )
 from launch.ends import End, Kind, cause_of, on_leaders_clock
-from launch.nodes import message_forms
-from launch.nodes.channel import Channel
-from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s, waiting_for
+from launch.nodes.channel import (
+    FROM_LEADER,
+    ODD,
+    Channel,
+    OddMessage,
+    check_message,
+    running_s,
+    waiting_for,
+)
 from launch.nodes.this_machine import interface_of
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
@@ -274,7 +279,7 @@ class NodeAttempt:
                 self._may_leave = True
                 return
             try:
-                message_forms.check(message, message_forms.FROM_LEADER)
+                check_message(message, FROM_LEADER)
             except OddMessage as error:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
                 self._lose(odd, (self._end_of(Kind.APART, message=odd),))

@@ -19,9 +19,7 @@ from launch.deadlines import (
     MAIN_LOOP_TICK_S,
     WORKERS_END_AFTER_SIGTERM_S,
 )
-from launch.nodes import message_forms
-from launch.nodes.channel import Channel, Heartbeat
-from launch.nodes.message_forms import OddMessage
+from launch.nodes.channel import FROM_LEADER, Channel, Heartbeat, OddMessage, check_message
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.orderly_stop import NOTICE_SIGNALS, STOP_SIGNALS
@@ -57,7 +55,7 @@ class Agent:
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
         message = self._leader.first("assignment", "stop") or {"stop": 1}
-        message_forms.check(message, message_forms.FROM_LEADER)
+        check_message(message, FROM_LEADER)
         if "stop" in message:  # before there was anything to do
             return int(message["stop"])
         for number in STOP_SIGNALS:
@@ -114,7 +112,7 @@ class Agent:
             messages = leader.receive()
             for at, message in enumerate(messages, start=1):
                 if "assignment" in message:
-                    message_forms.check(message, message_forms.FROM_LEADER)
+                    check_message(message, FROM_LEADER)
                     leader.put_back(messages[at:])
                     return message
             time.sleep(MAIN_LOOP_TICK_S)

@@ -21,7 +21,7 @@ from launch.deadlines import (
     STARTER_OUTWAITS_GRACE_S,
 )
 from launch.ends import StarterEnd, WorkerEnd
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.nodes.this_machine import (
     absent_interface,
     gpu_count,
