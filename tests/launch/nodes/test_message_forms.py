@@ -18,11 +18,11 @@ from types import SimpleNamespace
 import pytest
 
 from launch.agent import attempt
+from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.attempt import AgentConnection, Attempt
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
-from launch.agent.node_attempt import NodeAttempt, Signals
 from launch.ends import End, Kind
 from launch.nodes.channel import (
     FROM_LEADER,
