@@ -26,26 +26,19 @@ what came; the loop acts on it in `_tick`.
 """
 
 import os
+import re
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    Ended,
-    ends_of_processes,
-    ends_of_starter,
-    ends_of_workers,
-    oom_kills,
-    stopped_cleanly,
-    write_exit,
-    write_here,
-)
 from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
@@ -55,9 +48,15 @@ from launch.agent.processes.workers import (
     INSPECTION,
     Workload,
     after_prologue,
+    ends_of_processes,
+    ends_of_starter,
+    ends_of_workers,
     environment_of,
+    records_of,
     refuse_absent_interface,
     start_workload,
+    stopped_cleanly,
+    write_end_of,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
@@ -81,13 +80,17 @@ from launch.nodes.channel import (
     waiting_for,
 )
 from launch.nodes.this_machine import interface_of
+from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
+from muster.run_files import AGENT, AGENT_END
 from muster.scratch import scratch_folder
+from muster.writing import full_disk, reserve, write_json
 
+CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
 
 
@@ -190,6 +193,18 @@ class State(Enum):
     STOPPING = "stopping"
     FINISHED = "finished"
     ENDING = "ending"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
+
+    code: int
+    cause: str  # done | stopped | command | peer | signal | told | launcher | refused
+    message: str
+    why: str = ""  # for workers that are asked to stop
+    ends: tuple[End, ...] = ()  # which this agent has seen itself: of its node, or of its workers
+    time_unix_s: float = field(default_factory=time.time)
 
 
 @dataclass
@@ -547,3 +562,86 @@ class NodeAttempt:
 
     def _say(self, **message: Any) -> None:
         self._leader.send(**message)
+
+
+def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, Any]:
+    """Record this agent; a process is identified by its pid and its start time."""
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "address": address,
+        "interface": interface,
+        "ranks": list(assignment.ranks),
+        "time_unix_s": time.time(),
+        **this_process(),
+    }
+    run_dir = assignment.spec.run_dir
+    path = AGENT.path(run_dir, node=assignment.index)
+    with waiting_for(str(path)):
+        reserve(AGENT_END.path(run_dir, node=assignment.index))
+        write_json(path, record)
+    return record
+
+
+def write_exit(
+    assignment: Assignment,
+    ended: Ended,
+    clock_offset_s: float,
+    processes: Sequence[EndedProcess],
+    oom_kills: int,
+) -> dict[str, Any]:
+    """Record how this node's part ended, with each worker's own record of its end.
+
+    `ends`: what no worker has recorded, as values.
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
+    workers that were alive until this agent ended them, with their states. `full`: one line, where
+    the run folder's disk is full.
+    """
+    path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
+    with waiting_for(str(path)):
+        full = full_disk(path) if ended.cause != "done" else ""
+    for rank in assignment.ranks if ended.cause == "done" else ():
+        write_end_of(assignment, rank, 0)
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "host": socket.gethostname(),
+        "code": ended.code,
+        "cause": ended.cause,
+        "message": ended.message,
+        "ends": [end.to_json() for end in ended.ends if not end.is_recorded],
+        "noticed_unix_s": ended.time_unix_s,
+        "time_unix_s": time.time(),
+        "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
+        "ranks": list(assignment.ranks),
+        "oom_kills": oom_kills,
+        "full": full,
+        "workers": {} if full else records_of(assignment),  # which may be long
+        "ended": {one.rank: asdict(one) for one in processes if one.rank is not None},
+    }
+    with waiting_for(str(path)):
+        write_end(path, record)
+    return record
+
+
+def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
+
+    A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
+    `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
+    """
+    counted = ""
+    for line in _text(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            counted += _text(root / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
+    found = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    return ""

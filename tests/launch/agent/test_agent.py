@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.agent.agent import NodeAttempt, Signals, State
-from launch.agent.agent_records import Ended
+from launch.agent.agent import Ended, NodeAttempt, Signals, State
 from launch.agent.processes import process_tree
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
