@@ -56,9 +56,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
 from launch.agent.log_sync import Received
-from launch.agent.meeting import Meeting
 from launch.agent.recovery import Recovery
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
