@@ -87,8 +87,7 @@ from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
 from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
-from muster.scratch import scratch_folder
-from muster.writing import full_disk, reserve, write_json
+from muster.writing import full_disk, reserve, scratch_folder, write_json
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
