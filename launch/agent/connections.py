@@ -74,7 +74,7 @@ Ends = tuple[str, int, str, int]  # the address and the port of the own end, and
 class Connections:
     """What one node has of the connections of an attempt.
 
-    Its messages are those that attempt.py describes. `say` sends one to the leader.
+    Its messages: see launch/nodes/channel.py. `say` sends one to the leader.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.

@@ -12,10 +12,40 @@ thread of `Heartbeat` does, or a loop that waits. A much longer time between two
 the whole process was stopped. So use this clock only there: else a command that is waited for looks
 like a stop.
 
+The messages:
+
+    to an agent      {"assignment": {...}}                       what it is to run in this attempt
+                     {"connect": {"address": "10.10.1.1", "port": 20000}}   to node 0
+                     {"keep": {"own": [...], "peer": [...]}}     that connection is a node's
+                     {"choose_port": true}                       all are connected
+                     {"start": 20001}                            with that port of torch
+                     {"notice": true}                            the time of the job is nearly up
+                     {"stop": 130, "why": "...", "hurry": false}
+                     {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
+                     {"inspect": {"id": "7", "ask": "stacks"}}
+                     {"go": true}                                all have done their part
+    from an agent    {"listening": {"address": "10.10.1.1", "port": 20000}}  of node 0 alone
+                     {"accepted": {"own": ["10.10.1.1", 20000], "peer": [...]}}  of node 0 alone
+                     {"connected": {"own": ["10.10.1.3", 40123], "peer": [...]}}
+                     {"unreached": "connection refused"}
+                     {"broken": {"own": [...], "peer": [...], "how": "silent"}}
+                     {"master_port": 20001}                      of node 0 alone
+                     {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
+                     {"file": "...", ...}                     news of its files: no disk is shared
+                     {"inspected": {"id": "7", ...}}
+                     {"stopping": 30.0}                          workers stop in order, within that
+                     {"done": true}                              its workers have ended well
+                     {"worker_end": {...}}                       of a rank, after a failure; and
+                     {"failed": {...}}                           of its node; see launch/ends.py
+                     {"ended": {"code": 0, "cause": "done", ...}, "leaves": false}
+
+After `ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
+signal; it also leaves when its channel is closed.
+
 Whoever receives a message checks its form here, before anything of it is used. What has none of
 these forms is the failure of its sender: the leader leaves such an agent, an agent ends its part,
-and a worker counts as one that does not answer. What the messages are for: launch/agent/attempt.py.
-What nodes answer before a run: `answer_forms.py`. What a form is: muster/records.py.
+and a worker counts as one that does not answer. What nodes answer before a run: `answer_forms.py`.
+What a form is: muster/records.py.
 """
 
 import errno

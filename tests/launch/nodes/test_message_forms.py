@@ -17,12 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.agent import attempt
 from launch.agent.agent import NodeAttempt, Signals
-from launch.agent.attempt import AgentConnection, Attempt
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
+from launch.agent.led_run import AgentConnection, Attempt
 from launch.ends import End, Kind
 from launch.nodes.channel import (
     FROM_LEADER,
@@ -223,7 +222,7 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
 
 def test_where_ranks_only_lost_each_other_the_leader_looks_at_its_disk(monkeypatch):
     """What is missing may not have fitted on it."""
-    monkeypatch.setattr(attempt, "full_disk", lambda path: f"{path}: the disk is full")
+    monkeypatch.setattr("launch.agent.led_run.full_disk", lambda path: f"{path}: the disk is full")
     lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
     with leader() as (job, others):
         hear(job, others[1], odd_messages.line({"worker_end": lost.to_json()}))
