@@ -16,9 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S
-from launch.nodes.channel import Channel
-from launch.nodes.message_forms import OddMessage, quoted
-from launch.nodes.running_time import running_s, waiting_for
+from launch.nodes.channel import Channel, OddMessage, quoted, running_s, waiting_for
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
