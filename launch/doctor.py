@@ -167,7 +167,7 @@ def _measure(
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | None) -> LaunchSpec:
-    train = train.with_id("doctor", facts.size, make=True)
+    train = run_record.with_folder(train, "doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)

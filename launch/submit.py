@@ -83,8 +83,10 @@ def _ask(launcher: Launcher) -> Facts:
 
 
 def _problems(line: CommandLine) -> Iterator[str]:
-    nodes, split = line.launch.nodes or 1, line.train.split if line.train else "even"
-    if line.launch.least_nodes < nodes and split not in ("even", "auto"):
+    nodes = line.launch.nodes
+    split = line.train.split if line.train else "even"
+    is_range = nodes is not None and nodes.least < nodes.most
+    if is_range and split not in ("even", "auto"):
         yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
         if line.words:

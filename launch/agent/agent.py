@@ -8,10 +8,10 @@ In an attempt it starts the node's workers. Whatever ends first, be it a worker,
 node, the leader or this process itself, all processes of the attempt here end.
 
 How an attempt works: one loop looks, every 50 ms and whenever the leader has sent something, at the
-connections to other nodes, signals and its own workers. The order of what follows an end matters: the leader, which has the
-other nodes end, is told first, then workers get a moment to write down that they lost a peer, then
-they are ended, then this node's record is written and sent. Last it waits until all nodes have done
-that: until then the others need its connection to node 0.
+connections to other nodes, signals and its own workers. The order of what follows an end matters:
+the leader, which has the other nodes end, is told first, then workers get a moment to write down
+that they lost a peer, then they are ended, then this node's record is written and sent. Last it
+waits until all nodes have done that: until then the others need its connection to node 0.
 
 The states of an attempt, and what changes them; `_change` is the one place that does:
 

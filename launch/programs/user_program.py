@@ -132,7 +132,7 @@ class UserProgram:
             project = project_of(cwd)
             root = SNAPSHOT.path(shared or run_dir)
             if shared is None or not root.is_dir():
-                taken = take(project, shared or run_dir, self._config.patterns)
+                taken = take(project, shared or run_dir, self._config.include)
                 if not run.quiet:
                     print(taken, file=sys.stderr)
             root = sent_to(run.run_id) if is_sent else root
