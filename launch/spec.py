@@ -51,6 +51,7 @@ class WorkersPython:
 
 
 WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below a node's checkout
+PRELOAD = "muster/worker/preload.py"  # it forks the workers of a node
 RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
 # In a plan's command lines, the port stands after these words.
 PORT_FLAGS = ("--master-port", "--main_process_port")

@@ -17,7 +17,7 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
-from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
@@ -72,7 +72,7 @@ class Local(Launcher):
         )
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
-        argv = (sys.executable, str(CHECKOUT / "launch" / "agent" / "__main__.py"))
+        argv = (sys.executable, str(CHECKOUT / RUN_MODULE), "launch.agent")
         start = partial(start_each, lambda index, node: argv, spec.run_dir)
         run = LedRun(start, self.plan, prefixes=False, is_local=True)
         run.start(spec, facts)

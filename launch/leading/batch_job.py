@@ -18,7 +18,6 @@ from typing import Any
 
 from configs.settings.fields import add_new
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
-from launch.agent.processes.die_with_parent import die_with_parent
 from launch.leading.leader import lead
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
@@ -31,10 +30,11 @@ from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, refuse, run
+from muster.worker.process import end_with_parent
 
 
 def main() -> int:
-    die_with_parent()  # without Slurm's supervisor nobody could end this process
+    end_with_parent()  # without Slurm's supervisor nobody could end this process
     verb, *words = sys.argv[1:]
     if verb == "new":
         refuse_several(os.environ)  # srun slurm/multinode.sh
