@@ -24,9 +24,8 @@ from muster.command import LOGIN, hide, logins, variable
 from muster.errors import UsageError, refuse, text_of
 from muster.remote_job import MUSTER, Job, job, job_of, run_command
 from muster.run_files import SWEEPS, plain_name, project_of
-from muster.scratch import scratch_folder
 from muster.worker.function_call import ABOUT, CALL, python_version, write_private
-from muster.writing import read_json, write_json
+from muster.writing import read_json, scratch_folder, write_json
 
 # A cluster that `on` names has its own defaults.
 DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}

@@ -1,6 +1,12 @@
-"""Write small files whole or not at all; a full disk gives one line of error."""
+"""Leave nothing half done on a disk, however a process ends.
+
+Small files are written whole or not at all; a full disk gives one line of error. Temporary folders
+are known to be left over once the process that made them is gone: it holds a lock on a file in the
+folder, which the kernel releases when the process ends, however that happens.
+"""
 
 import errno
+import fcntl
 import json
 import os
 import stat
@@ -15,6 +21,8 @@ from muster.printable import json_text
 RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 RECORD_BYTES = 64_000_000  # a longer file is no record of ours
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
+PREFIX = "muster-"  # of temporary folders
+LOCK = ".lock"
 
 
 class CannotWrite(MusterError):
@@ -195,3 +203,54 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) or is_full(error):
             raise CannotWrite(explained(error, path)) from error
         raise
+
+
+@contextmanager
+def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[Path]:
+    """A new folder for this user alone, removed at the end of the context.
+
+    `prefix`: the begin of its name; `within`: the folder that it is made in (default: TMPDIR).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    import tempfile  # imported here: few processes make such a folder
+
+    with tempfile.TemporaryDirectory(
+        prefix=prefix, dir=within, ignore_cleanup_errors=True
+    ) as folder:
+        unlocked = Path(folder, f"{LOCK}.new")
+        descriptor = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            with suppress(OSError):  # a file system without locks: it is never taken for left over
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                unlocked.rename(unlocked.with_name(LOCK))  # no lock is seen that nobody holds yet
+            yield Path(folder)
+        finally:
+            os.close(descriptor)
+
+
+def left_over() -> list[Path]:
+    """The folders of this user's processes that were killed."""
+    import tempfile
+
+    roots = {Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()}
+    found = []
+    for root in sorted(roots):
+        with suppress(OSError):
+            found += [path for path in sorted(root.glob(f"{PREFIX}*")) if _is_left_over(path)]
+    return found
+
+
+def _is_left_over(folder: Path) -> bool:
+    with suppress(OSError):
+        state = folder.lstat()
+        if folder.is_symlink() or not folder.is_dir() or state.st_uid != os.geteuid():
+            return False
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+        return True
+    return False

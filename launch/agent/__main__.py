@@ -12,6 +12,6 @@ if __name__ == "__main__":
     from muster import errors
 
     errors.own_packages_first()
-    from launch.agent.supervisor import main
+    from launch.agent.agent import main
 
     errors.run(main)

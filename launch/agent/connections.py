@@ -2,34 +2,46 @@
 
 How it works: the agent of node 0 listens there, and each other agent connects from its node's own
 address on that network. Each reports what it has to the leader of the run, by the addresses and
-ports of both ends, and the leader compares the reports: see `meeting.py`. So these connections need
-no proof. Nobody reads from them or writes to them. The kernels at both ends ask each other every
-second whether they live, and tell when one has closed or the way between them is dead.
+ports of both ends. The leader takes a node for connected when it and node 0 report the same
+connection. So neither a program that listens where node 0 should, nor a stranger that connects to
+node 0, is taken for a node of the run; nor is an address that each node has for itself, such as
+docker's. And the connections need no proof. Nobody reads from them or writes to them. The kernels
+at both ends ask each other every second whether they live, and tell when one has closed or the way
+between them is dead.
 
     Connections  this node's part, as its leader has it do it
     Listener     node 0's side: it keeps connections that the leader knows, and few others
     Connector    the other side: it tries until it is connected, and again where that has ended
+    Meeting      the leader's part: which nodes are connected, by the reports of both ends
 
 What is sent here by somebody else stays in the kernel, in a buffer of a few kilobytes. Even so the
 end of a connection is seen, since `POLLRDHUP` does not wait until the data is read.
+
+Before the start a node whose connection breaks connects again. After it that is a lost node. A
+connection has two ends, and both may report that it broke, in any order. So the leader waits
+`BOTH_ENDS_REPORT_BREAK_S` for reports before it says which of the two nodes is lost.
 """
 
 import errno
+import ipaddress
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
+    BOTH_ENDS_REPORT_BREAK_S,
     KEEPALIVE_EVERY_S,
+    MISSING_NODES_NAMED_AFTER_S,
     NODE_0_CLOSES_UNKNOWN_AFTER_S,
     NODE_0_REACHED_S,
     NODE_0_TRIED_AGAIN_S,
 )
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
@@ -40,7 +52,9 @@ BUFFER_BYTES = 4_096  # for what nobody reads
 MOST_UNKNOWN = 128
 ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
-ENDS = select.POLLRDHUP  # and POLLERR and POLLHUP, for which poll never has to be asked
+# And POLLERR and POLLHUP, for which poll never has to be asked. A leader on a Mac has no such name,
+# and needs `Meeting` alone.
+ENDS: int = getattr(select, "POLLRDHUP", 0)
 UNREACHABLE = (
     errno.ETIMEDOUT,
     errno.EHOSTUNREACH,
@@ -48,15 +62,19 @@ UNREACHABLE = (
     errno.ENETUNREACH,
     errno.ENETDOWN,
 )
+MOST_ACCEPTED = 1_024  # connections of no node, of which the leader knows
+SHOWN = 3  # of them
 
 Message = dict[str, Any]
+How = Literal["closed", "silent"]
+Endpoint = tuple[str, int]  # an address and a port
 Ends = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
 
 
 class Connections:
     """What one node has of the connections of an attempt.
 
-    Its messages are those that attempt.py describes. `say` sends one to the leader.
+    Its messages: see launch/nodes/channel.py. `say` sends one to the leader.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
@@ -364,3 +382,199 @@ def _master_port(assignment: Assignment) -> int:
             "another, or leave it out: a free one is found"
         )
     return assignment.master_port
+
+
+@dataclass(frozen=True)
+class ReportedConnection:
+    """A connection as the node sees it that has connected to node 0, whoever reports it."""
+
+    node: Endpoint
+    node_0: Endpoint
+
+    def __str__(self) -> str:
+        return f"from {_shown(self.node)} to {_shown(self.node_0)}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A node that is lost, as the connections show it."""
+
+    index: int
+    how: How
+    for_s: float  # since the first report of it
+
+
+@dataclass
+class _Break:
+    """The connection of one node that broke after the start."""
+
+    how: How
+    by: set[int] = field(default_factory=set)  # the nodes that report it
+
+
+class Meeting:
+    """The nodes of one attempt, from its start on; `names` are those of all nodes, in order.
+
+    Values come in and values go out: nothing is sent or printed here, and the caller has the clock.
+    """
+
+    def __init__(self, names: Sequence[str], join_s: float, now_s: float) -> None:
+        self._names = names
+        self._join_s = join_s
+        self._began_s = now_s
+        self.where: Endpoint | None = None  # node 0 listens there
+        self.has_begun = False  # all were connected: a node may be lost from now on
+        # What node 0 reports, whoever is at the other end; and of it what the caller knows to be
+        # of a node.
+        self._accepted: dict[ReportedConnection, Mapping[str, Any]] = {}
+        self._known: set[ReportedConnection] = set()
+        self._connected: dict[int, ReportedConnection] = {}  # as each other node reports it
+        self._reasons: dict[int, str] = {}  # why a node is not connected
+        self._announced = ""
+        self._breaks: dict[int, _Break] = {}
+        self._first_break_s: float | None = None
+
+    def listens(self, report: Mapping[str, Any]) -> None:
+        """Node 0 listens there."""
+        self.where = _endpoint(report["address"], report["port"])
+
+    def accepted(self, report: Mapping[str, Any]) -> None:
+        """Node 0 has accepted a connection."""
+        connection = ReportedConnection(
+            node=_endpoint(*report["peer"]), node_0=_endpoint(*report["own"])
+        )
+        strange = self._strange()
+        if len(strange) >= MOST_ACCEPTED:
+            del self._accepted[strange[0]]
+        self._accepted[connection] = report
+
+    def connected(self, index: int, report: Mapping[str, Any]) -> None:
+        """This node has connected."""
+        connection = ReportedConnection(
+            node=_endpoint(*report["own"]), node_0=_endpoint(*report["peer"])
+        )
+        self._connected[index] = connection
+        self._reasons.pop(index, None)
+
+    def newly_met(self) -> list[Mapping[str, Any]]:
+        """The connections that both ends have reported since the last call, in node 0's words."""
+        met = {known for known in self._connected.values() if known in self._accepted}
+        new = met - self._known
+        self._known = met
+        return [self._accepted[connection] for connection in new]
+
+    def unreached(self, index: int, reason: str) -> None:
+        """This node has tried to connect, without success."""
+        self._reasons[index] = reason
+
+    def broken(self, index: int, report: Mapping[str, Any], now_s: float) -> None:
+        """This node reports that a connection, of which it is one end, has closed or is silent."""
+        own = _endpoint(*report["own"])
+        peer = _endpoint(*report["peer"])
+        if index == 0:
+            connection = ReportedConnection(node=peer, node_0=own)
+        else:
+            connection = ReportedConnection(node=own, node_0=peer)
+        node = next((at for at, known in self._connected.items() if known == connection), None)
+        if not self.has_begun:
+            if index == 0:
+                self._accepted.pop(connection, None)
+            elif node == index:
+                del self._connected[index]
+            return
+        if node is None or index not in (0, node):
+            return  # nobody's of the run
+        self._breaks.setdefault(node, _Break(report["how"])).by.add(index)
+        if self._first_break_s is None:
+            self._first_break_s = now_s
+
+    @property
+    def missing(self) -> list[int]:
+        """The nodes that are not connected, as far as both ends have reported."""
+        others = range(1, len(self._names))
+        return [at for at in others if self._connected.get(at) not in self._accepted]
+
+    def waiting(self, now_s: float) -> str | None:
+        """Whom the run waits for, where that takes long; None if that is no news."""
+        names = _numbers(self.missing)
+        if (
+            not names
+            or names == self._announced
+            or now_s - self._began_s <= MISSING_NODES_NAMED_AFTER_S
+        ):
+            return None
+        self._announced = names
+        return f"waiting for {names}"
+
+    def failure(self, now_s: float) -> str | None:
+        """Why the run cannot begin: nodes are missing after the time to wait; None: it goes on."""
+        missing = self.missing
+        if self.has_begun or not missing or now_s - self._began_s <= self._join_s:
+            return None
+        node_0 = "node 0" if self.where is None else _shown(self.where)
+        head = (
+            f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
+            f"can it reach {node_0}, is that its address on this network, and is no firewall "
+            "between?"
+        )
+        return " ".join([head, *(why for at in missing if (why := self._reason(at)))])
+
+    @property
+    def at_fault(self) -> int:
+        """The node that cannot be reached, or cannot reach others: node 0 if several miss it."""
+        missing = self.missing
+        return 0 if 1 < len(missing) == len(self._names) - 1 else missing[0]
+
+    def loss(self, now_s: float) -> Loss | None:
+        """The node that is lost, once all have had time to report; None where none is.
+
+        Where one end alone reports, the other end is lost. Where both do, it is node 0 if every
+        other node has lost it.
+        """
+        if self._first_break_s is None or now_s - self._first_break_s < BOTH_ENDS_REPORT_BREAK_S:
+            return None
+        index, broken = min(self._breaks.items())
+        others = len(self._names) - 1
+        is_node_0 = broken.by == {index} or 1 < others == len(self._breaks)
+        return Loss(0 if is_node_0 else index, broken.how, now_s - self._first_break_s)
+
+    def _strange(self) -> list[ReportedConnection]:
+        """The connections of node 0 that no other node has reported."""
+        own = set(self._connected.values())
+        return [accepted for accepted in self._accepted if accepted not in own]
+
+    def _reason(self, index: int) -> str:
+        """What is known of a node that is missing: a sentence, or nothing."""
+        name = self._names[index]
+        connection = self._connected.get(index)
+        if connection is None:
+            reason = self._reasons.get(index)
+            return f"{name} could not connect: {reason}." if reason else ""
+        strange = self._strange()
+        if not strange:
+            return (
+                f"{name} is connected {connection}, but node 0 has no such connection: another "
+                "program listens there; choose the network with --network."
+            )
+        shown = ", ".join(map(str, strange[-SHOWN:]))
+        return (
+            f"{name} is connected {connection}, but node 0 sees connections {shown} alone: "
+            "something between them changes addresses (NAT), which gloo and NCCL do not allow; "
+            "choose the network with --network."
+        )
+
+
+def _endpoint(address: str, port: int) -> Endpoint:
+    """An end of a connection, in the form that is the same on all nodes."""
+    plain = ipaddress.ip_address(address.partition("%")[0])  # the card's name is each node's own
+    if isinstance(plain, ipaddress.IPv6Address) and plain.ipv4_mapped is not None:
+        plain = plain.ipv4_mapped
+    return str(plain), port
+
+
+def _shown(end: Endpoint) -> str:
+    return f"{end[0]} (port {end[1]})"
+
+
+def _numbers(nodes: Sequence[int]) -> str:
+    return ", ".join(f"node {index}" for index in nodes)

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S
-from launch.nodes.channel import Channel
-from launch.nodes.message_forms import AgentMessage, OddMessage, quoted
-from launch.nodes.running_time import running_s, waiting_for
+from launch.nodes.channel import Channel, OddMessage, quoted, running_s, waiting_for
+from launch.nodes.message_types import AgentMessage
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError

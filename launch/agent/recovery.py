@@ -17,7 +17,7 @@ from pathlib import Path
 
 from launch.deadlines import RECOVERY_LOOK_LEAST_S, RECOVERY_LOOK_MOST_S
 from launch.ends import End
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 

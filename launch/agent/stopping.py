@@ -18,8 +18,8 @@ import psutil
 
 from launch.agent.processes import process_state, process_tree
 from launch.deadlines import JOB_TIME_TO_SPARE_S
-from launch.nodes.message_forms import Send
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
+from launch.nodes.message_types import Send
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 

@@ -13,7 +13,7 @@ from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.programs.base import RunProgram
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files, sent_to, take

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launch.nodes import node_facts
-from launch.nodes.message_forms import is_line, is_port, is_size
+from launch.nodes.channel import is_line, is_port, is_size
 from muster.records import dict_of, fits
 
 GPUS = 1_024  # on one node

@@ -218,7 +218,7 @@ def _is_copy(names):  # type: ignore[no-untyped-def]
 
 
 def _scratch_folders():  # type: ignore[no-untyped-def]
-    """The temporary folders of this user's processes that were killed; see muster/scratch.py."""
+    """The temporary folders of this user's processes that were killed; see muster/writing.py."""
     found = []
     for root in sorted({os.path.realpath(tempfile.gettempdir()), "/tmp"}):
         names = []

@@ -32,9 +32,7 @@ from typing import IO, Any
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
-from launch.nodes.channel import Channel, talk_to
-from launch.nodes.message_forms import quoted
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import Channel, quoted, running_s, talk_to
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.printable import printable
 from muster.records import anything, fits

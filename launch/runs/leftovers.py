@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from launch.deadlines import LEFT_FILES_NEEDED_S, OLD_LEFT_FILES_S
 from launch.nodes.node_facts import SENT
 from launch.runs import run_record, run_state
-from muster import scratch
+from muster import writing
 from muster.checkout import CHECKOUT
 from muster.command import logins
 
@@ -123,7 +123,7 @@ def _links_to_sent_folders() -> Iterator[Leftover]:
 
 
 def _temporary() -> Iterator[Leftover]:
-    for folder in scratch.left_over():
+    for folder in writing.left_over():
         yield _folder(folder, "temporary files of a process that was killed")
 
 

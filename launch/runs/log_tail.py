@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from launch.deadlines import BAR_PRINTED_EVERY_S, NEW_LOGS_LISTED_EVERY_S, REQUESTS_READ_EVERY_S
-from launch.nodes.message_forms import is_request_id
+from launch.nodes.channel import is_request_id
 from launch.runs.run_record import changed_at_ns
 from muster import json_output
 from muster.errors import ReaderGone, silence

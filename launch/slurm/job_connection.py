@@ -28,8 +28,7 @@ from launch.deadlines import (
     LEADER_CLOSES_UNPROVEN_AFTER_S,
     LEADER_PROVES_ITSELF_S,
 )
-from launch.nodes.channel import Channel
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import Channel, running_s
 from launch.spec import Assignment
 from muster.errors import MusterError
 from muster.run_files import SECRETS

@@ -24,8 +24,7 @@ from typing import Any
 from launch.agent.led_run import LedRun, SchedulersJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
-from launch.nodes.channel import AgentProcess, Heartbeat
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import AgentProcess, Heartbeat, running_s
 from launch.nodes.this_machine import among
 from launch.runs import node_history
 from launch.slurm import node_health, run_job

@@ -15,7 +15,7 @@ from launch.deadlines import (
     SLURM_REACHES_NODES_S,
     SLURM_STEP_TRIED_AGAIN_S,
 )
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 
 STEP = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--quiet"]
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from launch.deadlines import SHORT_JOB_S
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.nodes.survey import last_line
 from launch.runs import node_history, restart, run_record
 from launch.slurm import node_health

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.agent.agent import serve
 from launch.agent.processes.die_with_parent import die_with_parent
-from launch.agent.supervisor import serve
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
 from launch.slurm.job_connection import Task, connect, verified
 from muster.errors import MusterError, run

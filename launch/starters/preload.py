@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launch.deadlines import KILLED_PROCESS_IS_GONE_S, WARM_STARTER_IS_IDLE_S
 from launch.ends import WorkerEnd
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
 from launch.starters.base import NodeStart, StartedProcess, Starter, command, variables
 from muster.errors import refuse

@@ -33,7 +33,7 @@ seconds = json.loads(sys.argv[1])
 assert seconds.keys() <= vars(deadlines).keys()
 vars(deadlines).update(seconds)
 """
-AGENT = f"{CHANGED}from launch.agent.supervisor import main\nsys.exit(main())\n"
+AGENT = f"{CHANGED}from launch.agent.agent import main\nsys.exit(main())\n"
 LEADER = f"{CHANGED}from tests.launch.led import lead\nlead(*sys.argv[1:])\n"
 
 

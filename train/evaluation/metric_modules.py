@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import UsageError, text_of
-from muster.scratch import scratch_folder
+from muster.writing import scratch_folder
 
 MODULES = "evaluate_modules"  # the package in which `evaluate` stores modules
 METRICS = "metrics"  # the package inside it

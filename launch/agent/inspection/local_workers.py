@@ -20,9 +20,8 @@ from pathlib import Path
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import WORKER_ANSWERS_S, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S
-from launch.nodes.channel import CHUNK_BYTES
-from launch.nodes.message_forms import Report, Thread, is_pid, of_worker
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import CHUNK_BYTES, form_of_worker, is_pid, running_s
+from launch.nodes.message_types import Report, Thread
 from muster.records import fits
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
@@ -83,7 +82,7 @@ def _reply(
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer: Report = parsed(_line(connection, patience_s))
-            if not fits(answer, of_worker(rank)):
+            if not fits(answer, form_of_worker(rank)):
                 return None
             answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):

@@ -38,9 +38,8 @@ from launch.deadlines import (
     WORKER_ANSWERS_S,
     WORKER_EXAMINES_ITSELF_S,
 )
-from launch.nodes.channel import Channel
-from launch.nodes.message_forms import Inspected, Question, Report, Still
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import Channel, running_s
+from launch.nodes.message_types import Inspected, Question, Report, Still
 from launch.spec import Assignment
 
 BUSY = 0.05  # share of a core: with less a worker waits

@@ -10,7 +10,7 @@ from typing import cast
 from launch.agent.inspection.diagnosis import condition
 from launch.agent.inspection.run_inspection import Findings, sentences_of, views_of
 from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
-from launch.nodes.message_forms import Report
+from launch.nodes.message_types import Report
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD
-from launch.nodes.message_forms import Frame, GaveUp, ProcessReport, Report
+from launch.nodes.message_types import Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")

@@ -16,8 +16,8 @@ from launch.agent.inspection import diagnosis
 from launch.agent.inspection.rank_view import RankEnd, RankView, view_of
 from launch.deadlines import AGENTS_ANSWER_INSPECTION_S, HANG_AT_LEAST_S
 from launch.ends import End
-from launch.nodes.message_forms import Inspected, Report, Send
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
+from launch.nodes.message_types import Inspected, Report, Send
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
 from launch.spec import LaunchSpec

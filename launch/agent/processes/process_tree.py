@@ -25,7 +25,7 @@ from types import FrameType
 import psutil
 
 from launch.deadlines import KILLED_PROCESS_IS_GONE_S, PROCESS_TREE_TICK_S, STARTED_PROCESS_TICK_S
-from launch.nodes.running_time import running_s
+from launch.nodes.channel import running_s
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import signal_name
 

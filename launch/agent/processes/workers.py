@@ -1,4 +1,4 @@
-"""The processes of a run on one node: how they are started, and whether one has failed."""
+"""The processes of a run on one node: how they are started, and how its workers have ended."""
 
 import math
 import os
@@ -6,33 +6,37 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from configs.settings.launch import without_settings_of_torchrun
-from launch.agent.agent_records import failed, open_log, stopped_cleanly, write_end_of
 from launch.agent.processes import die_with_parent
+from launch.agent.processes.process_tree import EndedProcess
 from launch.agent.stopping import STOPPABLE
 from launch.deadlines import (
     STARTER_ENDS_OTHER_WORKERS_S,
     STARTER_LOG_READ_EVERY_S,
     STARTER_OUTWAITS_GRACE_S,
 )
-from launch.ends import StarterEnd, WorkerEnd
-from launch.nodes.running_time import running_s
+from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
+from launch.nodes.channel import running_s, waiting_for
 from launch.nodes.this_machine import (
     absent_interface,
     gpu_count,
     interface_variables,
 )
+from launch.runs.end_facts import OF_RANK
+from launch.runs.run_record import write_end
 from launch.spec import Assignment, NodeCommand
 from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
+from muster import records
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
-from muster.run_files import CHECKPOINTS
+from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
 from muster.worker import interpreter
-from muster.writing import tail
+from muster.writing import tail, writing
 
 INSPECTION = "inspection"  # below an agent's scratch folder
 OUTPUT_BYTES = 65_536
@@ -304,3 +308,112 @@ def _with_its_python(assignment: Assignment, path: str) -> str:
     if shutil.which(python.name, path=path) == str(python):
         return path
     return f"{python.parent}{os.pathsep}{path}"
+
+
+def open_log(assignment: Assignment) -> IO[bytes]:
+    """The log for torchrun, and for workers before they have files of their own.
+
+    Raises:
+        MusterError: it cannot be written.
+    """
+    path = AGENT_LOG.path(assignment.spec.run_dir, node=assignment.index)
+    with waiting_for(str(path)), writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a+b")
+
+
+def stopped_cleanly(assignment: Assignment) -> str:
+    """The reason that this node's workers recorded, if all of them stopped cleanly; else ""."""
+    ends = records_of(assignment)
+    if any(ends.get(rank, {}).get("cause") != "stopped" for rank in assignment.ranks):
+        return ""
+    return str(ends[assignment.ranks[0]]["message"])
+
+
+def failed(assignment: Assignment) -> list[int]:
+    """The workers of this node that recorded a failure."""
+    ends = records_of(assignment)
+    return [rank for rank, one in ends.items() if one.get("cause") not in ("done", "stopped")]
+
+
+def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
+    """Record the end of a worker that could not, for example because it became another program.
+
+    Not if it has not even begun: then the agent's log has the reason.
+    """
+    run_dir = assignment.spec.run_dir
+    path = RANK_END.path(run_dir, rank=rank)
+    if path.exists() or not ERRORS.path(run_dir, rank=rank).exists():
+        return
+    record = {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": 0,  # no longer known
+        "time_unix_s": time.time(),
+        "code": code,
+        "cause": {0: "done", STOPPED: "stopped"}.get(code, "exit"),
+        "message": f"exit code {code}" if code else "",
+        "traceback": "",
+    }
+    write_end(path, record)
+
+
+def ends_of_workers(
+    assignment: Assignment, processes: Sequence[WorkerEnd], clock_offset_s: float
+) -> list[End]:
+    """How workers of this node have ended, by their own records, and as their starter says."""
+    of_rank = {process.rank: process for process in processes}
+    ends = []
+    for rank in assignment.ranks:
+        path = RANK_END.path(assignment.spec.run_dir, rank=rank)
+        with waiting_for(str(path)):
+            record = records.read(RANK_END, path, *OF_RANK)
+        end = of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
+        if end is not None:
+            ends.append(end)
+    return ends
+
+
+def ends_of_starter(
+    assignment: Assignment, starter: StarterEnd, workers: Sequence[End], clock_offset_s: float
+) -> list[End]:
+    """What the end of the process says that had started these workers, if they do not say more."""
+    signalled = starter.signal is not None
+    if not signalled and any(end.kind not in (Kind.DONE, Kind.STOPPED) for end in workers):
+        return []
+    run_dir = assignment.spec.run_dir
+    begun = any(ERRORS.path(run_dir, rank=rank).exists() for rank in assignment.ranks)
+    kind = Kind.STARTER if begun else Kind.NOT_STARTED
+    end = End(
+        Kind.KILLED if signalled else kind,
+        assignment.name,
+        on_leaders_clock(starter.time_unix_s, clock_offset_s),
+        code=1 if starter.exit_code is None else starter.exit_code % 256,
+        signal=starter.signal,
+        message=starter.starter,
+        ranks=assignment.ranks,
+    )
+    return [end]
+
+
+def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess]) -> list[End]:
+    """The workers that this agent had to end, and that have recorded nothing of it."""
+    ends = []
+    for process in processes:
+        if process.rank in assignment.ranks:
+            state = process.state or "hung"
+            if process.survives:
+                state = f"{state} and could not be ended (pid {process.pid})"
+            end = End(Kind.ENDED, assignment.name, 0.0, process.rank, message=state)
+            path = RANK_END.path(assignment.spec.run_dir, rank=process.rank)
+            ends += [] if path.exists() else [end]
+    return ends
+
+
+def records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
+    known = {}
+    for rank in assignment.ranks:
+        path = RANK_END.path(assignment.spec.run_dir, rank=rank)
+        with waiting_for(str(path)):
+            known[rank] = records.read(RANK_END, path, "cause", "message")
+    return {rank: one for rank, one in known.items() if one is not None}

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.agent import connections
-from launch.agent.connections import Connections, Connector, Listener, ends_in
-from launch.agent.meeting import Meeting
+from launch.agent.connections import Connections, Connector, Listener, Meeting, ends_in
 from muster.errors import MusterError
 from tests.launch import pretended
 from tests.launch.submit import wait_until

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from launch.agent.meeting import MOST_ACCEPTED, Loss, Meeting
+from launch.agent.connections import MOST_ACCEPTED, Loss, Meeting
 from launch.deadlines import BOTH_ENDS_REPORT_BREAK_S
 
 NODE_0 = ["10.10.1.1", 20_000]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.agent.agent_records import oom_kills
+from launch.agent.agent import oom_kills
 from tests.written import write
 
 CGROUPS = [

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from launch.agent import log_sync
 from launch.agent.log_sync import LogSync, Received
-from launch.nodes.channel import MARK, Channel
-from launch.nodes.running_time import waiting_for
+from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
+from launch.nodes.channel import MARK, Channel, RunningClock, waiting_for
 from muster import run_files
 from muster.errors import MusterError
 from tests.written import write
@@ -135,8 +135,7 @@ def held_up(channel, other, monkeypatch, *beats_s: float) -> list[float]:
             left.pop(0)
             other.sendall(MARK + b'{"beat": 1.0}\n')
 
-    for module in ("channel", "running_time"):
-        monkeypatch.setattr(f"launch.nodes.{module}.running_s", lambda: now_s[0])
+    monkeypatch.setattr("launch.nodes.channel.running_s", lambda: now_s[0])
     monkeypatch.setattr("time.sleep", pass_a_second)
     channel.receive()
     return now_s
@@ -378,3 +377,19 @@ def test_a_full_disk_at_home_is_one_line(tmp_path):
     (tmp_path / "summary.json.0.partial").symlink_to("/dev/full")
     with pytest.raises(MusterError, match=r"summary.json: the disk is full"):
         take(tmp_path, {"file": "summary.json", "at": 0, "data": "eA==", "last": True})
+
+
+@pytest.mark.parametrize("stopped_s", [40.0, 100_000.0])
+def test_a_stop_counts_as_little_as_one_look(stopped_s):
+    now = [1000.0]
+    clock = RunningClock(lambda: now[0])
+    for _ in range(20):
+        now[0] += 1.0
+        clock()
+    assert clock() == pytest.approx(20.0)
+    now[0] += stopped_s
+    assert clock() == pytest.approx(20.0 + STOP_COUNTS_AS_S)
+    now[0] += ITSELF_STOPPED_AFTER_S
+    assert clock() == pytest.approx(
+        20.0 + STOP_COUNTS_AS_S + ITSELF_STOPPED_AFTER_S
+    )  # a busy machine

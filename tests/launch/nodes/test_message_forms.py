@@ -17,15 +17,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.agent import attempt
-from launch.agent.attempt import AgentConnection, Attempt
+from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
 from launch.agent.inspection.run_inspection import views_of
-from launch.agent.node_attempt import NodeAttempt, Signals
+from launch.agent.led_run import AgentConnection, Attempt
 from launch.ends import End, Kind
-from launch.nodes.channel import AgentProcess, Channel
-from launch.nodes.message_forms import FROM_LEADER, OddMessage, check, cleaned, of_agent
+from launch.nodes.channel import (
+    FROM_LEADER,
+    AgentProcess,
+    Channel,
+    OddMessage,
+    check_message,
+    cleaned,
+    forms_of_agent,
+)
 from launch.runs.failure import explain
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
 from launch.starters.base import WarmInterpreter
@@ -202,7 +208,7 @@ def test_an_odd_port_of_node_0_is_that_node_s_failure(port):
         {"accepted": {"own": ["10.10.1.1", port], "peer": ["10.10.1.2", 7]}},
     ):
         with pytest.raises(OddMessage):
-            check(message, of_agent(first))
+            check_message(message, forms_of_agent(first))
 
 
 def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(monkeypatch):
@@ -211,12 +217,12 @@ def test_a_failure_that_its_escapes_make_longer_is_still_one_for_other_agents(mo
     with leader() as (job, others):
         failed = replace(REFUSED, message="\x1b" * 19_000).to_json()
         hear(job, others[1], odd_messages.line({"failed": failed}))
-    check(sent[-1], FROM_LEADER)
+    check_message(sent[-1], FROM_LEADER)
 
 
 def test_where_ranks_only_lost_each_other_the_leader_looks_at_its_disk(monkeypatch):
     """What is missing may not have fitted on it."""
-    monkeypatch.setattr(attempt, "full_disk", lambda path: f"{path}: the disk is full")
+    monkeypatch.setattr("launch.agent.led_run.full_disk", lambda path: f"{path}: the disk is full")
     lost = End(Kind.LOST_PEER, "node1", 8.0, 2, message="lost another worker")
     with leader() as (job, others):
         hear(job, others[1], odd_messages.line({"worker_end": lost.to_json()}))
@@ -324,7 +330,7 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
 
 def fits_any(message) -> bool:
     try:
-        check(json.loads(odd_messages.line(message, b"")), FROM_LEADER)
+        check_message(json.loads(odd_messages.line(message, b"")), FROM_LEADER)
     except OddMessage:
         return False
     except (RecursionError, ValueError):  # the channel does not take it
@@ -372,7 +378,7 @@ def test_nothing_that_a_worker_answers_is_more_than_no_answer(reply):
         for name in ("begun", "places"):
             sent.pop(name, None)
         first = assignments_of(LaunchSpec("run", Path("/nowhere"), Program(())), FACTS, [])[0]
-        check({"inspected": {"id": "7", "report": sent}}, of_agent(first))
+        check_message({"inspected": {"id": "7", "report": sent}}, forms_of_agent(first))
 
 
 def endless():

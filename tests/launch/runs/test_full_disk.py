@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.agent import node_attempt
-from launch.agent.node_attempt import NodeAttempt, Signals
+from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.nodes.channel import Channel
@@ -100,7 +99,7 @@ def test_an_agent_that_has_no_room_says_so_to_its_leader(tmp_path, monkeypatch):
     def raises(assignment):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "config.yaml"))
 
-    monkeypatch.setattr(node_attempt, "make_room", raises)
+    monkeypatch.setattr("launch.agent.agent.make_room", raises)
     monkeypatch.setattr(process_tree, "end_descendants", lambda *_, **__: [])
     (tmp_path / "agents").mkdir()
     (tmp_path / "scratch").mkdir()

@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from launch.agent.agent_records import (
-    Ended,
-    ends_of_processes,
-    ends_of_starter,
-    ends_of_workers,
-    write_exit,
-)
+from launch.agent.agent import Ended, write_exit
 from launch.agent.processes.process_tree import EndedProcess
+from launch.agent.processes.workers import ends_of_processes, ends_of_starter, ends_of_workers
 from launch.ends import End, Kind, StarterEnd, WorkerEnd
 from launch.runs.end_facts import Facts, ends_on_disk
 from tests.launch.pretended import assignment

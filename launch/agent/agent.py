@@ -1,15 +1,19 @@
-"""One attempt of a run on one node: it starts the node's workers, and leaves nothing of them.
+"""The agent of one node: it carries out its part of one attempt after another.
 
-Whatever ends first, be it a worker, torchrun, another node, the leader or this process itself, all
-processes of the attempt here end.
+It lives as long as the run. Its leader speaks to it through a pipe, or a connection. Between two
+attempts nothing of the run is left here but this process. It leaves when its leader closes the
+channel or falls silent, or when it gets a signal.
 
-How it works: one loop looks, every 50 ms, at the connections to other nodes, the leader, signals
-and its own workers. The order of what follows an end matters: the leader, which has the other nodes
-end, is told first, then workers get a moment to write down that they lost a peer, then they are
-ended, then this node's record is written and sent. Last it waits until all nodes have done that:
-until then the others need its connection to node 0.
+In an attempt it starts the node's workers. Whatever ends first, be it a worker, torchrun, another
+node, the leader or this process itself, all processes of the attempt here end.
 
-The states, and what changes them; `_change` is the one place that does:
+How an attempt works: one loop looks, every 50 ms, at the connections to other nodes, the leader,
+signals and its own workers. The order of what follows an end matters: the leader, which has the
+other nodes end, is told first, then workers get a moment to write down that they lost a peer, then
+they are ended, then this node's record is written and sent. Last it waits until all nodes have done
+that: until then the others need its connection to node 0.
+
+The states of an attempt, and what changes them; `_change` is the one place that does:
 
     MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
@@ -21,25 +25,20 @@ MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal h
 what came; the loop acts on it in `_tick`.
 """
 
+import os
+import re
 import signal
+import socket
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.agent.agent_records import (
-    Ended,
-    ends_of_processes,
-    ends_of_starter,
-    ends_of_workers,
-    oom_kills,
-    stopped_cleanly,
-    write_exit,
-    write_here,
-)
 from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
@@ -49,9 +48,15 @@ from launch.agent.processes.workers import (
     INSPECTION,
     Workload,
     after_prologue,
+    ends_of_processes,
+    ends_of_starter,
+    ends_of_workers,
     environment_of,
+    records_of,
     refuse_absent_interface,
     start_workload,
+    stopped_cleanly,
+    write_end_of,
 )
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
@@ -64,16 +69,119 @@ from launch.deadlines import (
     WORKERS_RECORD_LOST_PEER_S,
 )
 from launch.ends import End, Kind, cause_of, on_leaders_clock
-from launch.nodes import message_forms
-from launch.nodes.channel import Channel
-from launch.nodes.message_forms import ODD, OddMessage
-from launch.nodes.running_time import running_s, waiting_for
+from launch.nodes.channel import (
+    FROM_LEADER,
+    ODD,
+    Channel,
+    Heartbeat,
+    OddMessage,
+    check_message,
+    running_s,
+    waiting_for,
+)
 from launch.nodes.this_machine import interface_of
+from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
 from launch.starters.base import WarmInterpreter
 from muster.errors import STOPPED, MusterError, at_limit, explained, is_full
-from muster.orderly_stop import NOTICE
+from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
+from muster.run_files import AGENT, AGENT_END
+from muster.writing import full_disk, reserve, scratch_folder, write_json
+
+CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
+
+
+def main() -> int:
+    """Serve a leader through stdin and stdout."""
+    # Accidental output must not get between the messages.
+    leader = Channel(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    return serve(leader, lambda message: Assignment.from_json(message["assignment"]))
+
+
+def serve(leader: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
+    """Be the agent of this node; `read` takes the assignment from a message."""
+    Heartbeat().add(leader)
+    return Agent(leader, read).run()
+
+
+class Agent:
+    """The agent of one node, from its first assignment to the run's end."""
+
+    def __init__(self, leader: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> None:
+        self._leader = leader
+        self._read = read
+        self._signals = Signals()
+        self._attempt = -1  # the number of the last one
+        self._warm = WarmInterpreter()
+
+    def run(self) -> int:
+        """Carry out assignments; return the exit code of the last one."""
+        message = self._leader.first("assignment", "stop") or {"stop": 1}
+        check_message(message, FROM_LEADER)
+        if "stop" in message:  # before there was anything to do
+            return int(message["stop"])
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda number, _: self._signals.note_stop(number))
+        for number in NOTICE_SIGNALS:  # torchrun ignores them, see `spawn`
+            signal.signal(number, lambda number, _: self._signals.notices.append(number))
+        process_tree.adopt_orphans()
+        try:
+            code = 0
+            due: Mapping[str, Any] | None = message
+            while due is not None:
+                code = self._carry_out(self._assignment(due))
+                due = self._next_assignment()
+            return code
+        finally:
+            self._warm.end()
+            process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
+
+    def _assignment(self, message: Mapping[str, Any]) -> Assignment:
+        """The assignment in a message.
+
+        Raises:
+            OddMessage: it has no form of ours, or was carried out before.
+        """
+        try:
+            assignment = self._read(message)
+        except (KeyError, TypeError, ValueError) as error:
+            raise OddMessage(
+                f"the assignment of this agent has another form than ours: {error!r}"
+            ) from None
+        if assignment.spec.attempt <= self._attempt:
+            raise OddMessage("an assignment of an earlier attempt came again")
+        self._attempt = assignment.spec.attempt
+        return assignment
+
+    def _carry_out(self, assignment: Assignment) -> int:
+        os.chdir(assignment.cwd)
+        # torchrun never removes its temporary folders, and a worker that is killed cannot
+        is_long = len(tempfile.gettempdir()) > PATH_BYTES and os.access("/tmp", os.W_OK)
+        with scratch_folder(within="/tmp" if is_long else None) as scratch:
+            return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
+
+    def _next_assignment(self) -> Mapping[str, Any] | None:
+        """The message with the next one; None when there is no other.
+
+        What still comes of the last attempt, such as the request to stop it, is of no use any more.
+        """
+        leader = self._leader
+        while (
+            not self._signals.stops
+            and not leader.ended
+            and leader.silent_s <= LEADER_LOST_WHEN_SILENT_S
+        ):
+            messages = leader.receive()
+            for at, message in enumerate(messages, start=1):
+                if "assignment" in message:
+                    check_message(message, FROM_LEADER)
+                    leader.put_back(messages[at:])
+                    return message
+            time.sleep(MAIN_LOOP_TICK_S)
+        return None
 
 
 class State(Enum):
@@ -84,6 +192,18 @@ class State(Enum):
     STOPPING = "stopping"
     FINISHED = "finished"
     ENDING = "ending"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
+
+    code: int
+    cause: str  # done | stopped | command | peer | signal | told | launcher | refused
+    message: str
+    why: str = ""  # for workers that are asked to stop
+    ends: tuple[End, ...] = ()  # which this agent has seen itself: of its node, or of its workers
+    time_unix_s: float = field(default_factory=time.time)
 
 
 @dataclass
@@ -274,7 +394,7 @@ class NodeAttempt:
                 self._may_leave = True
                 return
             try:
-                message_forms.check(message, message_forms.FROM_LEADER)
+                check_message(message, FROM_LEADER)
             except OddMessage as error:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
                 self._lose(odd, (self._end_of(Kind.APART, message=odd),))
@@ -441,3 +561,86 @@ class NodeAttempt:
 
     def _say(self, **message: Any) -> None:
         self._leader.send(**message)
+
+
+def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, Any]:
+    """Record this agent; a process is identified by its pid and its start time."""
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "address": address,
+        "interface": interface,
+        "ranks": list(assignment.ranks),
+        "time_unix_s": time.time(),
+        **this_process(),
+    }
+    run_dir = assignment.spec.run_dir
+    path = AGENT.path(run_dir, node=assignment.index)
+    with waiting_for(str(path)):
+        reserve(AGENT_END.path(run_dir, node=assignment.index))
+        write_json(path, record)
+    return record
+
+
+def write_exit(
+    assignment: Assignment,
+    ended: Ended,
+    clock_offset_s: float,
+    processes: Sequence[EndedProcess],
+    oom_kills: int,
+) -> dict[str, Any]:
+    """Record how this node's part ended, with each worker's own record of its end.
+
+    `ends`: what no worker has recorded, as values.
+    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
+    workers that were alive until this agent ended them, with their states. `full`: one line, where
+    the run folder's disk is full.
+    """
+    path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
+    with waiting_for(str(path)):
+        full = full_disk(path) if ended.cause != "done" else ""
+    for rank in assignment.ranks if ended.cause == "done" else ():
+        write_end_of(assignment, rank, 0)
+    record = {
+        "index": assignment.index,
+        "node": assignment.name,
+        "host": socket.gethostname(),
+        "code": ended.code,
+        "cause": ended.cause,
+        "message": ended.message,
+        "ends": [end.to_json() for end in ended.ends if not end.is_recorded],
+        "noticed_unix_s": ended.time_unix_s,
+        "time_unix_s": time.time(),
+        "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
+        "ranks": list(assignment.ranks),
+        "oom_kills": oom_kills,
+        "full": full,
+        "workers": {} if full else records_of(assignment),  # which may be long
+        "ended": {one.rank: asdict(one) for one in processes if one.rank is not None},
+    }
+    with waiting_for(str(path)):
+        write_end(path, record)
+    return record
+
+
+def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
+
+    A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
+    `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
+    """
+    counted = ""
+    for line in _text(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            counted += _text(root / path.lstrip("/") / "memory.events")
+        elif "memory" in controllers.split(","):
+            counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
+    found = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    return ""

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from muster import scratch
+from muster import writing
 from tests.launch.submit import REPOSITORY
 
 HOLD = """
-from muster.scratch import scratch_folder
+from muster.writing import scratch_folder
 with scratch_folder() as folder:
     (folder / "result").write_text("PASSWORD=1")
     print(folder, flush=True)
@@ -25,7 +25,7 @@ def _tmpdir(tmp_path, monkeypatch):
 
 
 def left_over(tmp_path) -> list:
-    return [path for path in scratch.left_over() if path.parent == tmp_path]
+    return [path for path in writing.left_over() if path.parent == tmp_path]
 
 
 def test_the_folder_of_a_killed_process_is_left_over(tmp_path):
@@ -48,12 +48,12 @@ def test_folders_of_others_are_not_left_over(tmp_path):
     (tmp_path / "muster-notes").mkdir()
     (tmp_path / "muster-link").symlink_to(tmp_path / "muster-notes")
     (tmp_path / "muster-file").touch()
-    (tmp_path / "other" / scratch.LOCK).mkdir(parents=True)
+    (tmp_path / "other" / writing.LOCK).mkdir(parents=True)
     assert left_over(tmp_path) == []
 
 
 def test_the_folder_goes_with_the_context(tmp_path):
-    with scratch.scratch_folder("muster-call-") as folder:
+    with writing.scratch_folder("muster-call-") as folder:
         assert folder.parent == tmp_path
         (folder / "call").touch()
     assert list(tmp_path.iterdir()) == []
@@ -63,8 +63,8 @@ def test_where_files_cannot_be_locked_a_folder_is_made_and_never_left_over(tmp_p
     def refuse(*given):
         raise OSError("no locks available")
 
-    monkeypatch.setattr("muster.scratch.fcntl.flock", refuse)
-    with scratch.scratch_folder() as folder:
+    monkeypatch.setattr("muster.writing.fcntl.flock", refuse)
+    with writing.scratch_folder() as folder:
         monkeypatch.undo()
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         assert folder.is_dir() and left_over(tmp_path) == []

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.agent.agent_records import Ended
-from launch.agent.node_attempt import NodeAttempt, Signals, State
+from launch.agent.agent import Ended, NodeAttempt, Signals, State
 from launch.agent.processes import process_tree
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
@@ -173,7 +172,7 @@ def test_what_comes_at_once_with_its_assignment_is_heeded(tmp_path, is_assigned)
 
 def test_an_agent_imports_no_library_that_it_does_not_use():
     """It is started on every node, and each import delays the run."""
-    words = "import sys, launch.agent.supervisor, launch.agent.led_run; "
+    words = "import sys, launch.agent.agent, launch.agent.led_run; "
     words += "print({'yaml', 'rich', 'jsonargparse', 'torch'} & set(sys.modules))"
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
 
