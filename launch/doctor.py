@@ -24,15 +24,22 @@ from rich.text import Text
 
 from configs import cli, console
 from configs.settings.fields import add_new, setting
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
-from configs.settings.train import OF_MEASUREMENT, TrainConfig
+from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, judged
 from launch.leading.leader import conclude
 from launch.programs import trainer_python
-from launch.programs.command_line import CLASSES, CommandLine, names, split, training
+from launch.programs.command_line import (
+    CLASSES,
+    CommandLine,
+    names,
+    of_class,
+    split,
+    training,
+)
 from launch.runs import run_record
 from launch.spec import Facts, LaunchSpec, Program
 from muster import json_output
@@ -83,12 +90,25 @@ def main() -> int:
         example="muster doctor --hosts hosts.txt -- train.py",
         made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
     )
-    launch, ssh, slurm, run, own, train, bench, doctor = made
+    launch = of_class(LaunchConfig, made)
+    slurm = of_class(SlurmConfig, made)
+    train = of_class(TrainConfig, made)
     typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
     if launch.json:
         json_output.begin()
     checked = replace(launch, master_port=None)  # that port may be in use by a run
-    line = CommandLine(checked, ssh, slurm, words, typed, run, own, train=train, bench=bench)
+    ssh = of_class(SshConfig, made)
+    line = CommandLine(
+        checked,
+        ssh,
+        slurm,
+        words,
+        typed,
+        run=of_class(RunConfig, made),
+        own=of_class(ProgramConfig, made),
+        train=train,
+        bench=of_class(BenchConfig, made),
+    )
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     add_new(problems, line.misplaced())
@@ -109,7 +129,7 @@ def main() -> int:
     if count := len(lines(rows, "FAIL")):
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         code = 1
-    elif not doctor.quick:
+    elif not of_class(DoctorConfig, made).quick:
         code, measured = _measure(launcher, name, launch, train, line.python)
     if not code:
         print(_conclusion(rows, measured))

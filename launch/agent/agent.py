@@ -31,13 +31,12 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from launch.agent.connections import Connections
 from launch.agent.inspection.node_inspection import NodeInspection
@@ -70,16 +69,16 @@ from launch.deadlines import (
 )
 from launch.ends import End, Kind, cause_of, on_leaders_clock
 from launch.nodes.channel import (
-    FROM_LEADER,
     ODD,
     Channel,
     Heartbeat,
     OddMessage,
-    check_message,
+    read_leader,
     running_s,
     wait_for_news,
     waiting_for,
 )
+from launch.nodes.message_types import LeaderMessage
 from launch.nodes.this_machine import interface_of
 from launch.runs.run_record import this_process, write_end
 from launch.spec import Assignment
@@ -102,7 +101,7 @@ def main() -> int:
     return serve(leader, lambda message: Assignment.from_json(message["assignment"]))
 
 
-def serve(leader: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> int:
+def serve(leader: Channel, read: Callable[[LeaderMessage], Assignment]) -> int:
     """Be the agent of this node; `read` takes the assignment from a message."""
     Heartbeat().add(leader)
     return Agent(leader, read).run()
@@ -111,7 +110,7 @@ def serve(leader: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> i
 class Agent:
     """The agent of one node, from its first assignment to the run's end."""
 
-    def __init__(self, leader: Channel, read: Callable[[Mapping[str, Any]], Assignment]) -> None:
+    def __init__(self, leader: Channel, read: Callable[[LeaderMessage], Assignment]) -> None:
         self._leader = leader
         self._read = read
         self._signals = Signals()
@@ -120,8 +119,7 @@ class Agent:
 
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
-        message = self._leader.first("assignment", "stop") or {"stop": 1}
-        check_message(message, FROM_LEADER)
+        message = read_leader(self._leader.first("assignment", "stop") or {"stop": 1})
         if "stop" in message:  # before there was anything to do
             return int(message["stop"])
         for number in STOP_SIGNALS:
@@ -131,7 +129,7 @@ class Agent:
         process_tree.adopt_orphans()
         try:
             code = 0
-            due: Mapping[str, Any] | None = message
+            due: LeaderMessage | None = message
             while due is not None:
                 code = self._carry_out(self._assignment(due))
                 due = self._next_assignment()
@@ -140,7 +138,7 @@ class Agent:
             self._warm.end()
             process_tree.end_descendants(WORKERS_END_AFTER_SIGTERM_S, in_a_hurry=lambda: True)
 
-    def _assignment(self, message: Mapping[str, Any]) -> Assignment:
+    def _assignment(self, message: LeaderMessage) -> Assignment:
         """The assignment in a message.
 
         Raises:
@@ -164,7 +162,7 @@ class Agent:
         with scratch_folder(within="/tmp" if is_long else None) as scratch:
             return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
-    def _next_assignment(self) -> Mapping[str, Any] | None:
+    def _next_assignment(self) -> LeaderMessage | None:
         """The message with the next one; None when there is no other.
 
         What still comes of the last attempt, such as the request to stop it, is of no use any more.
@@ -178,9 +176,9 @@ class Agent:
             messages = leader.receive()
             for at, message in enumerate(messages, start=1):
                 if "assignment" in message:
-                    check_message(message, FROM_LEADER)
+                    assignment = read_leader(message)
                     leader.put_back(messages[at:])
-                    return message
+                    return assignment
             wait_for_news([leader], MAIN_LOOP_TICK_S)
         return None
 
@@ -389,13 +387,13 @@ class NodeAttempt:
     def _hear(self) -> None:
         """Note what the leader says; the next assignment is for the next attempt."""
         messages = self._leader.receive()
-        for at, message in enumerate(messages):
-            if "assignment" in message:
+        for at, received in enumerate(messages):
+            if "assignment" in received:
                 self._leader.put_back(messages[at:])
                 self._may_leave = True
                 return
             try:
-                check_message(message, FROM_LEADER)
+                message = read_leader(received)
             except OddMessage as error:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
                 self._lose(odd, (self._end_of(Kind.APART, message=odd),))
@@ -508,7 +506,7 @@ class NodeAttempt:
             self._report(ends_of_processes(self._assignment, processes))
         record = self._write_exit(ended, processes)
         if record["full"] and ended is not self._result:
-            self._report([self._end_of(Kind.FULL, message=record["full"])])
+            self._report([self._end_of(Kind.FULL, message=str(record["full"]))])
         if leader.silent_s <= self._leader_silence_s:
             self._inspection.tick()
             if self._log_sync is not None:
@@ -532,7 +530,9 @@ class NodeAttempt:
                 self._reported[end.rank] = end
                 self._say(worker_end=end.to_json())
 
-    def _write_exit(self, ended: Ended, processes: Sequence[EndedProcess] = ()) -> dict[str, Any]:
+    def _write_exit(
+        self, ended: Ended, processes: Sequence[EndedProcess] = ()
+    ) -> dict[str, object]:
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
         return write_exit(self._assignment, ended, offset_s, processes, killed)
@@ -560,11 +560,11 @@ class NodeAttempt:
     def _in_a_hurry(self) -> bool:
         return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
 
-    def _say(self, **message: Any) -> None:
+    def _say(self, **message: object) -> None:
         self._leader.send(**message)
 
 
-def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, Any]:
+def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, object]:
     """Record this agent; a process is identified by its pid and its start time."""
     record = {
         "index": assignment.index,
@@ -589,7 +589,7 @@ def write_exit(
     clock_offset_s: float,
     processes: Sequence[EndedProcess],
     oom_kills: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Record how this node's part ended, with each worker's own record of its end.
 
     `ends`: what no worker has recorded, as values.

@@ -27,10 +27,10 @@ import ipaddress
 import os
 import select
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
@@ -42,6 +42,13 @@ from launch.deadlines import (
     NODE_0_TRIED_AGAIN_S,
 )
 from launch.nodes.channel import running_s
+from launch.nodes.message_types import (
+    BrokenConnection,
+    ConnectionEnds,
+    LeaderMessage,
+    Listening,
+    Send,
+)
 from launch.nodes.this_machine import among, free_port, is_free
 from launch.spec import Assignment
 from muster.errors import MusterError
@@ -65,7 +72,7 @@ UNREACHABLE = (
 MOST_ACCEPTED = 1_024  # connections of no node, of which the leader knows
 SHOWN = 3  # of them
 
-Message = dict[str, Any]
+Message = dict[str, object]
 How = Literal["closed", "silent"]
 Endpoint = tuple[str, int]  # an address and a port
 Ends = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
@@ -80,7 +87,7 @@ class Connections:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
-    def __init__(self, assignment: Assignment, say: Callable[..., None]) -> None:
+    def __init__(self, assignment: Assignment, say: Send) -> None:
         self._assignment = assignment
         self._say = say
         self._end: Listener | Connector | None = None
@@ -102,7 +109,7 @@ class Connections:
         """Whether this node was connected to node 0, and is not any more."""
         return isinstance(self._end, Connector) and self._end.is_cut_off
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: LeaderMessage) -> None:
         """Take what the leader says."""
         if "connect" in message and self._end is None:
             where = message["connect"]
@@ -313,7 +320,7 @@ class Connector:
         return [{"unreached": reason}]
 
 
-def ends_in(message: Message) -> Ends:
+def ends_in(message: ConnectionEnds) -> Ends:
     """The ends that such a message names."""
     own_address, own_port = message["own"]
     peer_address, peer_port = message["peer"]
@@ -426,7 +433,7 @@ class Meeting:
         self.has_begun = False  # all were connected: a node may be lost from now on
         # What node 0 reports, whoever is at the other end; and of it what the caller knows to be
         # of a node.
-        self._accepted: dict[ReportedConnection, Mapping[str, Any]] = {}
+        self._accepted: dict[ReportedConnection, ConnectionEnds] = {}
         self._known: set[ReportedConnection] = set()
         self._connected: dict[int, ReportedConnection] = {}  # as each other node reports it
         self._reasons: dict[int, str] = {}  # why a node is not connected
@@ -434,11 +441,11 @@ class Meeting:
         self._breaks: dict[int, _Break] = {}
         self._first_break_s: float | None = None
 
-    def listens(self, report: Mapping[str, Any]) -> None:
+    def listens(self, report: Listening) -> None:
         """Node 0 listens there."""
         self.where = _endpoint(report["address"], report["port"])
 
-    def accepted(self, report: Mapping[str, Any]) -> None:
+    def accepted(self, report: ConnectionEnds) -> None:
         """Node 0 has accepted a connection."""
         connection = ReportedConnection(
             node=_endpoint(*report["peer"]), node_0=_endpoint(*report["own"])
@@ -448,7 +455,7 @@ class Meeting:
             del self._accepted[strange[0]]
         self._accepted[connection] = report
 
-    def connected(self, index: int, report: Mapping[str, Any]) -> None:
+    def connected(self, index: int, report: ConnectionEnds) -> None:
         """This node has connected."""
         connection = ReportedConnection(
             node=_endpoint(*report["own"]), node_0=_endpoint(*report["peer"])
@@ -456,7 +463,7 @@ class Meeting:
         self._connected[index] = connection
         self._reasons.pop(index, None)
 
-    def newly_met(self) -> list[Mapping[str, Any]]:
+    def newly_met(self) -> list[ConnectionEnds]:
         """The connections that both ends have reported since the last call, in node 0's words."""
         met = {known for known in self._connected.values() if known in self._accepted}
         new = met - self._known
@@ -467,7 +474,7 @@ class Meeting:
         """This node has tried to connect, without success."""
         self._reasons[index] = reason
 
-    def broken(self, index: int, report: Mapping[str, Any], now_s: float) -> None:
+    def broken(self, index: int, report: BrokenConnection, now_s: float) -> None:
         """This node reports that a connection, of which it is one end, has closed or is silent."""
         own = _endpoint(*report["own"])
         peer = _endpoint(*report["peer"])

@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
@@ -53,12 +53,13 @@ from launch.nodes.channel import (
     AgentProcess,
     Heartbeat,
     OddMessage,
-    check_message,
     cleaned,
     forms_of_agent,
+    read_agent,
     running_s,
     wait_for_news,
 )
+from launch.nodes.message_types import AgentEnd, AgentMessage, Here
 from launch.runs.log_tail import Follower, RequestFile
 from launch.spec import Assignment, Facts, LaunchSpec, NodeCommand, NodeFacts, assignments_of
 from muster import run_files
@@ -263,10 +264,10 @@ class AgentConnection:
         self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
         self._files: Received | None = None
-        self.here: Mapping[str, Any] | None = None  # where it is, once that is known
+        self.here: Here | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
-        self.record: dict[str, Any] | None = None  # of the end of its attempt
+        self.record: AgentEnd | None = None  # of the end of its attempt
         self._is_named = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
 
@@ -282,12 +283,12 @@ class AgentConnection:
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
-    def take_record(self, message: Mapping[str, Any]) -> None:
+    def take_record(self, message: AgentMessage) -> None:
         """Take its last message of the attempt: what it has recorded, and whether it leaves."""
         self.record = message["ended"]
         self._leaves = bool(message.get("leaves"))
 
-    def standing(self, message: Mapping[str, Any]) -> str | None:
+    def standing(self, message: AgentMessage) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
@@ -538,8 +539,8 @@ class Attempt:
     def _hear(self, agent: AgentConnection) -> None:
         """Take an agent's messages; one that has none of our forms is the last of that agent."""
         try:
-            for message in agent.channel.receive():
-                check_message(message, agent.forms)
+            for received in agent.channel.receive():
+                message = read_agent(received, agent.forms)
                 is_file = "file" in message  # its name, and what is in it, stay as they are
                 is_end = "failed" in message or "worker_end" in message  # which cleans itself
                 is_whole = is_file or is_end
@@ -548,7 +549,7 @@ class Attempt:
             self._hear_of(agent.end_of(Kind.ODD, str(error)))
             agent.channel.close()  # which ends it
 
-    def _take(self, agent: AgentConnection, message: dict[str, Any]) -> None:
+    def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
         if line := agent.standing(message):
             self._say(line)
         if self._inspection is not None:
@@ -593,7 +594,7 @@ class Attempt:
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
 
-    def _connect(self, agent: AgentConnection, message: dict[str, Any]) -> None:
+    def _connect(self, agent: AgentConnection, message: AgentMessage) -> None:
         """Take a report of a connection to node 0, or of the port that it has chosen."""
         meeting = self._meeting
         index = agent.assignment.index
@@ -649,13 +650,13 @@ class Attempt:
             silent_s = AGENT_LOST_WHEN_SILENT_S
             self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
-    def _take_end(self, agent: AgentConnection, value: Mapping[str, Any]) -> None:
+    def _take_end(self, agent: AgentConnection, value: Mapping[str, object]) -> None:
         """Take an end that happened on an agent's node, under the name that it has here."""
         end = End.from_json(value)
         if end is not None:
             self._hear_of(replace(end, node=agent.assignment.name))
 
-    def _welcome(self, agent: AgentConnection, here: Mapping[str, Any]) -> None:
+    def _welcome(self, agent: AgentConnection, here: Here) -> None:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
@@ -665,7 +666,7 @@ class Attempt:
             ways = (f"{where['node']} {where['address']} ({where['interface']})" for where in known)
             self._say(f"network: {', '.join(ways)}")
 
-    def _send_all(self, **message: Any) -> None:
+    def _send_all(self, **message: object) -> None:
         for agent in self._agents:
             agent.channel.send(**message)
 

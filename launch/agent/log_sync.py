@@ -11,12 +11,12 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from launch.deadlines import AGENT_SENDS_FILES_EVERY_S, FILES_TICK_S
 from launch.nodes.channel import Channel, OddMessage, quoted, running_s, waiting_for
+from launch.nodes.message_types import AgentMessage
 from launch.spec import Assignment
 from muster import run_files
 from muster.errors import UsageError
@@ -137,7 +137,7 @@ class Received:
         self._assignment = assignment
         self._ends: dict[str, int] = {}  # how much of each file has come
 
-    def take(self, message: Mapping[str, Any], host: str | None) -> None:
+    def take(self, message: AgentMessage, host: str | None) -> None:
         """Write a part of a file of this node, which has said that it is on this host.
 
         A node that has not said its host has begun nothing: its host's files are of an earlier run.
@@ -170,7 +170,7 @@ class Received:
                 into.replace(path)
         self._ends[message["file"]] = at + len(data)
 
-    def _data_of(self, message: Mapping[str, Any]) -> bytes:
+    def _data_of(self, message: AgentMessage) -> bytes:
         """The part of the file, which begins at its begin, or where the last one has ended.
 
         Raises:

@@ -11,7 +11,7 @@ allows.
 """
 
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ import psutil
 from launch.agent.processes import process_state, process_tree
 from launch.deadlines import JOB_TIME_TO_SPARE_S
 from launch.nodes.channel import running_s
+from launch.nodes.message_types import Send
 
 STOPPABLE = "stoppable"  # below an agent's scratch folder
 
@@ -30,7 +31,7 @@ class Stoppable:
     tells the leader that it must be patient.
     """
 
-    def __init__(self, folder: Path, grace_s: float, say: Callable[..., None]) -> None:
+    def __init__(self, folder: Path, grace_s: float, say: Send) -> None:
         self._folder, self._grace_s, self._say = folder, grace_s, say
         self._until: float | None = None
         self._catches_sigterm: bool | None = None  # whether the running program reacts to SIGTERM

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from ClusterShell.RangeSet import RangeSet
 
@@ -191,7 +190,7 @@ class Slurm(Launcher):
         job_id = batch_script.submit(folder / "array.sh", given, command, self._env)
         return job_id, controller.name(self._env)
 
-    def _job(self, facts: Facts) -> dict[str, Any]:
+    def _job(self, facts: Facts) -> dict[str, object]:
         return {
             "nproc": [node.nproc.to_json() for node in facts.nodes],
             "network": self._config.network,

@@ -16,7 +16,7 @@ from launch.nodes import network_choice
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
 from launch.nodes.survey import Probe, Survey, facts_request
 from launch.programs.command_line import names
-from launch.programs.user_program import sent_to
+from launch.programs.project_snapshot import sent_to
 from launch.runs import node_history
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer

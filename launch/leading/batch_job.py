@@ -14,14 +14,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from configs.settings.fields import add_new
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
-from launch.leading.leader import lead
+from launch.leading.leader import lead, with_copies
+from launch.programs.base import RunProgram
 from launch.programs.command_line import OF_SBATCH, CommandLine
 from launch.programs.other_launchers import refuse_several
-from launch.programs.own_program import OwnProgram
 from launch.runs import restart, run_record
 from launch.slurm import run_job
 from launch.slurm.controller import end_unix_s
@@ -48,7 +47,7 @@ def main() -> int:
     return _lead(spec, job, current, notice)
 
 
-def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice: Notice) -> int:
+def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, notice: Notice) -> int:
     nodes = JobNodes(current, job, sys.executable, os.environ, spec.least_nodes, notice.has_come)
     # the process that submitted the job may have been killed before it knew the number
     run_record.begin(spec, nodes.name, current.name, cluster=current.cluster)
@@ -61,7 +60,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, Any], current: CurrentJob, notice:
     return code
 
 
-def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
+def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if current.attempt:
@@ -70,7 +69,7 @@ def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str,
     return spec, job
 
 
-def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, Any]]:
+def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
     """A new run with these settings, its folder made; and what else its job must know.
 
     A job that Slurm has restarted has its run already.
@@ -85,7 +84,7 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     if not current.attempt:  # later ones run the snapshot of the first
         add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
-    program: Any = line.program(cwd)
+    program: RunProgram = line.program(cwd)
     if line.unasked:
         print(line.unasked, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
@@ -94,15 +93,15 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     default = ONE_PER_GPU if current.gpus else ONE_WORKER
     counts = launch.workers_of_nodes(default, current.num_nodes)
     _note_few_cores(counts, current)
-    if isinstance(program, OwnProgram):
-        program.check_plugins(sys.executable)
+    program.check_plugins(sys.executable)
     numbers = [each.number for each in counts if each.number is not None]
     world_size = sum(numbers) if len(numbers) == len(counts) else None
     program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
-    program.run = run_record.with_folder(program.run, program.name, size, make=True)
+    run_id = run_record.with_folder(program.run, program.name, size, make=True).run_id
+    assert run_id is not None
     spec = replace(
-        program.spec(make=True, snapshot=True),
+        with_copies(program, run_id, takes_snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else current.num_nodes,
     )
     nproc = [each.to_json() for each in counts]

@@ -1,11 +1,12 @@
 """Make a run, lead it from its first attempt to its end, and say what it failed from."""
 
 import os
+import shutil
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
@@ -13,9 +14,9 @@ from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
 from launch.launchers.base import Job, Launcher
 from launch.nodes.channel import running_s
+from launch.programs.base import RunProgram
 from launch.programs.command_line import CommandLine
-from launch.programs.own_program import OwnProgram
-from launch.programs.project_snapshot import new_files
+from launch.programs.project_snapshot import new_files, sent_to, take
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, of_record, report
@@ -23,7 +24,7 @@ from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.printable import duration, on_one_line, printable, signal_name
-from muster.run_files import SNAPSHOT
+from muster.run_files import FUNCTION, SNAPSHOT
 
 if TYPE_CHECKING:  # a run without Slurm has no need of it
     from launch.slurm.job_nodes import JobNodes
@@ -43,25 +44,65 @@ def new_run(
     Raises:
         UsageError: the program cannot start, or the folder is not free.
     """
-    program: Any = line.program(Path.cwd())  # whose settings are of its own class
+    program: RunProgram = line.program(Path.cwd())
     is_local = launcher.name == "local"
     program.check(facts.nodes[0].python, facts.world_size, runs_here=is_local)
-    if isinstance(program, OwnProgram) and (make or launcher.sees_python):
+    if make or launcher.sees_python:
         for node in {(node.python, node.plugins): node for node in facts.nodes}.values():
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    program.run = run_record.with_folder(program.run, program.name, facts.size, make=make)
+    run_id = run_record.with_folder(program.run, program.name, facts.size, make=make).run_id
+    assert run_id is not None
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:
         names = ", ".join(settings_of_torchrun)
         say_once(f"note: not passed on, since Muster gives torchrun its settings: {names}")
-    is_sent, snapshot = not facts.shared, launcher.takes_snapshot
-    spec = program.spec(make=make, snapshot=snapshot, is_sent=is_sent, shared=shared)
-    if make:
-        settings = program.settings(line.launch, line.ssh, line.slurm)
-        run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
+    is_sent = not facts.shared
+    if not make:
+        return program.title, program.spec(run_id, is_sent=is_sent, snapshot=None)
+    spec = with_copies(
+        program, run_id, takes_snapshot=launcher.takes_snapshot, is_sent=is_sent, shared=shared
+    )
+    settings = program.settings(line.launch, line.ssh, line.slurm)
+    run_record.write_down(spec, launcher.plan(spec, facts), launcher.name, settings)
     return program.title, spec
+
+
+def with_copies(
+    program: RunProgram,
+    run_id: str,
+    *,
+    takes_snapshot: bool,
+    is_sent: bool = False,
+    shared: Path | None = None,
+) -> LaunchSpec:
+    """The run with this id, and copies of the user's files that it needs.
+
+    `takes_snapshot`: it runs from a copy of the project, unless the user wants none. `is_sent`: the
+    nodes have disks of their own. `shared`: the folder with the snapshot of several runs, which the
+    first of them fills.
+
+    Raises:
+        UsageError, CannotWrite: see `take`.
+    """
+    sources = program.sources
+    run_dir = program.run.logs_root / run_id
+    snapshot = None
+    if takes_snapshot and sources.project is not None:
+        folder = run_dir if shared is None else shared
+        snapshot = SNAPSHOT.path(folder)
+        if shared is None or not snapshot.is_dir():
+            summary = take(sources.project, folder, sources.patterns)
+            if not program.run.quiet:
+                print(summary, file=sys.stderr)
+        if is_sent:
+            snapshot = sent_to(run_id)
+    program.announce(is_sent=is_sent)
+    function = FUNCTION.path(run_dir)
+    if sources.function is not None and sources.function != function:
+        shutil.copytree(sources.function, function)  # with the modes of private files
+    return program.spec(run_id, is_sent=is_sent, snapshot=snapshot)
 
 
 def _refuse_running(run_dir: Path) -> None:

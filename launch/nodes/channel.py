@@ -64,7 +64,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from launch import ends
 from launch.deadlines import (
@@ -75,6 +75,7 @@ from launch.deadlines import (
     MAIN_LOOP_TICK_S,
     STOP_COUNTS_AS_S,
 )
+from launch.nodes.message_types import AgentMessage, LeaderMessage
 from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
@@ -441,6 +442,26 @@ def check_message(message: Mapping[str, Any], forms: Forms) -> None:
         raise OddMessage(f"of no kind that is known here: {quoted(message)}")
     if not fits(message, forms[name]):
         raise OddMessage(f"{name!r}, which has another form than ours: {quoted(message)}")
+
+
+def read_agent(message: Mapping[str, Any], forms: Forms) -> AgentMessage:
+    """A message of the agent that has these forms.
+
+    Raises:
+        OddMessage: see `check_message`.
+    """
+    check_message(message, forms)
+    return cast("AgentMessage", message)
+
+
+def read_leader(message: Mapping[str, Any]) -> LeaderMessage:
+    """A message of the leader.
+
+    Raises:
+        OddMessage: see `check_message`.
+    """
+    check_message(message, FROM_LEADER)
+    return cast("LeaderMessage", message)
 
 
 def quoted(value: object) -> str:

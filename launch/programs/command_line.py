@@ -2,11 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from configs import cli
 from configs.raw import Given
@@ -40,7 +40,13 @@ def names(*classes: type) -> frozenset[str]:
 
 OF_TRAINER = names(TrainConfig, BenchConfig) - names(RunConfig)
 OF_SBATCH = names(SshConfig, SlurmConfig) | {"launcher", "detach", "dry_run", "hosts", "json"}
+C = TypeVar("C")
 DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
+
+
+def of_class(cls: type[C], settings: Iterable[object]) -> C:
+    """The settings of this class, or of one that is derived from it."""
+    return next(value for value in settings if isinstance(value, cls))
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -96,18 +102,24 @@ class CommandLine(Settings):
         """
         flags, words = split(reveal(argv, os.environ))
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
-        launch, ssh, slurm, run, more = settings
+        launch = of_class(LaunchConfig, settings)
+        ssh = of_class(SshConfig, settings)
+        slurm = of_class(SlurmConfig, settings)
         of_python: list[str] = []
         if words:
+            own = of_class(ProgramConfig, settings)
+            run = of_class(RunConfig, settings)
             program: Sequence[str] = words
-            python = more.python
+            python = own.python
             if Path(words[0]).name.startswith("python"):
-                program, python, of_python = plain(words, more.python)
+                program, python, of_python = plain(words, own.python)
             typed = words[0] if len(program) < len(words) else None
-            own = replace(more, python=python)
+            own = replace(own, python=python)
             made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
         else:
-            made = cls(launch, ssh, slurm, words, given, run, train=run, bench=more)
+            train = of_class(TrainConfig, settings)
+            bench = of_class(BenchConfig, settings)
+            made = cls(launch, ssh, slurm, words, given, train, train=train, bench=bench)
         problems = [*made.misplaced()]
         add_new(problems, wrong)
         problems += of_python
@@ -245,7 +257,7 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
 @cache  # many programs have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
-) -> tuple[tuple[Any, ...], tuple[Given, ...], tuple[str, ...]]:
+) -> tuple[tuple[object, ...], tuple[Given, ...], tuple[str, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
     made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig))
     settings, problems = cli.read(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from configs import cli, plugins
 from configs.settings.fields import flag
@@ -14,6 +13,7 @@ from configs.settings.launch import LaunchConfig, ProgramConfig
 from configs.settings.train import BenchConfig, TrainConfig, TrainElsewhere
 from launch.nodes import node_facts
 from launch.programs import trainer_python
+from launch.programs.base import Sources
 from launch.spec import LaunchSpec, Program
 from muster import entry_points
 from muster.checkout import CHECKOUT, IS_INSTALLED
@@ -24,9 +24,6 @@ from muster.errors import UsageError, refuse
 IMPORTED = "torch,torch._dynamo,torch.nn.parallel,torch.profiler,torch.utils.data,psutil,yaml"
 OF_LANGUAGE = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
-# Settings that name a folder, and those that name a file, a folder or something else.
-FOLDERS = ("data_dir", "cache_dir", "logs_dir", "checkpoint_dir")
-NAMES = ("resume", "model", "tokenizer")
 GENERATED = ("cs744", "generated")  # a task, and the --data-dir that is no folder but a choice
 # What is read before the first step, with what to give for one that does not exist.
 READ = {
@@ -56,8 +53,13 @@ class OwnProgram:
         self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
         self.name = train.name if trains else launch.program  # in a run's name
 
+    @property
+    def sources(self) -> Sources:
+        """See the contract; the checkout itself runs."""
+        return Sources()
+
     def check(self, python: str, world_size: int | None, *, runs_here: bool = False) -> None:
-        """Refuse settings that cannot run so; `python`: the nodes' own.
+        """See the contract.
 
         Raises:
             UsageError: the settings do not fit this number of workers, or the workers' Python lacks
@@ -77,10 +79,9 @@ class OwnProgram:
     def check_plugins(
         self, python: str, known: Collection[str] | None = None, node: str = ""
     ) -> None:
-        """Refuse a task, sync mode or compressor that the workers' Python does not have.
+        """See the contract: for a task, a sync mode or a compressor.
 
-        `known`: what the packages of that Python add, if it was asked already; else it is asked, if
-        it is a file that this machine sees.
+        A Python that was not asked yet is asked, if it is a file that this machine sees.
 
         Raises:
             UsageError: a line for each that it does not have, with those that it has.
@@ -100,14 +101,12 @@ class OwnProgram:
                 problems.append(f"{name}: unknown {value!r} to {where}; known: {all_names}")
         refuse(problems)
 
-    def spec(
-        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
-    ) -> LaunchSpec:
-        """The run, which has its id; `is_sent`: nodes have their own disks.
+    def announce(self, *, is_sent: bool) -> None:
+        """See the contract; what it runs is in its settings."""
 
-        The checkout itself runs: nothing is copied into the run folder.
-        """
-        run = self.run
+    def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
+        """See the contract; of its sources nothing is copied."""
+        run = replace(self.run, run_id=run_id)
         # The launcher claims the folder here: the workers take it as theirs.
         on_nodes = replace(_as_sent(run) if is_sent else run, redirect=True, overwrite=False)
         program = replace(program_of(self._launch, on_nodes, self._bench), python=self._python)
@@ -120,8 +119,8 @@ class OwnProgram:
         modules = spec.preload or ",".join(needs)
         return replace(spec, env={**spec.env, **quiet}, preload=modules)
 
-    def settings(self, *launch: Any) -> str:
-        """The text of the file that repeats the run."""
+    def settings(self, *launch: object) -> str:
+        """See the contract."""
         own = [ProgramConfig(python=self._python)] if self._python else []
         return cli.to_yaml(self.run, *launch, self._bench, *own)
 
@@ -214,14 +213,28 @@ def _with_paths(
     train: TrainConfig, folder: Callable[[str], str], name: Callable[[str], str]
 ) -> TrainConfig:
     """The settings with each path changed: those that are always paths, and those that may be."""
-    changed: dict[str, Any] = {
-        one: Path(folder(str(value))) for one in FOLDERS if (value := getattr(train, one))
-    }
-    changed |= {one: name(value) for one in NAMES if (value := getattr(train, one))}
-    if train.metrics is not None:  # the part after a colon stays
-        parts = [one.strip().partition(":") for one in train.metrics.split(",")]
-        changed["metrics"] = ",".join(f"{name(one)}{colon}{rest}" for one, colon, rest in parts)
-    return replace(train, **changed)
+
+    def moved(path: Path | None) -> Path | None:
+        return None if path is None else Path(folder(str(path)))
+
+    def renamed(text: str | None) -> str | None:
+        return name(text) if text else text
+
+    metrics = train.metrics
+    if metrics is not None:  # the part after a colon stays
+        parts = [part.strip().partition(":") for part in metrics.split(",")]
+        metrics = ",".join(f"{name(path)}{colon}{rest}" for path, colon, rest in parts)
+    return replace(
+        train,
+        data_dir=moved(train.data_dir),
+        cache_dir=moved(train.cache_dir),
+        logs_dir=moved(train.logs_dir),
+        checkpoint_dir=moved(train.checkpoint_dir),
+        resume=renamed(train.resume),
+        model=renamed(train.model),
+        tokenizer=renamed(train.tokenizer),
+        metrics=metrics,
+    )
 
 
 def _in_checkout(path: str) -> str:

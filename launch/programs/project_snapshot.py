@@ -1,7 +1,7 @@
 """Copy the user's project when a run is submitted, so that later edits do not change the run.
 
-It contains what git tracks or would track: also changed and new files, but not ignored ones; the
-same for submodules and other clones inside. Ignored files (data, outputs) are links to the
+The copy contains what git tracks or would track: also changed and new files, but not ignored ones;
+the same for submodules and other clones inside. Ignored files (data, outputs) are links to the
 originals, so that the program finds them in their places. Each run has its own files, without hard
 links, since a program may write to them.
 """
@@ -28,6 +28,11 @@ LEFT_OUT = frozenset((".git", "__pycache__", ".venv", "venv", "node_modules", ".
 # A diff that `git apply` accepts, whatever the user's git settings are.
 PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/".split()
 PLAIN_DIFF.append("--submodule=short")
+
+
+def sent_to(run_id: str, what: str = "snapshot") -> Path:
+    """The place of a snapshot on nodes with their own disk, below their checkout."""
+    return Path("logs", f".{what}-{run_id}")
 
 
 def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:

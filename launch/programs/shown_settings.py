@@ -1,9 +1,9 @@
 """Which settings a run would have, and from where: `muster config --on cluster`."""
 
 from configs import cli
-from configs.settings.launch import ProgramConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig
 from configs.settings.remote import DEFAULT_TIME
-from launch.programs.command_line import OF_LAUNCH, split
+from launch.programs.command_line import OF_LAUNCH, of_class, split
 from muster import errors, json_output
 from muster.command import LOGIN, own_arguments
 
@@ -16,7 +16,7 @@ def main() -> int:
     about = "Show which settings a run would have, and where each comes from."
     example = "muster config --on CLUSTER"
     made = cli.parse(CLASSES, flags, prog="muster config", description=about, example=example)
-    if made[0].json:
+    if of_class(LaunchConfig, made).json:
         json_output.begin()
     values = {name: value for one in made for name, value in vars(one).items()}
     given = {one.name: one for one in cli.given(CLASSES, flags, on_cluster=True)}

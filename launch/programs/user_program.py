@@ -6,24 +6,23 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from configs import cli
 from configs.settings.launch import PLACEHOLDERS, LaunchConfig, ProgramConfig, RunConfig
 from launch.programs import other_launchers, python_choice
+from launch.programs.base import Sources
 from launch.programs.known_launchers import SCRIPTS
-from launch.programs.project_snapshot import take
+from launch.programs.project_snapshot import sent_to
 from launch.programs.python_choice import OF_PATH, Asked, PythonChoice, workers_environment
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
-from muster.run_files import FUNCTION, SNAPSHOT, plain_name, project_of
+from muster.run_files import FUNCTION, plain_name, project_of
 from muster.similar_names import closest
 from muster.worker import interpreter, placeholders
 from muster.worker.function_call import ABOUT
@@ -71,10 +70,18 @@ class UserProgram:
             checkpoint_dir=checkpoints and checkpoints.absolute(),
         )
 
-    def check(self, python: str, world_size: int | None = None, *, runs_here: bool = False) -> None:
-        """Refuse a program that cannot start, as far as is known here; `python`: the nodes' own.
+    @property
+    def sources(self) -> Sources:
+        """See the contract."""
+        is_function = self._words[0] == "--function"
+        return Sources(
+            project=project_of(self._cwd) if self._config.snapshot else None,
+            patterns=self._config.include,
+            function=Path(self._words[1]) if is_function else None,
+        )
 
-        Any number of workers is accepted. `runs_here`: this machine is one of the nodes.
+    def check(self, python: str, world_size: int | None = None, *, runs_here: bool = False) -> None:
+        """See the contract; any number of workers is accepted.
 
         Raises:
             UsageError: the program or its Python does not exist, that lacks the package that starts
@@ -118,36 +125,30 @@ class UserProgram:
                 f"--workers manual; {self._launch.workers} serves its own port, for all workers"
             )
 
-    def spec(
-        self, *, make: bool, snapshot: bool, is_sent: bool = False, shared: Path | None = None
-    ) -> LaunchSpec:
-        """The run, which has its id; its folder is filled with `make`.
+    def check_plugins(
+        self, python: str, known: Collection[str] | None = None, node: str = ""
+    ) -> None:
+        """See the contract; it has no settings of Muster's trainer."""
 
-        `snapshot`: what runs is a copy of the project, unless the user says otherwise. `is_sent`:
-        nodes have disks of their own. `shared`: the folder with the snapshot, of several runs.
-        """
-        run, run_dir = self.run, self.run.logs_root / str(self.run.run_id)
-        root = cwd = self._cwd
-        if make and snapshot and self._config.snapshot:
-            project = project_of(cwd)
-            root = SNAPSHOT.path(shared or run_dir)
-            if shared is None or not root.is_dir():
-                taken = take(project, shared or run_dir, self._config.include)
-                if not run.quiet:
-                    print(taken, file=sys.stderr)
-            root = sent_to(run.run_id) if is_sent else root
-            cwd = root / cwd.resolve().relative_to(project.resolve())
+    def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
+        """See the contract."""
+        run = replace(self.run, run_id=run_id)
+        run_dir = run.logs_root / run_id
+        root = self._cwd
+        cwd = self._cwd
+        if snapshot is not None:
+            root = snapshot
+            cwd = snapshot / self._cwd.resolve().relative_to(project_of(self._cwd).resolve())
         words = self._words
-        if make and not run.quiet:
-            self._announce_python(is_sent=is_sent)
         if words[0] == "--function":
-            words = _with_function(Path(words[1]), run_dir, make=make, is_sent=is_sent)
+            function = sent_to(run_id, "function") if is_sent else FUNCTION.path(run_dir)
+            words = ["--function", str(function)]
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
             of_words(words, self._cwd),
             cwd=str(cwd),
             python=self._config.python if is_sent else self._choice.python,
-            wrap=tuple(PLACE.sub(lambda found: places[found[1]], word) for word in self._wrap),
+            wrap=tuple(PLACE.sub(lambda place: places[place[1]], word) for word in self._wrap),
         )
         prologue = self._config.prologue
         return replace(
@@ -156,30 +157,19 @@ class UserProgram:
             prologue=prologue.read_text(encoding="utf-8-sig") if prologue else "",
         )
 
-    def _announce_python(self, *, is_sent: bool) -> None:
+    def announce(self, *, is_sent: bool) -> None:
         """Say which Python is used, if it is not the active one, and the program is in Python."""
+        if self.run.quiet:
+            return
         own = is_sent or self._choice.python is None  # no command of a shell script finds it
         if self._config.python is None and not (own and not _is_python(self._words, self._cwd)):
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
         if self._config.python is None and self._typed in OF_PATH and not is_sent:
             python_choice.note_other(self._typed, self._choice.python or self._nodes_own)
 
-    def settings(self, *launch: Any) -> str:
-        """Those of the run and its launch; the program is in launch.json."""
+    def settings(self, *launch: object) -> str:
+        """See the contract; the program is in launch.json."""
         return cli.to_yaml(self.run, *launch)
-
-
-def sent_to(run_id: str | None, what: str = "snapshot") -> Path:
-    """The place of a snapshot on nodes with their own disk, below their checkout."""
-    return Path("logs", f".{what}-{run_id}")
-
-
-def _with_function(folder: Path, run_dir: Path, *, make: bool, is_sent: bool) -> Sequence[str]:
-    """The program that calls the function in `folder`; with `make`, the run gets a copy of it."""
-    place = FUNCTION.path(run_dir)
-    if make and folder != place:
-        shutil.copytree(folder, place)  # file modes are copied, so private files stay private
-    return ["--function", str(sent_to(run_dir.name, "function") if is_sent else place)]
 
 
 def _is_python(words: Sequence[str], cwd: Path) -> bool:
@@ -226,7 +216,7 @@ def _is_plain_script(word: str) -> bool:
 def name_of(words: Sequence[str]) -> str:
     """The program's name in a run's name: `train` for `train.py --lr 1e-3`."""
     if words[0] == "--function" and (about := Path(*words[1:2], ABOUT)).is_file():
-        words = [json.loads(about.read_text(encoding="utf-8"))["name"]]
+        words = [str(json.loads(about.read_text(encoding="utf-8"))["name"])]
     word = words[1] if words[0] == "-m" and len(words) > 1 else words[0]
     return plain_name(Path(word).name.removesuffix(".py")) or "program"
 

@@ -137,16 +137,25 @@ class PreloadProcess(StartedProcess):
                 self._unsent = self._unsent[count:]
         while new := self._reports.read(READ_BYTES):
             *lines, self._unread = (self._unread + new).split(b"\n")
-            for report in map(json.loads, lines):
-                if report["attempt"] != self._attempt:
-                    continue
-                if "rank" in report:
-                    del report["attempt"]
-                    self._new_ends.append(WorkerEnd(**report))
-                elif "code" in report:
-                    self._code = report["code"]
-                else:
-                    self._has_forked = True
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, report: Mapping[str, object]) -> None:
+        """Heed what it reports, if that is of this attempt."""
+        if report["attempt"] != self._attempt:
+            return
+        match report:
+            case {
+                "rank": int(rank),
+                "exit_code": int() | None as exit_code,
+                "signal": int() | None as number,
+                "time_unix_s": float(time_unix_s),
+            }:
+                self._new_ends.append(WorkerEnd(rank, exit_code, number, time_unix_s))
+            case {"code": int(code)}:
+                self._code = code
+            case {"pids": _}:
+                self._has_forked = True
 
 
 def _position(command: NodeCommand) -> int:

@@ -13,14 +13,14 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import WORKER_ANSWERS_S, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S
 from launch.nodes.channel import CHUNK_BYTES, form_of_worker, is_pid, running_s
+from launch.nodes.message_types import Report, Thread
 from muster.records import fits
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
@@ -32,8 +32,8 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 
 
 def ask(
-    folder: Path, ranks: Sequence[int], patience_s: float = WORKER_ANSWERS_S, **request: Any
-) -> dict[int, dict[str, Any]]:
+    folder: Path, ranks: Sequence[int], patience_s: float = WORKER_ANSWERS_S, **request: object
+) -> dict[int, Report]:
     """The reply of each of these workers; for one that does not answer, what is visible of it."""
     if not ranks:
         return {}
@@ -42,19 +42,20 @@ def ask(
     pids = pids_of(folder, ranks)
     with ThreadPoolExecutor(len(ranks)) as pool:
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)
-    found = {}
+    reports: dict[int, Report] = {}
     for rank, reply in zip(ranks, replies, strict=True):
-        pid = pids.get(rank) if reply is None else int(reply["pid"])
-        report = reply or {"rank": rank, "pid": pid, "time_unix_s": time.time()}
+        report: Report = {"rank": rank, "pid": pids.get(rank), "time_unix_s": time.time()}
+        if reply is not None:
+            report = reply
         report["answers"] = reply is not None
-        found[rank] = report
+        reports[rank] = report
     if request.get("ask") == "stacks":
         below = {process.pid for process in process_tree.descendants()}
-        for report in found.values():
+        for report in reports.values():
             # only the worker itself can listen at its socket
             is_own = report["answers"] or report["pid"] in below
             _add_process(report, folder, report["pid"] if is_own else None)
-    return found
+    return reports
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
@@ -74,20 +75,20 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
 
 
 def _reply(
-    folder: Path, rank: int, request: dict[str, Any], patience_s: float
-) -> dict[str, Any] | None:
+    folder: Path, rank: int, request: Mapping[str, object], patience_s: float
+) -> Report | None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(patience_s)
             connection.connect(str(folder / f"rank_{rank:05d}.sock"))
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = parsed(_line(connection, patience_s))
+            answer: Report = parsed(_line(connection, patience_s))
             if not fits(answer, form_of_worker(rank)):
                 return None
             answer["pid"] = _peer(connection) or answer["pid"]
     except (OSError, ValueError):
         return None
-    return dict(answer)
+    return answer
 
 
 def _line(connection: socket.socket, patience_s: float) -> bytes:
@@ -117,7 +118,7 @@ def _peer(connection: socket.socket) -> int:
     return int(struct.unpack("3i", raw)[0])
 
 
-def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
+def _add_process(report: Report, folder: Path, pid: int | None) -> None:
     state = state_of(pid) if pid is not None else None
     if pid is None or state is None:
         report["process"] = {"status": "dead", "words": "has ended"}
@@ -131,7 +132,7 @@ def _add_process(report: dict[str, Any], folder: Path, pid: int | None) -> None:
     report["process"]["computing"] = computing
 
 
-def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
+def _dumped(folder: Path, rank: int, pid: int) -> list[Thread]:
     """The stacks of a process, written by faulthandler; none if it cannot."""
     path = folder / f"rank_{rank:05d}.threads"
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
@@ -154,12 +155,12 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[dict[str, Any]]:
         return []
 
 
-def threads_of(text: str) -> list[dict[str, Any]]:
+def threads_of(text: str) -> list[Thread]:
     """The threads in a dump, the one that took the signal first, in inspection.py's form.
 
     A process takes a signal in its main thread, if that one can run.
     """
-    threads: list[dict[str, Any]] = []
+    threads: list[Thread] = []
     for line in text.splitlines():
         if found := THREAD.match(line):
             is_current = found[1] == "Current thread"

@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launch.agent.inspection import local_workers
 from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
@@ -40,6 +39,7 @@ from launch.deadlines import (
     WORKER_EXAMINES_ITSELF_S,
 )
 from launch.nodes.channel import Channel, running_s
+from launch.nodes.message_types import Inspected, Question, Report, Still
 from launch.spec import Assignment
 
 BUSY = 0.05  # share of a core: with less a worker waits
@@ -56,7 +56,7 @@ class NodeInspection:
         self._folder, self._ranks, self._leader = folder, assignment.ranks, leader
         self.has_begun = False  # to work: the workers are started
         hang_after_s = assignment.spec.hang_after_s
-        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self._activity = Activity()
         self._sampled = running_s()
         self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
@@ -68,9 +68,9 @@ class NodeInspection:
         """Whether any worker has not ended yet."""
         return bool(local_workers.pids_of(self._folder, self._ranks))
 
-    def hear(self, request: Mapping[str, Any]) -> None:
+    def hear(self, request: Question) -> None:
         """Begin to answer a request; the answer is sent by a later tick."""
-        match request.get("ask"):
+        match request["ask"]:
             case "stacks":
                 with suppress(RuntimeError):  # at a limit of threads it does not answer
                     threading.Thread(target=self._ask, args=(request,), daemon=True).start()
@@ -106,7 +106,7 @@ class NodeInspection:
             self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
             self.tick()
 
-    def _ask(self, request: Mapping[str, Any], patience_s: float = WORKER_ANSWERS_S) -> None:
+    def _ask(self, request: Question, patience_s: float = WORKER_ANSWERS_S) -> None:
         with self._activity.disturbed():
             reports = self._ask_workers(patience_s, ask=request["ask"])
         for report in reports.values():
@@ -118,12 +118,13 @@ class NodeInspection:
         """Report since when no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
-        pids = {rank: report["pid"] for rank, report in progress.items() if report["pid"]}
+        pids = {rank: pid for rank, report in progress.items() if (pid := report["pid"])}
         self._activity.look(pids, progress)
-        still = {"s": self._activity.still_s, "pause_s": self._activity.longest_pause_s}
+        pause_s = self._activity.longest_pause_s
+        still: Still = {"s": self._activity.still_s, "pause_s": pause_s}
         self._answers.put({"id": "still", "still": still})
 
-    def _ask_workers(self, patience_s: float, **request: Any) -> dict[int, dict[str, Any]]:
+    def _ask_workers(self, patience_s: float, **request: object) -> dict[int, Report]:
         return local_workers.ask(self._folder, self._ranks, patience_s, **request)
 
 
@@ -191,14 +192,15 @@ class Activity:
             with self._lock:
                 self._questions -= 1
 
-    def look(self, pids: Mapping[int, int], progress: Mapping[int, Mapping[str, Any]]) -> None:
+    def look(self, pids: Mapping[int, int], progress: Mapping[int, Report]) -> None:
         """Examine each rank's process; `progress`: its collectives and seen positions."""
         now = running_s()
         before_s = self.still_s
+        nothing: Report = {}
         with self._lock:  # a question that begins from here on also affects the next look
             was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
         for rank, pid in pids.items():
-            begun = progress.get(rank, {})
+            begun = progress.get(rank, nothing)
             old = self._seen.get(rank)
             known = old.number if old is not None else -1  # without an answer it begins nothing
             is_program = bool(begun.get("answers", True))

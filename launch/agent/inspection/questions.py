@@ -3,14 +3,14 @@
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from launch.agent.inspection.diagnosis import condition
-from launch.agent.inspection.run_inspection import sentences_of, views_of
+from launch.agent.inspection.run_inspection import Findings, sentences_of, views_of
 from launch.deadlines import INSPECTION_TICK_S, LEADER_ANSWERS_INSPECTION_S
+from launch.nodes.message_types import Report
 from launch.runs import end_facts, run_state
 from muster import json_output
 from muster.errors import MusterError
@@ -25,13 +25,14 @@ REASONS = {
 }
 
 
-def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | None:
+def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
     """What a run answers; None if nothing comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
         MusterError: the run folder cannot be written.
     """
-    name, deadline = secrets.token_hex(6), time.monotonic() + timeout_s
+    name = secrets.token_hex(6)
+    deadline = time.monotonic() + timeout_s
     path = ANSWER.path(run_dir, name=name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def ask(run_dir: Path, timeout_s: float, **request: Any) -> dict[str, Any] | Non
         while time.monotonic() < deadline:
             line, end, _ = path.read_bytes().partition(b"\n")
             if end:
-                return dict(parsed(line))
+                return cast("Findings", dict(parsed(line)))
             time.sleep(INSPECTION_TICK_S)
         return None
     except OSError as error:
@@ -59,6 +60,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     Raises:
         MusterError: nobody answers.
     """
+    findings: Findings
     if run_state.of(run_dir).over:
         findings, why = _seen(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
@@ -77,7 +79,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     if "sentences" not in findings:
-        findings = {**findings, "sentences": sentences_of(findings)}
+        findings["sentences"] = sentences_of(findings)
     json_output.emit("stacks", run_id=run_dir.name, seen=why, **findings)
     for line in (*findings["sentences"], *lines):
         print(on_one_line(line))
@@ -85,7 +87,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         _show_threads(report)
 
 
-def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
+def _seen(run_dir: Path) -> tuple[Findings, str]:
     """The inspection recorded for a run that is over, of the most telling reason.
 
     Raises:
@@ -93,11 +95,11 @@ def _seen(run_dir: Path) -> tuple[dict[str, Any], str]:
     """
     for name, why in REASONS.items():
         if seen := end_facts.stacks_seen(run_dir, name):
-            return seen, why
+            return cast("Findings", seen), why
     raise MusterError(f"{run_dir.name} is over, and no hang was recorded")
 
 
-def _show_threads(report: Mapping[str, Any]) -> None:
+def _show_threads(report: Report) -> None:
     """Print every thread of a rank, its innermost line last."""
     print(f"\nrank {report['rank']} (process {report.get('pid')})")
     for thread in report.get("threads", ()):

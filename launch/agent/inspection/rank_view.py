@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from launch.agent.processes.process_state import HELD
+from launch.nodes.message_types import Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
 LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "<string>")
@@ -17,7 +18,7 @@ class Place:
     """A line that a thread is in, and the least time for which it has been there."""
 
     file: str
-    line: int
+    line: int | None
     function: str
     text: str = ""
     for_s: float | None = None
@@ -72,6 +73,15 @@ class Meeting:
     method: str  # its init_method
 
 
+class RankEnd(TypedDict, total=False):
+    """How a rank has ended, in a recorded inspection."""
+
+    text: str
+    node: str
+    timed_out: bool
+    lost_peer: bool
+
+
 @dataclass(frozen=True)
 class RankView:
     """What one rank is doing."""
@@ -122,15 +132,15 @@ class RankView:
         return self.status in HELD
 
 
-def view_of(
-    report: Mapping[str, Any], node: str, exit_record: Mapping[str, Any] | None = None
-) -> RankView:
+def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
     """The view of the rank that `report` is from, in the form of `local_workers.ask`."""
-    process = report.get("process", {})
+    process: ProcessReport = report.get("process", {})
     threads = report.get("threads", [])
-    main: list[dict[str, Any]] = next((one["frames"] for one in threads if one.get("main")), [])
-    gave_up, end = report.get("gave_up") or {}, exit_record or {}
+    main = next((thread["frames"] for thread in threads if thread.get("main")), [])
+    gave_up: GaveUp = report.get("gave_up") or {}
+    end: RankEnd = exit_record or {}
     main = gave_up.get("frames") or main
+    meeting = report.get("meeting")
     return RankView(
         rank=int(report["rank"]),
         node=node,
@@ -147,11 +157,11 @@ def view_of(
         imports=any("<frozen importlib" in str(one["file"]) for one in main),
         is_command=bool(report.get("is_command")),
         computing=tuple(process.get("computing", ())),
-        meeting=Meeting(**report["meeting"]) if report.get("meeting") else None,
+        meeting=Meeting(**meeting) if meeting else None,
     )
 
 
-def own_place(frames: list[dict[str, Any]]) -> Place | None:
+def own_place(frames: Sequence[Frame]) -> Place | None:
     """The innermost line of the user's program; of a library if there is none."""
     own = [one for one in frames if not _is_library(str(one["file"]))]
     rest = [one for one in frames if not str(one["file"]).endswith(OURS)]

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from launch.agent.inspection import diagnosis
-from launch.agent.inspection.rank_view import RankView, view_of
+from launch.agent.inspection.rank_view import RankEnd, RankView, view_of
 from launch.deadlines import AGENTS_ANSWER_INSPECTION_S, HANG_AT_LEAST_S
 from launch.ends import End
 from launch.nodes.channel import running_s
+from launch.nodes.message_types import Inspected, Report, Send
 from launch.runs.end_facts import of_hang, of_timeout, read_exits
 from launch.runs.log_tail import RequestFile
 from launch.spec import LaunchSpec
@@ -29,13 +30,27 @@ OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a reques
 PAUSES = 10  # so many usual ones, and `HANG_AT_LEAST_S`, are too long a pause
 
 
+class Findings(TypedDict, total=False):
+    """A recorded inspection: the answers, and what they mean."""
+
+    time_unix_s: float
+    run: str
+    reports: list[Report]
+    node_of: dict[str, str]  # by rank
+    lost: dict[str, str]  # why a node does not answer, by name
+    ends: dict[str, RankEnd]  # by rank
+    sentences: list[str]
+    on_hang: str
+    text: str
+
+
 @dataclass
 class Gathering:
     """The answers of all agents to one question."""
 
     name: str
     began: float = field(default_factory=running_s)
-    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[int, Report] = field(default_factory=dict)
     node_of: dict[int, str] = field(default_factory=dict)
     complete: set[int] = field(default_factory=set)
 
@@ -48,7 +63,7 @@ class RunInspection:
         spec: LaunchSpec,  # has the limit for a hang, and what to do then
         nodes: Sequence[str],
         requests: RequestFile,  # each request in it is for `begin`
-        send: Callable[..., None],
+        send: Send,
         say: Callable[[str], None],
     ) -> None:
         self._spec, self._run_dir, self._nodes = spec, spec.run_dir, nodes
@@ -57,7 +72,7 @@ class RunInspection:
         self._still: dict[int, dict[str, float]] = {}
         self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
         self.hang: End | None = None  # a hang because of which the run must end
-        self._timeout: Mapping[str, Any] = {}  # what was seen while ranks waited in a collective
+        self._timeout: Findings = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
         self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
         self._is_still = False
@@ -70,7 +85,7 @@ class RunInspection:
             if name != "end" and (late or len(one.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
-    def begin(self, request: Mapping[str, Any]) -> None:
+    def begin(self, request: Mapping[str, object]) -> None:
         """Pass a request on to the agents."""
         if request.get("ask") == "stacks":
             self._ask(str(request["id"]))
@@ -84,19 +99,21 @@ class RunInspection:
         if index in self._still:
             self._still[index]["at"] = running_s()
 
-    def take(self, index: int, message: Mapping[str, Any]) -> None:
+    def take(self, index: int, message: Inspected) -> None:
         """Take an agent's answer."""
         name = str(message["id"])
         if "still" in message:
-            self._still[index] = {**message["still"], "at": running_s()}
+            still = message["still"]
+            self._still[index] = {"s": still["s"], "pause_s": still["pause_s"], "at": running_s()}
         if name == "end":
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
             self._look(name)
         elif (one := self._gatherings.get(name)) is not None:
             if "report" in message:
-                rank = int(message["report"]["rank"])
-                one.reports[rank], one.node_of[rank] = message["report"], self._nodes[index]
+                rank = message["report"]["rank"]
+                one.reports[rank] = message["report"]
+                one.node_of[rank] = self._nodes[index]
             if message.get("complete"):
                 one.complete.add(index)
 
@@ -134,10 +151,11 @@ class RunInspection:
         now = running_s()
         return min(one["s"] + now - one["at"] for one in self._still.values())
 
-    def _announce(self, findings: dict[str, Any]) -> None:
+    def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
         self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
-        findings["on_hang"], findings["text"] = self._spec.on_hang, text
+        findings["on_hang"] = self._spec.on_hang
+        findings["text"] = text
         if self._spec.on_hang != "warn":
             self.hang = of_hang(findings)
 
@@ -168,7 +186,7 @@ class RunInspection:
         self._write(one.name, findings)
         self._send(inspect={"id": one.name, "ask": "resume"})
 
-    def _findings(self, one: Gathering) -> dict[str, Any]:
+    def _findings(self, one: Gathering) -> Findings:
         """The findings from the answers, together with the answers, so that one file has all."""
         silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
@@ -179,7 +197,7 @@ class RunInspection:
             if index not in one.complete and one.name != "end"
         }
         ends = self._ends()
-        findings = {
+        findings: Findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
             "reports": [one.reports[rank] for rank in sorted(one.reports)],
@@ -192,9 +210,9 @@ class RunInspection:
             findings["sentences"] = sentences_of(findings)
         return findings
 
-    def _ends(self) -> dict[str, dict[str, Any]]:
+    def _ends(self) -> dict[str, RankEnd]:
         """How the ranks ended that have ended."""
-        found = {}
+        ends: dict[str, RankEnd] = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
             text = f"exit code {record['code']} at {at}"
@@ -202,20 +220,20 @@ class RunInspection:
                 text += f" ({str(record['message'])[:200]})"
             waited = record["cause"] in ("crash", "lost_peer")
             timed_out = bool(waited and TIMED_OUT.search(str(record["message"])))
-            found[str(rank)] = {
+            ends[str(rank)] = {
                 "text": text,
                 "node": record["host"],
                 "timed_out": timed_out,
                 "lost_peer": record["cause"] == "lost_peer" and not timed_out,
             }
-        return found
+        return ends
 
-    def _write(self, name: str, findings: dict[str, Any]) -> None:
+    def _write(self, name: str, findings: Findings) -> None:
         with suppress(CannotWrite):  # the run ends in any case
             write_json(STACKS.path(self._run_dir, name=name), findings)
 
 
-def sentences_of(findings: Mapping[str, Any]) -> list[str]:
+def sentences_of(findings: Findings) -> list[str]:
     """What a recorded inspection means."""
     try:
         return diagnosis.sentences(views_of(findings), findings["lost"])
@@ -223,7 +241,7 @@ def sentences_of(findings: Mapping[str, Any]) -> list[str]:
         return [f"the ranks' answers make no sense ({type(error).__name__}: {error})"]
 
 
-def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
+def views_of(findings: Findings) -> dict[int, RankView]:
     """What each rank does, from a recorded inspection."""
     ends = findings["ends"]
     views = {
@@ -236,7 +254,7 @@ def views_of(findings: Mapping[str, Any]) -> dict[int, RankView]:
     for rank in {rank for group in groups for rank in group.ranks} - set(views):
         if str(rank) not in ends:  # nothing is known of it
             views[rank] = view_of({"rank": rank}, "a node that does not answer")
-    for rank, end in ends.items():
-        if int(rank) not in views:
-            views[int(rank)] = view_of({"rank": int(rank)}, str(end["node"]), end)
+    for name, end in ends.items():
+        if int(name) not in views:
+            views[int(name)] = view_of({"rank": int(name)}, str(end["node"]), end)
     return dict(sorted(views.items()))

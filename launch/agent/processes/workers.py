@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import EndedProcess
@@ -159,7 +159,7 @@ def start_workload(
 def spawn(
     command: NodeCommand,
     env: Mapping[str, str],
-    log: Any,
+    log: IO[bytes],
     *,
     stdin: int = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
@@ -419,7 +419,7 @@ def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess])
     return ends
 
 
-def records_of(assignment: Assignment) -> dict[int, dict[str, Any]]:
+def records_of(assignment: Assignment) -> dict[int, dict[str, object]]:
     known = {}
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)

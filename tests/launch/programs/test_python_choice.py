@@ -150,5 +150,5 @@ def test_a_python_that_is_not_the_active_one_is_named(
         program = CommandLine.of(argv).program(tmp_path)
         assert isinstance(program, UserProgram)
         program.check("/own/python")
-        program.spec(make=True, snapshot=False, is_sent=is_sent)
+        program.announce(is_sent=is_sent)
     assert capsys.readouterr().err == line

@@ -131,8 +131,7 @@ def noted(folder: Path, *argv: str) -> None:
     line = CommandLine.of(["--workers", "manual", "--logs-dir", str(folder), *argv])
     program = line.program(folder)
     program.check(sys.executable)
-    program.run = type(program.run)(run_id="a", logs_dir=folder)
-    program.spec(make=True, snapshot=False)
+    program.announce(is_sent=False)
 
 
 def test_another_python_on_path_is_noted(tmp_path, monkeypatch, capsys):

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import strategies as st
 
 from configs.settings.launch import name_problems
+from launch.leading.leader import with_copies
 from launch.programs import user_program
 from launch.programs.command_line import CommandLine, split
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
+from muster.run_files import SNAPSHOT
 from tests.fuzzing import fuzzed
 from tests.written import executable, write
 
@@ -45,7 +47,7 @@ def check(folder: Path, *argv: str) -> None:
     program = CommandLine.of(["--run-id", "a", *argv]).program(folder)
     assert isinstance(program, UserProgram)
     program.check(sys.executable)
-    program.spec(make=False, snapshot=False)
+    program.spec("a", is_sent=False, snapshot=None)
 
 
 def refusal(folder: Path, *argv: str) -> str:
@@ -132,8 +134,20 @@ def test_what_runs_from_a_copy_stays_a_program_of_python(tmp_path):
     """Also one on nodes' own disks, whose place is none here."""
     write(tmp_path, {"app/__main__.py": "print(1)"})
     line = CommandLine.of(["--run-id", "a", "--logs-dir", str(tmp_path / "logs"), "--", "app"])
-    spec = line.program(tmp_path).spec(make=True, snapshot=True, is_sent=True)
+    spec = with_copies(line.program(tmp_path), "a", takes_snapshot=True, is_sent=True)
     assert spec.program.argv == ("app",) and spec.program.cwd == "logs/.snapshot-a"
+
+
+@pytest.mark.parametrize("words", [["--", "train.py"], []], ids=["users", "own"])
+def test_a_program_is_copied_by_who_leads_its_run_alone(tmp_path, words):
+    """And only the user's: Muster's own runs from its checkout."""
+    write(tmp_path, {"train.py": ""})
+    logs = tmp_path / "logs"
+    program = CommandLine.of([f"--logs-dir={logs}", *words]).program(tmp_path)
+    spec = program.spec("a", is_sent=False, snapshot=None)
+    assert spec.run_dir == logs / "a" and not logs.exists()
+    with_copies(program, "a", takes_snapshot=True)
+    assert SNAPSHOT.path(logs / "a").exists() == bool(words)
 
 
 def test_the_programs_own_python_judges_its_syntax(tmp_path):
