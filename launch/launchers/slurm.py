@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
-from launch.launchers.base import Job, Launcher
+from launch.launchers.base import Launcher
 from launch.nodes.survey import last_line
 from launch.programs import python_choice
 from launch.programs.command_line import names
@@ -23,7 +23,7 @@ from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob, Watcher, become
+from launch.slurm.submission import Submission, become
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.checkout import CHECKOUT
@@ -43,7 +43,6 @@ class Slurm(Launcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._nodes: JobNodes | None = None  # of the job in which this process leads the run
         self._env = batch_script.environment(settings.slurm)
 
     @cached_property
@@ -92,10 +91,6 @@ class Slurm(Launcher):
             batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
         return facts
 
-    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        assert self._nodes is not None  # only a run that is led here is restarted by its leader
-        return self._nodes.probe_again(facts, lives)
-
     def assume(self) -> Facts:
         python, here = batch_script.python(), self._current.nodes if self._current else []
         count = self._config.most_nodes or len(here) if here else None
@@ -134,11 +129,11 @@ class Slurm(Launcher):
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
         return "\n".join([batch_script.text(self._job_options(spec, facts), command), *nodes])
 
-    def launch(self, spec: LaunchSpec, facts: Facts) -> Job:
-        if self._current is not None and self._nodes is None:
-            self._nodes = self._lead_here(self._current, spec, facts)
-        if self._nodes is not None:
-            return self._nodes.launch(spec, facts)
+    @property
+    def submits(self) -> bool:
+        return self._current is None
+
+    def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
         import submitit
         from submitit.core.utils import FailedJobError
 
@@ -166,8 +161,8 @@ class Slurm(Launcher):
         finally:
             os.environ.clear()
             os.environ.update(before)
-        watcher = Watcher(self._env, SLURM_ANSWERS_WHO_WAITS_S)
-        return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
+        watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
+        return Submission(submitted.job_id, cluster, watcher)
 
     def submit_array(
         self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
@@ -198,9 +193,12 @@ class Slurm(Launcher):
             "exclude": self._slurm.exclude,
         }
 
-    def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
+    def nodes_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
         """The nodes for the run, of a job that continues after it."""
-        count, job = len(facts.nodes), {**self._job(facts), "step": f"muster-{spec.run_id}"}
+        current = self._current
+        assert current is not None  # or this launcher submits
+        count = len(facts.nodes)
+        job = {**self._job(facts), "step": f"muster-{spec.run_id}"}
         run_job.write_spec(spec, job)
         if not spec.quiet:
             print(current.use(count), flush=True)

@@ -13,7 +13,7 @@ from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
-from launch.studies.cell_runs import command_of, conclude, going_on
+from launch.studies.cell_runs import command_of, conclude, going_on, last_line
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster.errors import MusterError, UsageError, refuse
@@ -96,9 +96,7 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
             run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
     for index, spec in specs.items():
-        job = run_record.read_job(spec.run_dir) or {}
-        if job.get("job_id") == run_record.NOT_YET:  # otherwise its task has begun already
-            run_record.begin(spec, "slurm", f"{array}_{index}", cluster=cluster)
+        run_record.submitted(spec, "slurm", f"{array}_{index}", cluster)
     return array
 
 
@@ -118,14 +116,15 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
 def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:
     """Have the cell say what its run does, or what came of it."""
     run_dir = sweep.run_dir(cell)
-    end, job = run_record.read_end(run_dir), run_record.read_job(run_dir) or {}
+    end = run_record.read_end(run_dir)
+    job = run_record.read_job(run_dir) or {}
     started_s = float(job.get("started_unix_s", time.time()))
     if not found.over:
         cell.state = "waiting" if found.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
     elif end is None:  # ended before it began, or lost
-        cell.state = "stopped" if found.word == "cancelled" else "failed"
-        cell.message = f"{found.word}; {found.detail}"
+        cell.state = "stopped" if found.word == "stopped" else "failed"
+        cell.message = last_line((found.end or {}).get("message", "")) or found.word
     else:
         cell.seconds = float(end["time_unix_s"]) - started_s
         conclude(sweep, cell, int(end["code"]))

@@ -8,7 +8,7 @@ import pytest
 
 from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState
-from launch.slurm.submitted_job import Watcher
+from launch.slurm.run_watcher import JobStates
 from muster.errors import MusterError
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -79,26 +79,26 @@ def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
 def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue, monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("launch.slurm.submitted_job.time", clock)
-    watcher = Watcher(os.environ)
+    monkeypatch.setattr("launch.slurm.run_watcher.time", clock)
+    jobs = JobStates(os.environ)
     for tick in range(300):  # half a minute of looking, ten times a second
         now[0] = tick / 10
-        watcher.look_at(["1", "2", "99"])
-        states = [watcher.state(one).name for one in ("1", "2", "99")]
+        jobs.look_at(["1", "2", "99"])
+        states = [jobs.state(number).name for number in ("1", "2", "99")]
         assert states == ["RUNNING", "PENDING", FORGOTTEN]
     assert len(queue.calls("squeue")) == 6 and queue.calls("scontrol") == []
     assert "--jobs=1,2 " in queue.calls("squeue")[-1]  # one that is over is not asked about again
     queue.queue_is(QUEUE[1].replace("3|3", "2|2"))
-    watcher.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
+    jobs.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
     now[0] += 1.0
-    assert watcher.state("2", sign="exit.json").reason == "BeginTime"
+    assert jobs.state("2", sign="exit.json").reason == "BeginTime"
 
 
 def test_while_slurm_is_silent_nothing_is_known(queue):
-    watcher = Watcher(os.environ)
+    jobs = JobStates(os.environ)
     queue.silence()
-    watcher.look_at(["1", "2"])
-    assert watcher.state("1").name == watcher.state("2").name == UNKNOWN
+    jobs.look_at(["1", "2"])
+    assert jobs.state("1").name == jobs.state("2").name == UNKNOWN
     assert len(queue.calls("squeue")) == 1
 
 

@@ -250,7 +250,7 @@ def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(slurm, 
 def submitted(run_dir: Path) -> str:
     launcher = build(Settings(LaunchConfig(launcher="slurm"), SshConfig(), SlurmConfig()))
     spec = LaunchSpec("run", run_dir, Program.module("train.worker"))
-    return launcher.launch(spec, launcher.assume()).job_id
+    return launcher.submit(spec, launcher.assume()).job_id
 
 
 KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)
