@@ -60,7 +60,10 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
 
 
 def ask(
-    argv: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float = SLURM_ANSWERS_S,
+    stdin: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
@@ -73,6 +76,7 @@ def ask(
     try:
         return subprocess.run(
             argv,
+            input=stdin,
             capture_output=True,
             text=True,
             errors="replace",

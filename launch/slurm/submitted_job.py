@@ -7,12 +7,9 @@ the end of a job. FORGOTTEN means that it answered, and has no such job: it forg
 minutes after their end (MinJobAge).
 """
 
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
 
 from launch.deadlines import (
     JOB_ASKED_AFTER_CHANGE_S,
@@ -28,17 +25,6 @@ from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState, Silent, forgotten, job_states
 from launch.spec import Facts, LaunchSpec, NodeFacts
 from muster.errors import MusterError
-from muster.orderly_stop import NOTICE_SIGNALS
-
-
-def become(argv: Sequence[str]) -> NoReturn:
-    """submitit runs this on the job's first node: this process becomes the run's leader.
-
-    submitit itself would handle the time limit's notice, and turn every failure into exit code 1.
-    """
-    for number in NOTICE_SIGNALS:  # until the leader handles them
-        signal.signal(number, signal.SIG_IGN)
-    os.execvp(argv[0], list(argv))
 
 
 class Watcher:
