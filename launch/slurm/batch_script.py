@@ -175,7 +175,10 @@ def submit(
     if asked.returncode:
         message = last_line(asked.stderr).removeprefix("error: ")
         raise (UsageError if asked.returncode == UsageError.exit_code else MusterError)(message)
-    job_ids: list[str] = json.loads(last_line(asked.stdout))
+    answer = json.loads(last_line(asked.stdout))
+    if "refusal" in answer:
+        raise MusterError(f"Slurm does not take the job: {last_line(answer['refusal'])}")
+    job_ids: list[str] = answer["job_ids"]
     return job_ids
 
 

@@ -31,7 +31,6 @@ OVER = frozenset(
     " REVOKED".split()
 )
 GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
-SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
@@ -118,18 +117,6 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
     found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
     if found is None:
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
-    return found[1]
-
-
-def submitted(printed: str) -> str:
-    """The number of the job in what sbatch printed; a site's own sbatch may print more around it.
-
-    Raises:
-        MusterError: there is none.
-    """
-    found = SUBMITTED.search(printed)
-    if found is None:
-        raise MusterError(f"sbatch printed no job's number, but: {last_line(printed)}; see squeue")
     return found[1]
 
 

@@ -4,7 +4,8 @@
 
 REQUEST is an object in JSON: `folder` for submitit's files, `python` for the jobs, sbatch's
 `options`, `at_once` (how many parts of an array may run at a time), and `runs`, their folders. The
-last line of the output is a list of the jobs' numbers.
+last line of the output is an object, too: `job_ids` are the numbers of the jobs, or `refusal` is what
+sbatch says.
 
 This is a process of its own, since submitit's sbatch has the environment of the process that calls
 submitit: there is no setting for it. `submitit.helpers.clean_env` changes the whole process, which
@@ -13,6 +14,7 @@ https://github.com/facebookincubator/submitit/issues/1814
 """
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -21,15 +23,13 @@ from types import FrameType
 from typing import NoReturn
 
 from launch.deadlines import SLURM_IS_SILENT_S
-from launch.nodes.survey import last_line
-from launch.slurm import controller
-from launch.spec import RUN_MODULE
 from muster.command import become
 from muster.errors import MusterError, run
 from muster.orderly_stop import NOTICE_SIGNALS
 
 # In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
 NOTICES_IGNORED = "trap '' USR1 USR2"
+SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
 def lead(run_dir: str) -> NoReturn:
@@ -43,7 +43,7 @@ def lead(run_dir: str) -> NoReturn:
     """
     for number in NOTICE_SIGNALS:  # not submitit's handler, until the leader has its own
         signal.signal(number, signal.SIG_IGN)
-    become(RUN_MODULE, "launch.leading.batch_job", "run", run_dir)
+    become("muster/run_module.py", "launch.leading.batch_job", "run", run_dir)
 
 
 def main() -> int:
@@ -52,8 +52,9 @@ def main() -> int:
     from submitit.core.utils import FailedJobError
 
     # submitit takes the first "job N" of what sbatch prints, and a site's own sbatch may print
-    # others before. A subclass does not help: `map_array` makes a plain SlurmExecutor of its own.
-    submitit.SlurmExecutor._get_job_id_from_submission_command = staticmethod(controller.submitted)
+    # others before. `map_array` makes a plain SlurmExecutor, whatever subclass it is called of.
+    hook = "_get_job_id_from_submission_command"  # abstract in PicklingExecutor: for plugins
+    setattr(submitit.SlurmExecutor, hook, staticmethod(number_of))
     # exec: the leader must receive Slurm's signals to the batch shell
     python = f"exec {shlex.quote(request['python'])}"
     executor = submitit.SlurmExecutor(request["folder"], python=python)
@@ -72,17 +73,31 @@ def main() -> int:
         # of a single run this makes a plain job
         jobs = executor.map_array(lead, request["runs"])
     except FailedJobError as error:
-        if isinstance(error.__cause__, controller.Silent):
+        if isinstance(error.__cause__, MusterError):
             raise error.__cause__ from None
-        raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
+        print(json.dumps({"refusal": str(error)}))
+        return 0
     signal.setitimer(signal.ITIMER_REAL, 0)
-    print(json.dumps([job.job_id for job in jobs]))
+    print(json.dumps({"job_ids": [job.job_id for job in jobs]}))
     return 0
+
+
+def number_of(printed: str) -> str:
+    """The number of the job in what sbatch printed; a site's own sbatch may print more around it.
+
+    Raises:
+        MusterError: there is none.
+    """
+    match = SUBMITTED.search(printed)
+    if match is None:
+        last = (printed.strip().splitlines() or ["no message"])[-1]
+        raise MusterError(f"sbatch printed no job's number, but: {last}; see squeue")
+    return match[1]
 
 
 def _give_up(number: int, frame: FrameType | None) -> NoReturn:
     """submitit then ends sbatch, and raises an error that has this as its cause."""
-    raise controller.Silent(f"Slurm does not answer: sbatch waited {SLURM_IS_SILENT_S:.0f} s")
+    raise MusterError(f"Slurm does not answer: sbatch waited {SLURM_IS_SILENT_S:.0f} s")
 
 
 if __name__ == "__main__":

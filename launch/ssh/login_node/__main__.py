@@ -24,7 +24,7 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.help_page import Parser
-from configs.raw import Given
+from configs.raw import SWITCH, Given
 from configs.settings.fields import flag
 from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
@@ -98,7 +98,7 @@ class Command:
 
     @property
     def is_detached(self) -> bool:
-        return self.settings.get("detach") == "true"
+        return self._switch("detach", default=False)
 
     @property
     def needs_all(self) -> bool:
@@ -122,13 +122,16 @@ class Command:
         program = list(self.program)
         if self.on is not None and self.word not in WITHOUT_ON:
             words += ["--on", self.on]
-        if self.word == "run" and not self.is_detached and self.settings.get("wait") != "false":
+        if self.word == "run" and not self.is_detached and self._switch("wait", default=True):
             words.append("--wait")
         if "cells" in self.settings:
             words.append(f"--cells={calls}/{Path(self.settings['cells']).name}")
         elif self.calls is not None:
             program[2] = calls
         return [*words, *program]
+
+    def _switch(self, name: str, *, default: bool) -> bool:
+        return SWITCH.get(self.settings.get(name, "").lower(), default)
 
 
 def read(word: str, typed: Sequence[str]) -> Command:

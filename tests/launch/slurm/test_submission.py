@@ -138,7 +138,7 @@ def test_a_job_has_the_environment_without_a_job_s_and_this_process_keeps_its_ow
 
     def look() -> None:
         while not is_over.is_set():
-            seen.append(os.environ.get("OF_THE_USER"))
+            seen.append(os.environ.get("SBATCH_OUTPUT"))
 
     watching = threading.Thread(target=look)
     watching.start()

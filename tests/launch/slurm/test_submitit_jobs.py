@@ -9,7 +9,8 @@ import sys
 import pytest
 import submitit
 
-from launch.slurm import controller, submitit_jobs
+from launch.slurm import submitit_jobs
+from muster.errors import MusterError
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.written import executable, write
@@ -37,17 +38,26 @@ def test_the_leader_takes_submitit_s_place_and_no_notice_ends_it_before(tmp_path
     assert done.stdout == f"{words} SIG_IGN SIG_IGN SIG_DFL\n", done.stderr
 
 
+def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
+    banner = "Welcome. Your last job 7 used 3 h.\n\nNews: job 8 of yours waits."
+    for before in ("\n", ""):  # or without a last newline
+        printed = f"{banner}{before}Submitted batch job 12 on cluster c\nBye\n"
+        assert submitit_jobs.number_of(printed) == "12"
+    with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
+        submitit_jobs.number_of("Welcome\n")
+
+
 def test_an_sbatch_that_does_not_return_is_ended(slurm, tmp_path, monkeypatch):
     waits = f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\nexec sleep 10000\n"
     executable(tmp_path / "slurm" / "bin" / "sbatch", waits)
     hook = "_get_job_id_from_submission_command"
-    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(controller.submitted))
+    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(submitit_jobs.number_of))
     request = {"folder": str(tmp_path), "python": "python", "options": {}, "at_once": 1}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "runs": ["/run"]})))
     monkeypatch.setattr(submitit_jobs, "SLURM_IS_SILENT_S", 3.0)
     before = signal.getsignal(signal.SIGALRM)
     try:
-        with pytest.raises(controller.Silent, match="Slurm does not answer: sbatch waited 3 s"):
+        with pytest.raises(MusterError, match="Slurm does not answer: sbatch waited 3 s"):
             submitit_jobs.main()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

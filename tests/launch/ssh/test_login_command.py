@@ -49,7 +49,7 @@ def test_a_name_that_is_given_is_the_run_s_name_on_both_sides(words):
     [
         ([], True, False),
         (["--detach"], False, True),
-        (["--detach=false"], True, False),
+        (["--detach=no"], True, False),
         (["--no_wait"], False, False),
     ],
 )
