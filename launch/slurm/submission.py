@@ -1,30 +1,15 @@
-"""A submitted job: what it runs first, and how the command that submitted it follows it."""
+"""A submitted job, and how the command that submitted it follows it."""
 
-import os
-import signal
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 from launch.deadlines import JOB_WATCHED_EVERY_S
 from launch.runs import run_record, run_state
 from launch.runs.log_tail import Follower
 from launch.runs.run_state import LeaderWatcher, State, Watchers
 from launch.spec import LaunchSpec
-from muster.orderly_stop import NOTICE_SIGNALS
 from muster.printable import on_one_line
-
-
-def become(argv: Sequence[str]) -> NoReturn:
-    """submitit runs this on the job's first node: this process becomes the run's leader.
-
-    submitit itself would handle the time limit's notice, and turn every failure into exit code 1.
-    """
-    for number in NOTICE_SIGNALS:  # until the leader handles them
-        signal.signal(number, signal.SIG_IGN)
-    os.execvp(argv[0], list(argv))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A sweep on Slurm is one job array: task i runs cell i, and only missing cells are in it."""
+"""A sweep on Slurm is one job array, with a part for each run that is missing."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launch.deadlines import ARRAY_JOB_TICK_S
 from launch.launchers.base import chosen, launcher_of
-from launch.launchers.slurm import Slurm
+from launch.launchers.slurm import Slurm, job_folder
 from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
@@ -84,20 +84,21 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
         raise UsageError(str(error)) from None
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"
+    folder = job_folder(submission)
     submission.mkdir(parents=True)
-    specs = {}
+    specs = []
     for cell in wanted:
-        line, index = CommandLine.of(command_of(sweep, cell)[2:]), sweep.cells.index(cell)
-        _, specs[index] = new_run(line, launcher, facts, make=True, shared=submission)
+        line = CommandLine.of(command_of(sweep, cell)[2:])
+        specs.append(new_run(line, launcher, facts, make=True, shared=submission)[1])
     try:
-        array, cluster = launcher.submit_array(specs, facts, submission, at_once)
+        job_ids, cluster = launcher.submit_array(sweep.folder.name, specs, facts, folder, at_once)
     except MusterError as error:
-        for spec in specs.values():
+        for spec in specs:
             run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
-    for index, spec in specs.items():
-        run_record.submitted(spec, "slurm", f"{array}_{index}", cluster)
-    return array
+    for spec, job_id in zip(specs, job_ids, strict=True):
+        run_record.submitted(spec, "slurm", job_id, cluster)
+    return job_ids[0].partition("_")[0]
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState
 from launch.slurm.run_watcher import JobStates
-from muster.errors import MusterError
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 # As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
@@ -59,14 +58,6 @@ def test_what_a_site_s_wrappers_print_is_no_part_of_an_answer(queue):
     assert controller.job_state("99", os.environ).name == FORGOTTEN
     assert controller.name(os.environ) == "here"
     assert controller.host_names("node0,node1", os.environ) == ["node0", "node1"]
-
-
-def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
-    for before in ("\n", ""):  # or without a last newline
-        printed = f"{BANNER}{before}Submitted batch job 12 on cluster c\nBye\n"
-        assert controller.submitted(printed) == "12"
-    with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
-        controller.submitted("Welcome\n")
 
 
 def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
