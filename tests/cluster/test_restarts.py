@@ -4,6 +4,7 @@ The program is a shell's loop: it starts at once, and knows nothing of the other
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -147,5 +148,8 @@ def test_a_node_that_returns_within_the_wait_takes_part(begin, nodes):
 
 def asks_again(run: Run) -> bool:
     """Whether who leads it tries to reach the node that is cut off."""
-    below = psutil.Process(run.process.pid).children(recursive=True)
-    return any(one.name() == "ssh" and "node2" in one.cmdline() for one in below)
+    for process in psutil.Process(run.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # an earlier try, which has just ended
+            if process.name() == "ssh" and "node2" in process.cmdline():
+                return True
+    return False
