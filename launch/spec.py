@@ -1,5 +1,6 @@
 """What to start, as values: a launcher plans commands from them and starts the plan."""
 
+import math
 import secrets
 import shlex
 import shutil
@@ -104,6 +105,13 @@ class LaunchSpec:
     overwrite: bool = False  # an earlier run's files, also on nodes with their own disk
     resumed: bool = False  # from a checkpoint, which then stays
     quiet: bool = False
+
+    @property
+    def progress_every_s(self) -> float:
+        """Between two looks at whether workers make progress; infinite if nobody asks for that."""
+        return (
+            math.inf if self.hang_after_s == 0 else min(max((self.hang_after_s or 60) / 6, 1), 10)
+        )
 
     @classmethod
     def of(cls, program: Program, run: RunConfig, launch: LaunchConfig) -> "LaunchSpec":

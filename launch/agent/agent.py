@@ -37,9 +37,9 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.agent.connections import Connections
-from launch.agent.inspection.node_inspection import NodeInspection
 from launch.agent.log_sync import LogSync, make_room
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import EndedProcess
@@ -88,6 +88,9 @@ from muster.orderly_stop import NOTICE, NOTICE_SIGNALS, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.run_files import AGENT, AGENT_END
 from muster.writing import full_disk, reserve, scratch_folder, write_json
+
+if TYPE_CHECKING:
+    from launch.agent.inspection.node_inspection import NodeInspection
 
 CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
@@ -253,7 +256,9 @@ class NodeAttempt:
         shared = (assignment.spec.run_dir / assignment.proof).exists()
         self._log_sync = None if shared else LogSync(assignment)
         (scratch / STOPPABLE).mkdir()
-        self._inspection = NodeInspection(scratch / INSPECTION, assignment, leader)
+        (scratch / INSPECTION).mkdir()
+        self._workers_began_s = 0.0
+        self._inspection: NodeInspection | None = None  # made when it is first needed
 
     def run(self) -> int:
         """Run until nothing of the attempt is left on this node; return its exit code."""
@@ -310,8 +315,11 @@ class NodeAttempt:
         workload = self._workload = start_workload(
             assignment, connections.master_port, env, self._warm
         )
-        self._inspection.has_begun = True
+        self._workers_began_s = running_s()
         self._change(State.RUNNING)
+        # loaded now that no worker waits for it, and before a failure does
+        from launch.agent.inspection import node_inspection  # noqa: F401
+
         while workload.runs and self._goes_on():
             self._tick()
             self._look_for_failure(workload)
@@ -354,7 +362,7 @@ class NodeAttempt:
         wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
         self._hear()
         self._connections.tick()
-        self._inspection.tick()
+        self._look_at_workers()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
         if self._signals.stops:
@@ -373,6 +381,25 @@ class NodeAttempt:
             self._lose_leader(f"{silence}: is the link down?")
         if self._lost is not None and not self._has_asked_all:
             self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+
+    def _look_at_workers(self) -> None:
+        """Inspect workers from when one waits for that, or it is time to see if they go on."""
+        if self._workload is None:
+            return
+        if self._inspection is None:
+            is_time = running_s() - self._workers_began_s > self._assignment.spec.progress_every_s
+            if not is_time and not any((self._scratch / INSPECTION).glob("*.gave_up")):
+                return
+        self._inspect().tick()
+
+    def _inspect(self) -> "NodeInspection":
+        if self._inspection is None:
+            from launch.agent.inspection.node_inspection import NodeInspection  # see `_run_workers`
+
+            folder = self._scratch / INSPECTION
+            since_s = self._workers_began_s or running_s()
+            self._inspection = NodeInspection(folder, self._assignment, self._leader, since_s)
+        return self._inspection
 
     @property
     def _leader_silence_s(self) -> float:
@@ -401,7 +428,7 @@ class NodeAttempt:
             if self._connections is not None:
                 self._connections.hear(message)
             if "inspect" in message:
-                self._inspection.hear(message["inspect"])
+                self._inspect().hear(message["inspect"])
             if "notice" in message:
                 self._signals.notices.append(0)
             if "stop" in message:
@@ -445,7 +472,7 @@ class NodeAttempt:
             workload = self._workload
             is_busy = workload is not None and workload.runs and workload.may_have_workers
             if ended.code > 128 and is_busy and not self._has_asked_all:
-                self._inspection.last_look()
+                self._inspect().last_look()
                 self._has_asked_all = self._stoppable.ask_all()
         if self._in_a_hurry() or not self._stoppable.has_time:
             self._change(State.ENDING, ended)
@@ -493,7 +520,7 @@ class NodeAttempt:
                 time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
         if self._has_workers() and not self._in_a_hurry():
-            self._inspection.last_look()
+            self._inspect().last_look()
         self._end_idle_starter()
         processes = process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
@@ -508,7 +535,7 @@ class NodeAttempt:
         if record["full"] and ended is not self._result:
             self._report([self._end_of(Kind.FULL, message=str(record["full"]))])
         if leader.silent_s <= self._leader_silence_s:
-            self._inspection.tick()
+            self._look_at_workers()
             if self._log_sync is not None:
                 self._log_sync.send_rest(leader, self._leader_silence_s)
             leader.send(ended=record, leaves=bool(self._signals.stops))
@@ -545,7 +572,7 @@ class NodeAttempt:
         return self._workload is not None and self._workload.runs
 
     def _has_workers(self) -> bool:
-        return self._is_busy() and self._inspection.sees_workers()
+        return self._is_busy() and self._inspect().sees_workers()
 
     def _end_idle_starter(self) -> None:
         """End torchrun if it has no workers left, since its own end takes seconds."""
@@ -554,7 +581,7 @@ class NodeAttempt:
             self._workload.kill_starter()
 
     def _keep_in_touch(self) -> None:
-        self._inspection.tick()
+        self._look_at_workers()
         self._hear()
 
     def _in_a_hurry(self) -> bool:

@@ -49,18 +49,16 @@ PLACES = 5  # positions of the main thread if nothing else changes: a small loop
 
 
 class NodeInspection:
-    """Of the workers of one node."""
+    """Of the workers of one node, which began at `since_s`."""
 
-    def __init__(self, folder: Path, assignment: Assignment, leader: Channel) -> None:
-        folder.mkdir()
+    def __init__(
+        self, folder: Path, assignment: Assignment, leader: Channel, since_s: float
+    ) -> None:
         self._folder, self._ranks, self._leader = folder, assignment.ranks, leader
-        self.has_begun = False  # to work: the workers are started
-        hang_after_s = assignment.spec.hang_after_s
         self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self._activity = Activity()
-        self._sampled = running_s()
-        self._every_s = min(max((hang_after_s or 60.0) / 6, 1.0), 10.0)
-        self._samples = hang_after_s != 0
+        self._sampled = since_s
+        self._every_s = assignment.spec.progress_every_s
         self._sampler = threading.Thread()  # the last one; this one never started
         self._looked, self._has_given_up, self._has_ended = 0.0, False, False
 
@@ -81,15 +79,13 @@ class NodeInspection:
 
     def tick(self) -> None:
         """Send finished answers; check whether a worker waits for an inspection."""
-        if not self.has_begun:
-            return
         now = running_s()
         if now - self._looked > PROGRESS_READ_EVERY_S:
             self._looked = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._leader.send(inspected={"id": "timeout", "look": True})
-        is_due = self._samples and now - self._sampled > self._every_s
+        is_due = now - self._sampled > self._every_s
         if is_due and not self._sampler.is_alive():
             self._sampled = now
             sampler = threading.Thread(target=self._sample, daemon=True)

@@ -13,6 +13,7 @@ import pytest
 
 from launch.agent.agent import Ended, NodeAttempt, Signals, State
 from launch.agent.processes import process_tree
+from launch.agent.processes.workers import Workload
 from launch.nodes.channel import MARK, Channel
 from launch.spec import NodeCommand
 from launch.starters.base import WarmInterpreter
@@ -117,12 +118,12 @@ def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch
     received = Channel(others.fileno(), others.detach())
     part = replace(assignment(tmp_path), count=2)
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
-    agent._inspection.has_begun = True
+    agent._workload = Workload(part, [])
     agent._change(State.ENDING, Ended(1, "command", "boom"))
     with ThreadPoolExecutor() as pool:
         end = pool.submit(agent._end)
         assert received.first("ended") is not None
-        agent._inspection._answers.put({"id": "7", "complete": True})
+        agent._inspect()._answers.put({"id": "7", "complete": True})
         received.send(go=True)
         assert end.result() == 1
     assert received.receive() == []

@@ -174,8 +174,8 @@ def test_others_that_compute_are_named(start, tmp_path):
 
 
 def test_a_look_after_or_in_the_middle_of_a_question_sees_no_progress(start, tmp_path, monkeypatch):
-    (tmp_path / "inspection").rmdir()
-    node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), Channel(*os.pipe()))
+    channel = Channel(*os.pipe())
+    node = NodeInspection(tmp_path / "inspection", assignment(tmp_path), channel, 0.0)
     start("load_data")
     node._sample()
     began, ask_workers = time.monotonic(), local_workers.ask
