@@ -17,7 +17,7 @@ from launch.checks.findings import Row
 from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
-from launch.runs.run_state import LeaderWatcher
+from launch.runs.run_state import LeaderWatcher, Submission
 from launch.spec import (
     RANK_FLAGS,
     Facts,
@@ -33,7 +33,6 @@ from muster.tool_environment import environment_for
 
 if TYPE_CHECKING:  # each launcher imports what it returns
     from launch.agent.led_run import LedRun
-    from launch.slurm.submission import Submission
 
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
@@ -123,7 +122,7 @@ class Launcher(ABC):
         """Whether a run becomes a scheduler's job, which has a leader of its own."""
         return False
 
-    def submit(self, spec: LaunchSpec, facts: Facts) -> "Submission":
+    def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
         """Hand the run to the scheduler, if this launcher `submits`.
 
         Raises:

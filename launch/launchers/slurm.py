@@ -16,11 +16,11 @@ from launch.launchers.base import Launcher
 from launch.programs import python_choice
 from launch.programs.command_line import names
 from launch.runs import node_history
+from launch.runs.run_state import Submission
 from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submission import Submission
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.checkout import CHECKOUT

@@ -1,7 +1,8 @@
 """Find what a run is doing, from its folder, its processes and its scheduler; and end it.
 
 It works after the launching terminal is gone. Each launcher names a watcher of its runs: without a
-scheduler, it asks the process that leads the run.
+scheduler, it asks the process that leads the run. Who has submitted a job follows it in the same
+way (`Submission`).
 """
 
 import signal
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from configs import plugins
-from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S
+from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S, JOB_WATCHED_EVERY_S
 from launch.runs import run_record
+from launch.runs.log_tail import Follower
+from launch.spec import LaunchSpec
 from muster.errors import STOPPED, MusterError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
+from muster.printable import on_one_line
 
 CANCELLED = 128 + signal.SIGTERM
 # Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
@@ -118,6 +122,58 @@ def of(run_dir: Path, watchers: Watchers | None = None) -> State:
         state = State("unreadable", True, why) if why else state
     is_lost = state.over and state.end is None and state.word != "unknown"
     return replace(state, end=unrecorded(state)) if is_lost else state
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A job that a scheduler has accepted.
+
+    A leader inside the job leads the run, and it alone records how the run ends. The process that
+    has submitted the job may follow it.
+    """
+
+    job_id: str
+    cluster: str | None  # in which the job has its number
+    watcher: LeaderWatcher  # it knows the state of the job
+
+    def follow(self, spec: LaunchSpec) -> State:
+        """Print what the job does and its workers' output until it is over; return its last state.
+
+        Raises:
+            KeyboardInterrupt: after a line that the job continues without being watched.
+        """
+        try:
+            return self._follow(spec)
+        except KeyboardInterrupt:
+            cancel = f"muster jobs cancel {spec.run_id}"
+            print(f"\njob {self.job_id} goes on; to end it: {cancel}", file=sys.stderr)
+            raise
+
+    def _follow(self, spec: LaunchSpec) -> State:
+        """While the scheduler does not answer, the job has not ended."""
+        follower = Follower(spec.run_dir, prefixes=True)
+        watchers = Watchers()
+        watchers[(run_record.read_job(spec.run_dir) or {}).get("launcher", "")] = self.watcher
+        shown = ""
+        was_over = False
+        while True:
+            state = of(spec.run_dir, watchers)
+            if state.word != shown and not spec.quiet:
+                shown = state.word
+                print(f"job {self.job_id}: {on_one_line(self._text(state))}", flush=True)
+            follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
+            follower.poll()
+            # the record of the end may be seen here later than what the scheduler says
+            if state.over and (was_over or run_record.read_end(spec.run_dir) is not None):
+                follower.poll(last=True)
+                return state
+            was_over = state.over
+            time.sleep(JOB_WATCHED_EVERY_S)
+
+    def _text(self, state: State) -> str:
+        """The state's word; with a reason if nothing is known of the job."""
+        is_known = state.over or state.word not in ("unknown", "elsewhere")
+        return state.word + ("" if is_known else state.detail.removeprefix(f"job {self.job_id}"))
 
 
 def is_led(run_dir: Path) -> bool:

@@ -21,8 +21,7 @@ from launch.programs.command_line import CommandLine
 from launch.programs.python_choice import say_once
 from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
-from launch.runs.run_state import LeaderWatcher
-from launch.slurm.submission import Submission
+from launch.runs.run_state import LeaderWatcher, Submission
 from launch.spec import LaunchSpec
 from muster.errors import MusterError, UsageError
 from tests.commands import cause_in, ended

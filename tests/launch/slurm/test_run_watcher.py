@@ -8,10 +8,10 @@ import pytest
 from launch.ends import End, Kind
 from launch.leading.leader import lead_or_submit
 from launch.runs import run_state, waiting
+from launch.runs.run_state import Submission
 from launch.runs.watching import run_document
 from launch.runs.watching.run_document import Happenings
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submission import Submission
 from launch.spec import LaunchSpec
 from muster import json_output
 from tests.launch.pretended import FACTS, PROGRAM, Pretended

@@ -1,0 +1,163 @@
+"""A job that never had a leader, or lost it: who waits for it and who asks later hear the same.
+
+None of it waits for workers to train.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from muster import run_files
+from tests.cluster import ways
+from tests.cluster.test_slurm_answers import ENDLESS, Sleeps
+from tests.cluster.testbeds import Cluster
+from tests.cluster.ways import JOBS, MANUAL, Run
+from tests.commands import finish
+from tests.launch.submit import wait_until
+from tests.train.workers import read_json
+from tests.written import executable
+
+
+def documents(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
+    """A command's exit code, and its last document."""
+    code, out, _ = ways.call(cluster, [sys.executable, JOBS, *words, "--json"])
+    return code, json.loads(out.splitlines()[-1])
+
+
+def end_as_all_say(cluster: Cluster, run_dir: Path, code: int) -> dict[str, Any]:
+    """How the run ended by `status`, and by `wait`; nobody has recorded that."""
+    of_run = ("--logs-dir", str(run_dir.parent))
+    _, status = documents(cluster, *of_run, "status", run_dir.name)
+    waited, ended = documents(cluster, *of_run, "wait", run_dir.name)
+    assert status["over"] and ended["kind"] == "ended"
+    assert (waited, status["end"]["exit_code"], ended["exit_code"]) == (code, code, code)
+    assert status["end"].items() <= ended.items()
+    assert not run_files.EXIT.path(run_dir).exists()
+    return ended
+
+
+class Waited:
+    """A run that was submitted, while a command waits for its end."""
+
+    def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
+        self._folder = folder
+        words = ["--logs-dir", str(folder), *flags, *ENDLESS]
+        self._process = ways.start(cluster, ways.slurm(cluster, 1, *words))
+        assert wait_until(lambda: bool(self._record().get("job_id")))
+        self.run_dir = ways.only_run(folder)
+        self.job_id = self._record()["job_id"]
+
+    def _record(self) -> dict[str, Any]:
+        paths = [*self._folder.glob("*/job.json")]
+        return read_json(paths[0]) if paths else {}
+
+    def end(self) -> tuple[int, str, str]:
+        return finish(self._process, timeout_s=600)
+
+
+def test_a_job_that_is_cancelled_while_it_is_pending_was_stopped(cluster, tmp_path):
+    waited = Waited(cluster, tmp_path, "--slurm", "hold")
+    cluster.run("scancel", waited.job_id)
+    code, _, err = waited.end()
+    assert code == 143 and "cancelled before it began" in err
+    ended = end_as_all_say(cluster, waited.run_dir, 143)
+    assert (ended["cause"], ended["message"]) == ("signal", "cancelled before it began")
+
+
+def test_a_job_that_fails_before_it_leads_the_run_shows_what_it_has_printed(cluster, tmp_path):
+    """As where its node does not see the run folder's files."""
+    waited = Waited(cluster, tmp_path, "--slurm", "hold")
+    missing = run_files.SLURM.path(waited.run_dir)
+    missing.rename(tmp_path / "slurm.json")
+    cluster.run("scontrol", "release", waited.job_id)
+    code, _, err = waited.end()
+    assert code == 1 and f"{missing} is not there; the run folder must be on" in err
+    text = f"Slurm says FAILED of job {waited.job_id}"
+    assert text in err
+    assert text in end_as_all_say(cluster, waited.run_dir, 1)["message"]
+
+
+# Of the job: it starts, and no leader does.
+HANGS = """#!/bin/sh
+case "$*" in *batch_job*) exec sleep 10000 ;; esac
+exec '{python}' "$@"
+"""
+
+
+@pytest.fixture
+def leaderless(cluster, tmp_path, monkeypatch) -> Iterator[Waited]:
+    """A job that runs, and whose leader never begins; it is not to be requeued."""
+    executable(tmp_path / "python", HANGS.format(python=sys.executable))
+    monkeypatch.setitem(ways.PYTHON, "MUSTER_PYTHON", str(tmp_path / "python"))
+    waited = Waited(cluster, tmp_path / "logs")
+    assert wait_until(lambda: state_of(cluster, waited.job_id) == "RUNNING")
+    update(cluster, f"JobId={waited.job_id}", "Requeue=0")
+    yield waited
+    ways.cancel_all(cluster)
+    waited.end()
+
+
+def state_of(cluster: Cluster, job_id: str) -> str:
+    """Slurm's word for the state of a job."""
+    asked = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T"]
+    return cluster.run(*asked).stdout.strip()
+
+
+def update(cluster: Cluster, *words: str) -> None:
+    done = cluster.run("scontrol", "update", *words)
+    assert done.returncode == 0, done.stderr
+
+
+def check_end(cluster: Cluster, waited: Waited, state: str) -> None:
+    """The job has ended in this state, and all say so."""
+    code, _, err = waited.end()
+    text = f"error: Slurm says {state} of job {waited.job_id}"
+    assert code == 1 and text in err.splitlines(), err
+    ended = end_as_all_say(cluster, waited.run_dir, 1)
+    assert (ended["cause"], ended["message"]) == ("job", text)
+
+
+def test_a_job_whose_node_fails_says_so(cluster, leaderless):
+    (node,) = cluster.run(
+        "squeue", "--noheader", f"--jobs={leaderless.job_id}", "--format=%N"
+    ).stdout.split()
+    update(cluster, f"NodeName={node}", "State=DOWN", "Reason=test")
+    try:
+        check_end(cluster, leaderless, "NODE_FAIL")
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")  # or it is back
+        states = ["sinfo", "--noheader", "--format=%T"]
+        assert wait_until(lambda: set(cluster.run(*states).stdout.split()) == {"idle"})
+
+
+def test_a_job_whose_time_is_over_says_so(cluster, leaderless):
+    update(cluster, f"JobId={leaderless.job_id}", "EndTime=now")
+    check_end(cluster, leaderless, "TIMEOUT")
+
+
+def test_of_a_run_whose_leader_is_killed_all_say_the_same(cluster, tmp_path):
+    run = Run(cluster, ways.slurm, tmp_path, program=Sleeps(), nodes=1)
+    try:
+        psutil.Process(read_json(run_files.JOB.path(run.run_dir))["pid"]).kill()
+        code, _, err = run.end()
+        run.ends()
+        ended = end_as_all_say(cluster, run.run_dir, code)
+    finally:
+        ways.cancel_all(cluster)
+    assert code > 0 and ended["message"] in err
+
+
+def test_a_program_that_ends_as_if_by_a_signal_has_failed(cluster, tmp_path):
+    """Who waits for its job leaves what the job's leader has recorded."""
+    words = [*MANUAL, "--no-snapshot", "--logs-dir", str(tmp_path), "--", "sh", "-c", "exit 143"]
+    code, _, err = ways.call(cluster, ways.slurm(cluster, 1, *words))
+    run_dir = ways.only_run(tmp_path)
+    recorded = read_json(run_files.EXIT.path(run_dir))
+    assert (code, recorded["code"], recorded["cause"], recorded["rank"]) == (143, 143, "program", 0)
+    assert recorded["message"] in err and "stopped by SIGTERM" not in err
+    assert f"{run_dir.name}: failed" in ways.jobs(cluster, "--logs-dir", str(tmp_path), "status")
