@@ -162,7 +162,8 @@ class Slurm(Launcher):
         given = self._options(name, facts, folder, OUTPUT if len(specs) == 1 else OUTPUT_OF_PART)
         for spec in specs:
             run_job.write_spec(spec, self._job(facts))
-        cluster = controller.name(self._env)  # submitit knows numbers alone
+        # submitit reads no cluster out of "Submitted batch job 12 on cluster b"
+        cluster = controller.name(self._env)
         runs = [spec.run_dir for spec in specs]
         return batch_script.submit(folder, given, runs, self._env, at_once), cluster
 

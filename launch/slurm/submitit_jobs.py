@@ -35,11 +35,10 @@ SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 def lead(run_dir: str) -> NoReturn:
     """submitit calls this on the job's first node: the process becomes the leader of the run.
 
-    A command that submitit runs for us (`CommandFunction`) would not get Slurm's signals, would not
-    be requeued, and would be printed at its end:
-    https://github.com/facebookincubator/submitit/issues/1732
-    A function with `checkpoint` is requeued as soon as the signal comes, before workers have saved,
-    and each failure of a function is exit code 1.
+    Its authors' way for commands, `CommandFunction`, does not pass on Slurm's signals, and its jobs
+    are not requeued: https://github.com/facebookincubator/submitit/issues/1732
+    Their way for functions, `checkpoint`, requeues as soon as the signal comes, before the workers
+    have saved; and each failure becomes exit code 1.
     """
     for number in NOTICE_SIGNALS:  # not submitit's handler, until the leader has its own
         signal.signal(number, signal.SIG_IGN)
@@ -52,8 +51,8 @@ def main() -> int:
     from submitit.core.utils import FailedJobError
 
     # submitit takes the first "job N" of what sbatch prints, and a site's own sbatch may print
-    # others before. `map_array` makes a plain SlurmExecutor, whatever subclass it is called of.
-    hook = "_get_job_id_from_submission_command"  # abstract in PicklingExecutor: for plugins
+    # others before. A subclass would not help: `map_array` makes a plain SlurmExecutor of its own.
+    hook = "_get_job_id_from_submission_command"  # which plugins of submitit define, too
     setattr(submitit.SlurmExecutor, hook, staticmethod(number_of))
     # exec: the leader must receive Slurm's signals to the batch shell
     python = f"exec {shlex.quote(request['python'])}"

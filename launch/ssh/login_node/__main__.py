@@ -167,17 +167,17 @@ def read(word: str, typed: Sequence[str]) -> Command:
     is_named = python is not None or "python" in names
     takes_python = bool(program) or "cells" in names
     return Command(
-        word,
-        typed,
-        words,
-        program,
-        name,
-        settings,
-        options.on,
-        cluster,
-        login,
-        is_named or (takes_python and not OWN_PYTHON.isdisjoint(names)),
-        problems,
+        word=word,
+        typed=typed,
+        words=words,
+        program=program,
+        name=name,
+        settings=settings,
+        on=options.on,
+        cluster=cluster,
+        login=login,
+        has_own_python=is_named or (takes_python and not OWN_PYTHON.isdisjoint(names)),
+        problems=problems,
     )
 
 
