@@ -4,9 +4,10 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -15,7 +16,7 @@ from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
 from configs.raw import GONE_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.fields import add_new, named_in
-from configs.settings.launch import LaunchConfig, Nodes, ProgramConfig
+from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
 from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, TWO_SIZES, BenchConfig, TrainConfig
 from muster.checkout import CHECKOUT
@@ -30,6 +31,13 @@ NOT_REPEATED = frozenset(
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
+# What separates the values of a setting that has several, where they are one text.
+BETWEEN = {
+    item.name: item.metadata["between"]
+    for cls in FILE_CLASSES
+    for item in fields(cls)
+    if "between" in item.metadata
+}
 LONG_DASHES = "\u2013\u2014"  # which a text processor makes of two hyphens
 SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
 Known = Mapping[str, Field[Any]]
@@ -268,29 +276,41 @@ def for_bench(argv: Sequence[str]) -> list[str]:
 def to_yaml(*configs: Any) -> str:
     """All settings of `configs` as a file that --config reads back."""
     values = {
-        key: str(value) if isinstance(value, Path | Nodes) else value
+        item.name: _of_file(item.name, getattr(config, item.name))
         for config in configs
-        for key, value in asdict(config).items()
-        if key not in NOT_REPEATED | _void(config)
+        for item in fields(config)
+        if item.name not in NOT_REPEATED | _void(config)
     }
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+
+
+def _of_file(name: str, value: Any) -> Any:
+    """A setting's value as YAML has it."""
+    return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
 def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
     for one in raw:
+        item = known[one.name]
         try:
-            value = _value(known[one.name].type, one.text)
+            value = _value(item, one.text)
         except (ValueError, KeyError):
-            gone = GONE_VALUES.get((one.name, one.text))
-            problem = f"{one.spelt}: expected {kind_of(known[one.name].type)}, got {one.text!r}"
-            problems.append(f"{problem}; {gone}" if gone else problem)
+            problems.append(_wrong_form(one, item))
             continue
-        end = known[one.name].metadata.get("repeats")
-        is_repeated = end is not None and one.name in values and not one.where
-        values[one.name] = f"{values[one.name]}{end}{value}" if is_repeated else value
+        adds = "repeats" in item.metadata and one.name in values and not one.where
+        values[one.name] = values[one.name] + value if adds else value
     return values
+
+
+def _wrong_form(one: Given, item: Field[Any]) -> str:
+    """A line about a setting whose text is no such value."""
+    if "form" in item.metadata:
+        return f"{one.spelt} {one.text!r}: {item.metadata['form']}"
+    gone = GONE_VALUES.get((one.name, one.text))
+    problem = f"{one.spelt}: expected {kind_of(item.type)}, got {one.text!r}"
+    return f"{problem}; {gone}" if gone else problem
 
 
 def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
@@ -305,34 +325,53 @@ def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
     return []
 
 
-def _value(hint: Any, text: str) -> Any:
-    """`text` as a value of the type `hint`.
+def _value(item: Field[Any], text: str) -> Any:
+    """`text` as a value of a setting, or as several where it may have several.
 
     Raises:
         ValueError, KeyError: it is not such a value.
     """
-    kinds = get_args(hint) or (hint,)
+    kinds = get_args(item.type) if get_origin(item.type) in (Union, UnionType) else (item.type,)
     if type(None) in kinds and text == "null":
         return None
+    hint = kinds[0]
+    if get_origin(hint) is not tuple:
+        return _single(hint, text)
+    (kind, _) = get_args(hint)
+    parts = text.split(BETWEEN[item.name]) if item.name in BETWEEN else [text]
+    if "repeats" in item.metadata:
+        parts = [part for part in parts if part]
+    return tuple(_single(kind, part) for part in parts)
+
+
+def _single(hint: Any, text: str) -> Any:
     if hint is bool:
         return SWITCH[text.lower()]
     if get_origin(hint) is Literal:
-        return kinds[kinds.index(text)]
-    if Path in kinds:
+        words = get_args(hint)
+        return words[words.index(text)]
+    if hint is Path:
         try:  # shells do not expand --logs-dir=~/runs, and files are never expanded
             return Path(text).expanduser()
         except RuntimeError:  # `~` of an unknown user, or a user without a home
             raise ValueError(text) from None
-    if int in kinds and not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-        raise ValueError(text)
-    return kinds[0](text)
+    if hint is int:
+        return whole_number(text)
+    return getattr(hint, "parse", hint)(text)
 
 
 def word(name: str, value: Any) -> str:
     """`--name=value`, in the form that the parser reads."""
     if isinstance(value, bool):
         return ("--" if value else "--no-") + dashed(name)
-    return f"--{dashed(name)}={'null' if value is None else value}"
+    return f"--{dashed(name)}={text_of(name, value)}"
+
+
+def text_of(name: str, value: Any) -> str:
+    """A setting's value as flags and files have it; of several, all in one text."""
+    if value is None:
+        return "null"
+    return BETWEEN.get(name, "").join(map(str, value)) if type(value) is tuple else str(value)
 
 
 def _made(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:

@@ -6,10 +6,11 @@ from argparse import Action, ArgumentParser, HelpFormatter, _SubParsersAction
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from configs.settings.fields import flag, known_values
-from configs.settings.launch import Nodes, ProgramConfig
+from configs.settings.launch import ProgramConfig
 from muster.command import AT_LOGIN
 from muster.errors import UsageError
 from muster.similar_names import closest
@@ -152,7 +153,7 @@ def _add(group: Any, item: Field[Any], value: Any) -> None:
         kind = "NAME"
     if kind == "NUMBER":
         kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
-    if value not in (None, ""):
+    if value not in (None, "", ()):
         shown = format(value, "g") if isinstance(value, float) else str(value)
         text += f" (default: {shown.replace('%', '%%')})"  # argparse expands a text of help
     group.add_argument(*options, metavar=kind, help=text)
@@ -162,11 +163,10 @@ def kind_of(hint: Any) -> str:
     """How a value of this type looks, for --help and for errors."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(map(str, get_args(hint))) + "}"
-    kinds = [kind_of(arg) for arg in get_args(hint) if arg is not type(None)]
+    kinds = [kind_of(arg) for arg in get_args(hint) if arg not in (type(None), ...)]
     return " or ".join(kinds) or {
-        Nodes: Nodes.KIND,
         bool: "true or false",
         int: "INTEGER",
         float: "NUMBER",
-        str: "TEXT",
-    }.get(hint, "PATH")
+        Path: "PATH",
+    }.get(hint, getattr(hint, "FORM", "TEXT"))

@@ -1,22 +1,21 @@
 """Find problems of the nodes before a run does: `python launch/doctor.py --hosts FILE`."""
 
-import sys
-from pathlib import Path
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
 
-from configs.settings.fields import add_new
-from muster import errors
-
-errors.begin()
+    start("launch.doctor")
 
 import json
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -24,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from configs import cli, console
-from configs.settings.fields import setting
+from configs.settings.fields import add_new, setting
 from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
@@ -187,7 +186,7 @@ def _measure(
 
 
 def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | None) -> LaunchSpec:
-    train = train.with_id("doctor", facts.size, make=True)
+    train = run_record.with_folder(train, "doctor", facts.size, make=True)
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
@@ -205,7 +204,3 @@ def _show(rows: Sequence[Row]) -> None:
             printable(row.fix),
         )
     console.show(table, pipe_width=PIPE_WIDTH)
-
-
-if __name__ == "__main__":
-    errors.run(main)

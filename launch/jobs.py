@@ -1,22 +1,22 @@
 """Manage runs, however they were started: `launch/jobs.py list|status|logs|...`."""
 
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
 
-from muster import errors
-
-errors.begin()
+    start("launch.jobs")
 
 import argparse
 import shlex
+import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.filesize import decimal
 
@@ -363,7 +363,3 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
                 raise UsageError(f"--rank {rank}: {run.name} has ranks {known}")
             return 0
         time.sleep(FOLLOWED_JOB_TICK_S)
-
-
-if __name__ == "__main__":
-    errors.run(main)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from configs.settings.launch import LaunchConfig, OnHang, RunConfig, Slots
+from configs.settings.launch import LaunchConfig, OnHang, PortRange, RunConfig, WorkersPerNode
 from muster.run_files import SHARED
 
 # In a plan, this stands for a port that node 0 finds when all nodes are connected.
@@ -26,7 +26,7 @@ class NodeSpec:
     """
 
     host: str
-    nproc: Slots
+    nproc: WorkersPerNode
     user: str | None = None  # None: from ssh's configuration
     port: int | None = None
     address: str | None = None  # on the network between the nodes, if known beforehand
@@ -51,6 +51,7 @@ class WorkersPython:
 
 
 WORKER_MAIN = "muster/worker/worker_main.py"  # the start of every worker, below a node's checkout
+PRELOAD = "muster/worker/preload.py"  # it forks the workers of a node
 RUN_MODULE = "muster/run_module.py"  # replaces `-m`, without its folder on the path
 # In a plan's command lines, the port stands after these words.
 PORT_FLAGS = ("--master-port", "--main_process_port")
@@ -96,7 +97,7 @@ class LaunchSpec:
     on_hang: OnHang = "warn"
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # shell text that each node sources before the workers start
-    ports: tuple[int, int] | None = None  # first and last port for meetings of nodes; None: any
+    ports: PortRange | None = None  # for meetings of nodes; None: any
     attempt: int = 0  # how often it was started before, by its leader or with its job
     max_restarts: int = 0
     least_nodes: int = 1  # with fewer it is not restarted
@@ -123,7 +124,7 @@ class LaunchSpec:
             stop_grace_s=launch.stop_grace_s,
             hang_after_s=launch.hang_after_s,
             on_hang=launch.on_hang,
-            ports=launch.ports,
+            ports=launch.port_range,
             max_restarts=launch.max_restarts,
             least_nodes=launch.least_nodes,
             overwrite=run.overwrite,
@@ -138,7 +139,7 @@ class LaunchSpec:
     def from_json(cls, raw: Mapping[str, Any]) -> "LaunchSpec":
         lists = {name: tuple(raw["program"][name]) for name in ("argv", "wrap")}
         program = Program(**{**raw["program"], **lists})
-        ports = tuple(raw["ports"]) if raw["ports"] else None
+        ports = PortRange(*raw["ports"]) if raw["ports"] else None
         plain = {**raw, "run_dir": Path(raw["run_dir"]), "program": program, "ports": ports}
         return cls(**plain)
 
@@ -151,7 +152,7 @@ class NodeFacts:
     name: str  # in messages and before its workers' lines
     python: str
     repository: str
-    nproc: Slots  # "gpu" until they are counted
+    nproc: WorkersPerNode
     address: str | None = None  # on the network for gradients
     shared: bool = True  # whether it sees this machine's checkout
     plugins: tuple[str, ...] | None = None  # what its Python's packages add; None: not asked
@@ -184,12 +185,16 @@ class Facts:
     @property
     def counts(self) -> list[int]:
         """The workers of each node, once all GPUs have been counted."""
-        return [int(node.nproc) for node in self.nodes]
+        return [number for number in self._numbers if number is not None]
 
     @property
     def world_size(self) -> int | None:
         """The number of workers; None while a node's GPUs have not been counted."""
-        return None if any(node.nproc == "gpu" for node in self.nodes) else sum(self.counts)
+        return None if None in self._numbers else sum(self.counts)
+
+    @property
+    def _numbers(self) -> list[int | None]:
+        return [node.nproc.number for node in self.nodes]
 
     @property
     def size(self) -> str:
@@ -197,7 +202,7 @@ class Facts:
         return size_of([node.nproc for node in self.nodes])
 
 
-def size_of(counts: Sequence[Slots]) -> str:
+def size_of(counts: Sequence[WorkersPerNode]) -> str:
     """`4x1`, or `1+2` if nodes differ."""
     each = "+".join(map(str, counts))
     return f"{len(counts)}x{counts[0]}" if len(set(counts)) == 1 else each
@@ -292,7 +297,7 @@ def assignments_of(
     """The assignment of every node's agent."""
     store_secret = secrets.token_hex(32)
     proof = SHARED.path(spec.run_dir, name=secrets.token_hex(8))
-    first, last = spec.ports or (0, 0)
+    ports = range(spec.ports.first, spec.ports.last + 1) if spec.ports else (0,)
     seen = spec if facts.shared else replace(spec, run_dir=Path("logs", spec.run_id))
     ends = list(accumulate(facts.counts))
     return [
@@ -305,7 +310,7 @@ def assignments_of(
             ranks=tuple(range(ends[index] - facts.counts[index], ends[index])),
             commands=tuple(command for command in plan if command.node_rank == index),
             coordinator_address=facts.master_addr,
-            coordinator_ports=tuple(range(first, last + 1)),
+            coordinator_ports=tuple(ports),
             master_port=facts.master_port,
             store_secret=store_secret,
             network=facts.network,

@@ -1,17 +1,17 @@
 """Run a study, or continue one: `python launch/study.py configs/studies/quick.yaml`."""
 
-import sys
-from pathlib import Path
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
 
-from muster import errors
-
-errors.begin()
+    start("launch.study")
 
 import argparse
+import sys
+from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
@@ -87,7 +87,3 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
-
-
-if __name__ == "__main__":
-    errors.run(main)

@@ -1,22 +1,22 @@
 """Start a run: `python launch/submit.py --nodes 4 --sync ddp`, here or on a cluster."""
 
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
+
+    start("launch.submit")
+
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
-
 from configs.settings.fields import add_new
-from muster import errors
-
-errors.begin()
-
-import os
-from dataclasses import asdict
-
 from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
@@ -83,8 +83,10 @@ def _ask(launcher: Launcher) -> Facts:
 
 
 def _problems(line: CommandLine) -> Iterator[str]:
-    nodes, split = line.launch.nodes or 1, line.train.split if line.train else "even"
-    if line.launch.least_nodes < nodes and split not in ("even", "auto"):
+    nodes = line.launch.nodes
+    split = line.train.split if line.train else "even"
+    is_range = nodes is not None and nodes.least < nodes.most
+    if is_range and split not in ("even", "auto"):
         yield f"--split {split} has one part for each worker; with --nodes {nodes} use auto or even"
     if line.ssh.setup:
         if line.words:
@@ -116,7 +118,3 @@ def _size(facts: Facts, launcher: str) -> str:
     of_node = f"{'simulated ' if simulated else ''}{'node' if nodes == 1 else 'nodes'}"
     workers = "worker" if each == "1" else "workers"
     return f"{nodes} {of_node} x {each} {workers}{' on this machine' if simulated else ''}"
-
-
-if __name__ == "__main__":
-    errors.run(main)

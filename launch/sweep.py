@@ -1,18 +1,18 @@
 """Run a program with every combination of some values: `muster sweep --over lr=1,2 -- train.py`."""
 
-import sys
-from pathlib import Path
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
 
-from muster import errors
-
-errors.begin()
+    start("launch.sweep")
 
 import argparse
 import os
+import sys
+from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
@@ -123,7 +123,3 @@ def _parser() -> argparse.ArgumentParser:
     # From muster.map, beside --name: {"cells": [{"id": ID, "words": [arguments of submit.py]}]}
     parser.add_argument("--cells", type=Path, help=argparse.SUPPRESS)
     return parser
-
-
-if __name__ == "__main__":
-    errors.run(main)

@@ -1,21 +1,21 @@
 """No cluster? Make one of this machine: `python launch/testbed.py up --nodes 4`, as root."""
 
-import sys
-from pathlib import Path
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
 
-# A script's own folder is first on the path, and a file in it could hide a library: the repository
-# replaces it.
-sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
 
-from muster import errors
-
-errors.begin()
+    start("launch.testbed")
 
 import argparse
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from rich.table import Table
@@ -212,7 +212,3 @@ def _parser() -> argparse.ArgumentParser:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-if __name__ == "__main__":
-    errors.run(main)

@@ -11,17 +11,14 @@ It needs the standard library alone, of Python 3.8 or newer.
 
 import os
 import sys
-from pathlib import Path
 
-_FOLDER = "_checkout"
+from muster.worker.process import CHECKOUT as CHECKOUT
+from muster.worker.process import IS_INSTALLED as IS_INSTALLED
+
 HELP = """usage: muster path
 
 Print the folder of slurm/, configs/ and launch/:
   sbatch "$(muster path)/slurm/multinode.sh" -- train.py"""
-_PACKAGE = Path(__file__).resolve().parent
-CHECKOUT = _PACKAGE / _FOLDER if (_PACKAGE / _FOLDER).is_dir() else _PACKAGE.parent
-# A clone may have that name, too.
-IS_INSTALLED = CHECKOUT.name == _FOLDER and (CHECKOUT.parent / "checkout.py").is_file()
 
 
 def own_python() -> str:

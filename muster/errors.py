@@ -1,19 +1,17 @@
-"""The errors that a user can cause, with the exit code of each, and how a command ends.
+"""The errors that a user can cause, with the exit code of each, and how a command ends with them.
 
-It needs the standard library alone: a command calls `begin` before it imports anything else.
+How a command begins is in run_module.py.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.util
 import io
 import os
 import select
 import signal
 import socket
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,15 +20,11 @@ from typing import NoReturn
 from muster import json_output
 from muster.printable import printable
 from muster.worker.lost_peer import text_of as text_of
+from muster.worker.process import BY_CTRL_C
+from muster.worker.process import NO_RETRY as NO_RETRY
+from muster.worker.process import STOPPED as STOPPED
+from muster.worker.process import TIME_OVER as TIME_OVER
 
-NEEDED = ("yaml", "rich")  # every command imports them first; a bare Python does not have them
-
-# The run was stopped cleanly and can be continued: "try again" in sysexits.h.
-STOPPED = 75
-# The run should not be restarted automatically: it fails without any progress.
-NO_RETRY = 93
-# The command's time to wait has passed, as in timeout(1).
-TIME_OVER = 124
 # What a user's process has too much of, and what to do.
 LIMITS = {
     errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
@@ -38,7 +32,6 @@ LIMITS = {
     errno.EAGAIN: ("too many processes or threads of one user", "raise the limit: ulimit -u"),
     errno.ENOMEM: ("no memory for it", "see free -h, and ulimit -v"),
 }
-BY_CTRL_C = 130  # which needs no message
 
 
 class ReaderGone(BrokenPipeError):
@@ -139,45 +132,6 @@ def is_full(error: BaseException) -> bool:
     return "No space left" in text or "os error 28" in text  # the last is safetensors' text
 
 
-def begin() -> None:
-    """Make Ctrl-C end this process without a traceback of imports, until `run`.
-
-    From here on a module that PYTHONPATH has for the user's program, a yaml.py say, hides none of
-    those that our environment has; workers inherit the variable as it is.
-
-    In a Python without our packages the process ends here, as in `require_base`.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    own_packages_first()
-    require_base()
-
-
-def require_base() -> None:
-    """End this process in a Python without our packages: one line says what is missing.
-
-    Raises:
-        SystemExit: it is one.
-    """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        from muster import extras  # only where something is missing
-
-        sys.exit(_report(extras.without_base(missing[0]), UsageError.exit_code))
-
-
-def own_packages_first() -> None:
-    """Put the folders of PYTHONPATH last on the path of modules, but for this checkout.
-
-    So what they have for a user's program hides nothing of ours; our own packages may be there.
-    """
-    if sys.flags.ignore_environment or not os.environ.get("PYTHONPATH"):
-        return
-    folders = {os.path.abspath(one) for one in os.environ["PYTHONPATH"].split(os.pathsep)}  # noqa: PTH100 (as Python does)
-    folders -= {str(Path(__file__).resolve().parent.parent), *sysconfig.get_paths().values()}
-    sys.path.sort(key=lambda one: one in folders)
-
-
 def run(main: Callable[[], int]) -> NoReturn:
     """End the process with `main`'s exit code; print an error a user can act on as one message.
 
@@ -187,14 +141,14 @@ def run(main: Callable[[], int]) -> NoReturn:
     _print_any_text()
     os.umask(os.umask(0o077) | 0o002)  # what is made, also by workers, no other user may write
     code: int | str | None
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin`
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin` in run_module.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = _code(main)
         sys.stdout.flush()  # here an error can still be reported
     except (OSError, RuntimeError) as error:
         if limit := at_limit(error):
-            code = _report(limit, MusterError.exit_code)
+            code = report(limit, MusterError.exit_code)
         elif isinstance(error, OSError):
             code = _unwritable(error)
         else:
@@ -229,15 +183,15 @@ def _code(main: Callable[[], int]) -> int | str | None:
     except SystemExit as ended:  # after --help
         return ended.code
     except MusterError as error:
-        return _report(str(error), error.exit_code)
+        return report(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         from muster import extras  # only where something is missing
 
         if text := extras.explained(error):
-            return _report(text, UsageError.exit_code)
+            return report(text, UsageError.exit_code)
         raise
     except KeyboardInterrupt:
-        return _report("interrupted by Ctrl-C", BY_CTRL_C)
+        return report("interrupted by Ctrl-C", BY_CTRL_C)
 
 
 def _refuse_removed_folder() -> None:
@@ -255,7 +209,7 @@ def _refuse_removed_folder() -> None:
         ) from None
 
 
-def _report(text: str, code: int) -> int:
+def report(text: str, code: int) -> int:
     """Print an error, also as a document if documents are asked for; return its exit code."""
     for line in printable(text).splitlines() if code != BY_CTRL_C else ():
         print(f"error: {line}", file=sys.stderr)

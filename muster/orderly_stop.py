@@ -16,14 +16,14 @@ from types import FrameType
 
 from muster.arguments import function
 from muster.errors import STOPPED, MusterError, refuse
-from muster.printable import signal_name
+from muster.worker.process import NOTICE_SIGNALS as NOTICE_SIGNALS
+from muster.worker.process import signal_name
 
 # Workers that can stop cleanly create a file here, named by their pid. The agent writes the reason
 # into it.
 FOLDER = "MUSTER_STOPPABLE"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these somebody stops a run
-# A scheduler announces its time limit or preemption; workers are told the reason.
-NOTICE, NOTICE_SIGNALS = "notice", (signal.SIGUSR1, signal.SIGUSR2)
+NOTICE = "notice"  # the reason that workers get when a scheduler has announced the end
 # With these, too, a leader stops its run, unless they have another meaning for it: by themselves
 # they would end it, without a word.
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)

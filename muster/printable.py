@@ -7,9 +7,10 @@ on as it is: its colours are its own.
 
 import json
 import re
-import signal
 import unicodedata
 from typing import Any
+
+from muster.worker.process import signal_name as signal_name
 
 FORMULA = ("=", "+", "-", "@")
 
@@ -40,14 +41,6 @@ def duration(seconds: float) -> str:
     if minutes < 48 * 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
-def signal_name(number: int) -> str:
-    """`SIGTERM`; one without a name of its own, such as a real-time signal, is `signal 40`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def csv_cell(value: Any) -> Any:

@@ -17,8 +17,10 @@ from typing import Any, BinaryIO
 
 from muster.errors import MusterError, explained, is_full
 from muster.printable import json_text
+from muster.worker.process import force as force
+from muster.worker.process import release, write_whole
+from muster.worker.process import reserve as reserve
 
-RESERVED_BYTES = 16_384  # for each file in which a run and its ranks record how they ended
 RECORD_BYTES = 64_000_000  # a longer file is no record of ours
 ROOM_BYTES = 1_048_576  # a disk that has no room for so much is full
 PREFIX = "muster-"  # of temporary folders
@@ -35,32 +37,17 @@ def write_json(path: Path, value: Any, *, forced: bool = False, mode: int = 0o64
 
 
 def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644) -> None:
-    """Write one file under another name first, so that a reader sees all of it or none.
+    """Write one file so that a reader sees all of it or none.
 
     `forced`: it is on the disk when this returns, and survives a power failure.
 
     Raises:
         CannotWrite: the disk is full, or refuses; the earlier content stays.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    # half a character, as in some files' names, is no reason to lose the others
+    data = text.encode(errors="backslashreplace")
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            opened = os.open(partial, flags, mode)
-            # half a character, as in some files' names, is no reason to lose the others
-            with os.fdopen(opened, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-                file.flush()
-                if forced:
-                    os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
-            raise
-        if forced:
-            force(path.parent)
+        write_whole(path, data, mode=mode, forced=forced)
 
 
 def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
@@ -138,24 +125,13 @@ def tail(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def reserve(path: Path) -> None:
-    """Reserve the space that `write_last` needs for `path`, while there is some."""
-    if path.exists():  # it was already written
-        return
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # no zeros: a compressing file system would reserve no space for them
-        _reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
-
-
 def write_last(path: Path, value: Any) -> None:
     """Like `write_json`, with the space that was reserved for it.
 
     Raises:
         CannotWrite: the disk is full, and nothing was reserved; or it refuses.
     """
-    with suppress(OSError):
-        _reserved(path).unlink()
+    release(path)
     write_json(path, value)
 
 
@@ -172,22 +148,9 @@ def full_disk(path: Path) -> str:
     return ""
 
 
-def _reserved(path: Path) -> Path:
-    return path.with_name(f"{path.name}.reserved")
-
-
 def as_json(value: Any) -> str:
     """`value` in the form in which it is written."""
     return json_text(value, indent=2, default=str) + "\n"
-
-
-def force(path: Path) -> None:
-    """Force a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -3,18 +3,20 @@
 python train/main.py --master-ip 10.10.1.1 --num-nodes 4 --rank 0
 """
 
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
+
+    start("train.main", "main_process")
+
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-if __name__ == "__main__":
-    # A script's own folder is first on the path, where it could hide a library.
-    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
-
-    from muster import errors
-
-    errors.begin()
+from typing import NoReturn
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
@@ -42,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return worker.train(config, by_hand)
 
 
+def main_process() -> NoReturn:
+    """`main`, as all of a process."""
+    worker.end_process(main())
+
+
 def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByHand]:
     """Parse with the course's task, and mode single for one process, unless `argv` sets others.
 
@@ -55,7 +62,3 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> tuple[TrainConfig, ByH
     words = [ALSO.get(flag, flag) + equals + text for flag, equals, text in pairs]
     config, by_hand, _ = translation.of_worker(["--task=cs744", *words], env, {}, **page)
     return config, by_hand
-
-
-if __name__ == "__main__":
-    cli.run(lambda: worker.end_process(main()))

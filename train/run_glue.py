@@ -5,6 +5,15 @@ python train/run_glue.py --model_type bert --model_name_or_path bert-base-cased 
     --output_dir /tmp/RTE --master_ip 10.10.1.1 --master_port 12356 --world_size 4 --local_rank 0
 """
 
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from muster.run_module import start
+
+    start("train.run_glue")
+
 import argparse
 import json
 import os
@@ -15,15 +24,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-if __name__ == "__main__":
-    # A script's own folder is first on the path, where it could hide a library.
-    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parent.parent)]
-
-    from muster import errors
-
-    errors.begin()
-
-from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
 from muster.run_files import MODEL, SUMMARY, new_run_id
@@ -212,7 +212,3 @@ def _check_family(args: argparse.Namespace) -> None:
     family = hub.fetch("--model_name_or_path", name, AutoConfig.from_pretrained).model_type
     if family != args.model_type:
         raise UsageError(f"--model_type {args.model_type}, but {name} is of type {family}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -3,10 +3,8 @@
 By hand, on each node: `python -m train.worker --master-ip 10.10.1.1 --world-size 4 --rank 0`.
 """
 
-import ctypes
 import gc
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,10 +14,10 @@ from typing import NoReturn
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError, refuse
+from muster.worker.process import end_with_parent
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.world import World
 
-PR_SET_PDEATHSIG = 1
 Work = Callable[[TrainConfig, World, ExitGuard], None]
 
 
@@ -56,7 +54,8 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
     silence_torch()
     world = World.find(os.environ, **asdict(by_hand))
     if world.agent_store:
-        die_with_parent()
+        # without its agent it would train on, unnoticed; a launcher's worker has done so already
+        end_with_parent()
     with ExitGuard(world) as exit_guard:
         if config.redirect:  # so that an end before all have met is recorded, too
             run_id = config.run_id or world.run_id
@@ -65,16 +64,6 @@ def as_worker(config: TrainConfig, by_hand: ByHand, work: Work) -> int:
             exit_guard.record_in(config.logs_root / run_id)
         work(config, world, exit_guard)
     return exit_guard.code
-
-
-def die_with_parent() -> None:
-    """Make the kernel end this process when torchrun's agent dies, even by SIGKILL.
-
-    Without it a worker whose agent is gone continues to train, unnoticed. Workers of a launcher
-    have done so already, in muster/worker/worker_main.py.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def silence_torch() -> None:

@@ -96,7 +96,7 @@ class Config:
                 yield from too_low(item.name, value, limits["least"])
             if "port" in limits and not MIN_PORT <= value <= MAX_PORT:
                 yield f"{name} must be between {MIN_PORT} and {MAX_PORT} (got {value})"
-            if "positive" in limits and not (value > 0 and math.isfinite(value)):
+            if "positive" in limits and not 0 < value < math.inf:
                 yield f"{name} must be a finite number above 0 (got {value})"
             if "share" in limits and not 0 <= value < 1:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
@@ -122,5 +122,5 @@ def known_values(item: "Field[Any]") -> list[str]:
 
 def too_low(name: str, value: float, least: float) -> Iterator[str]:
     """A line if the setting `name` is below `least`, or not finite."""
-    if not (value >= least and math.isfinite(value)):
+    if not least <= value < math.inf:  # isfinite() fails on a number of 400 digits
         yield f"{flag(name)} must be at least {least} (got {value})"

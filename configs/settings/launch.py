@@ -4,28 +4,27 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from configs.settings.fields import (
     MAX_PORT,
     MIN_PORT,
     Config,
     applying,
-    flag,
     neutral,
     setting,
     too_low,
 )
-from muster import run_files
 from muster.errors import UsageError, refuse
 from muster.run_files import own_logs
 
-Slots = int | Literal["gpu"]  # workers of a node; "gpu": one for each of its GPUs
 OnHang = Literal["warn", "stop", "restart"]
 MAX_NODES = 4096
-BETWEEN = "\0"  # between variables: a character that no variable can hold
+PORTS = (
+    f"use FIRST:LAST, two ports at least, between {MIN_PORT} and {MAX_PORT}, such as 20000:20100"
+)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
@@ -46,22 +45,96 @@ OF_TORCHRUN = frozenset(f"PET_{name}" for name in TORCHRUN_FLAGS.split())
 OF_TORCHELASTIC = "TORCHELASTIC_"
 
 
-class Nodes(int):
-    """A number of nodes; written 2:4, at least two and at most four."""
+def whole_number(text: str) -> int:
+    """The number that `text` is.
 
-    KIND = "N or MIN:MAX"
+    Raises:
+        ValueError: it is none.
+    """
+    if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):  # int() also takes 1_000, and spaces
+        raise ValueError(text)
+    return int(text)
+
+
+# Values of settings that are more than a text or a number. `parse` reads what a flag or a file has,
+# and raises a ValueError where it has another form; `str` writes it again.
+@dataclass(frozen=True)
+class NodeCount:
+    """A number of nodes; 2:4 is two at least and four at most."""
+
+    FORM = "N or MIN:MAX"
     least: int
+    most: int
 
-    def __new__(cls, text: object) -> "Nodes":
-        low, colon, high = str(text).partition(":")
-        made = super().__new__(cls, high if colon else low)
-        made.least = int(low)
-        return made
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        first, colon, last = text.partition(":")
+        least = whole_number(first)
+        return cls(least, whole_number(last) if colon else least)
 
     def __str__(self) -> str:
-        return f"{self.least}:{int(self)}" if self.least != self else f"{int(self)}"
+        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
 
-    __repr__ = __str__
+
+@dataclass(frozen=True)
+class WorkersPerNode:
+    """The number of a node's workers; None is one for each of its GPUs, which are not counted yet.
+
+    It is written as a number, or gpu.
+    """
+
+    number: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls(None if text == "gpu" else whole_number(text))
+
+    def __str__(self) -> str:
+        return "gpu" if self.number is None else str(self.number)
+
+    def counted(self, gpus: int) -> "WorkersPerNode":
+        """The number on a node with so many GPUs."""
+        return WorkersPerNode(gpus) if self.number is None else self
+
+    def to_json(self) -> int | str:
+        return "gpu" if self.number is None else self.number
+
+
+ONE_WORKER = WorkersPerNode(1)
+ONE_PER_GPU = WorkersPerNode(None)
+
+
+class PortRange(NamedTuple):
+    """The first and the last of some ports; written 20000:20100."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        ports = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text, re.ASCII)
+        if ports is None:
+            raise ValueError(text)
+        return cls(int(ports[1]), int(ports[2]))
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.last}"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable for the program; one without a value has the value that it has here."""
+
+    name: str
+    value: str | None = field(default=None, repr=False)  # perhaps a secret
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        name, equals, value = text.partition("=")
+        return cls(name, value if equals else None)
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,29 +175,8 @@ class RunConfig(Config):
         return False
 
     def inputs(self) -> dict[str, Path]:
-        """The files and folders that it reads, by the settings that name them."""
+        """The files and folders that it reads, by the flags that name them."""
         return {}
-
-    def with_id(self, what: str, size: str, *, make: bool) -> Self:
-        """The run with an id, which is made up where it has none; with `make`, its folder is made.
-
-        Raises:
-            UsageError: the folder is in use, or cannot be made.
-        """
-        if self.run_id is None:
-            return replace(self, run_id=run_files.new_run_id(self.logs_root, what, size, make=make))
-        if make:
-            self.claim()
-        return self
-
-    def claim(self) -> None:
-        """Make the run's folder for this run alone; see `run_files.claim`."""
-        run_files.claim(
-            self.logs_root / str(self.run_id),
-            {flag(name): path for name, path in self.inputs().items()},
-            overwrite=self.overwrite,
-            resumed=self.is_resumed,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,15 +192,17 @@ class LaunchConfig(Config):
         "auto: ssh with --hosts, slurm if there is sbatch, else local",
         files="launch.launchers",
     )
-    nodes: Nodes | None = setting(
+    nodes: NodeCount | None = setting(
         None,
         "machines, simulated by the local launcher; 2:4: two to four (default: all, or 1)",
         affects="sharing",
         aliases=["-N"],
     )
-    nproc_per_node: str | None = setting(
+    nproc_per_node: tuple[WorkersPerNode, ...] | None = setting(
         None,
         "workers per node: 4, gpu (one per GPU), or 2,1 on two nodes (default: 1, or a job's GPUs)",
+        between=",",
+        form="use a number, gpu, or a list such as 2,1",
     )
     program: Literal["worker", "bench_collectives"] = setting(
         "worker", "what each worker runs: training, or the benchmark of collectives"
@@ -169,8 +223,8 @@ class LaunchConfig(Config):
     master_port: int | None = setting(
         None, "rendezvous port on node 0 (default: a free one)", port=True
     )
-    port_range: str | None = setting(
-        None, "ports of agents and workers, for a firewall: 20000:20100"
+    port_range: PortRange | None = setting(
+        None, "ports of agents and workers, for a firewall: 20000:20100", form=PORTS
     )
     preflight: bool = setting(True, "check every node before anything starts")
     max_restarts: int = setting(
@@ -200,53 +254,46 @@ class LaunchConfig(Config):
         if self.network is not None:
             yield from _network_problems(self.network)
         modules = self.preload or "torch"
-        nodes = self.least_nodes if self.nodes is None else self.nodes
-        first, last = self.ports or (MIN_PORT, MAX_PORT)
+        nodes = self.nodes or NodeCount(1, 1)
+        first, last = self.port_range or (MIN_PORT, MAX_PORT)
         yield from applying({
             f"--preload {modules} is for --workers preload; here it is {self.workers}":
                 self.preload is not None and self.workers != "preload",
             f"--preload {modules!r}: use names of modules, such as torch,transformers":
                 not all(part.isidentifier() for part in re.split("[.,]", modules)),
-            f"--nodes {nodes}: the first number must be the smaller one": self.least_nodes > nodes,
-            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes > MAX_NODES,
-            f"--port-range {self.port_range!r}: use FIRST:LAST, two ports at least, between "
-            f"{MIN_PORT} and {MAX_PORT}, such as 20000:20100":
+            f"--nodes {nodes}: the first number must be the smaller one": nodes.least > nodes.most,
+            f"--nodes must be at most {MAX_NODES} (got {nodes})": nodes.most > MAX_NODES,
+            f"--port-range '{self.port_range}': {PORTS}":
                 not MIN_PORT <= first < last <= MAX_PORT,
             "--on-hang restart needs --max-restarts, which is 0; give a number of restarts":
                 self.on_hang == "restart" and not self.max_restarts,
         })  # fmt: skip
 
     def _nproc_problems(self) -> Iterator[str]:
-        raw = self.nproc_per_node
-        counts = [] if raw is None else raw.split(",")
-        if not all(re.fullmatch(r"gpu|-?\d+", count, re.ASCII) for count in counts):
-            yield f"--nproc-per-node {raw!r}: use a number, gpu, or a list such as 2,1"
-            return
-        for count in sorted({*counts} - {"gpu"}):
-            yield from too_low("nproc_per_node", int(count), 1)
-        if len(counts) > 1 and self.nodes not in (None, len(counts)):
-            yield f"--nproc-per-node {raw} is for {len(counts)} nodes, but --nodes is {self.nodes}"
+        workers = self.nproc_per_node or ()
+        for number in sorted({each.number for each in workers if each.number is not None}):
+            yield from too_low("nproc_per_node", number, 1)
+        count = len(workers)
+        if count > 1 and self.nodes is not None and self.nodes.most != count:
+            given = ",".join(map(str, workers))
+            yield f"--nproc-per-node {given} is for {count} nodes, but --nodes is {self.nodes}"
 
     @property
     def least_nodes(self) -> int:
         """The smallest number of nodes with which a run starts or restarts."""
-        if isinstance(self.nodes, Nodes):
-            return self.nodes.least
-        return 1 if self.nodes is None else self.nodes
+        return 1 if self.nodes is None else self.nodes.least
 
     @property
-    def ports(self) -> tuple[int, int] | None:
-        """The first and last port for agents and workers; None: any port."""
-        if self.port_range is None:
-            return None
-        found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", self.port_range, re.ASCII)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+    def most_nodes(self) -> int | None:
+        """The largest number of nodes that is asked for; None: as many as there are, or one."""
+        return None if self.nodes is None else self.nodes.most
 
-    def nproc(self, default: Slots = 1, nodes: int | None = None) -> tuple[Slots, ...]:
+    def workers_of_nodes(
+        self, default: WorkersPerNode = ONE_WORKER, nodes: int | None = None
+    ) -> tuple[WorkersPerNode, ...]:
         """Workers of each node; `nodes` is used if neither flag says how many nodes there are."""
-        counts = [default] if self.nproc_per_node is None else self.nproc_per_node.split(",")
-        slots: tuple[Slots, ...] = tuple("gpu" if one == "gpu" else int(one) for one in counts)
-        return slots if len(slots) > 1 else slots * (nodes or self.nodes or 1)
+        workers = self.nproc_per_node or (default,)
+        return workers if len(workers) > 1 else workers * (nodes or self.most_nodes or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,8 +304,8 @@ class ProgramConfig(Config):
         UsageError: on creation; one line for every setting that is wrong.
     """
 
-    env: str = setting(
-        "", "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=BETWEEN
+    env: tuple[Variable, ...] = setting(
+        (), "NAME=VALUE for the program, or NAME to pass on; may be repeated", repeats=True
     )
     env_file: Path | None = setting(None, "file of NAME=VALUE lines for the program")
     prologue: Path | None = setting(
@@ -273,13 +320,15 @@ class ProgramConfig(Config):
         "image.sif'; {snapshot}, {run_dir} and {cwd} are filled in",
     )
     snapshot: bool = setting(True, "on Slurm and over ssh run a copy of the project as it is now")
-    include: str = setting(
-        "", "pattern of more files to copy into the snapshot; may be repeated", repeats="\n"
+    include: tuple[str, ...] = setting(
+        (),
+        "pattern of more files to copy into the snapshot; may be repeated",
+        repeats=True,
+        between="\n",
     )
 
     def _problems(self) -> Iterator[str]:
-        for line in filter(None, self.env.split(BETWEEN)):
-            name = line.partition("=")[0]
+        for name in (variable.name for variable in self.env):
             if not NAME.fullmatch(name):
                 yield f"--env {name!r}: use NAME=VALUE, or NAME to pass on"
             elif name in OURS:
@@ -304,23 +353,21 @@ class ProgramConfig(Config):
         Raises:
             UsageError: a line of the file is wrong, or a variable to pass on is not set.
         """
-        found = _read(self.env_file) if self.env_file is not None else {}
+        values = _read(self.env_file) if self.env_file is not None else {}
         refuse(
             f"{self.env_file}: {name}: the launcher sets this variable itself; leave it out"
-            for name in found
+            for name in values
             if name in OURS or is_setting_of_torchrun(name)
         )
-        for line in filter(None, self.env.split(BETWEEN)):
-            name, equals, value = line.partition("=")
-            if not equals and name not in env:
+        for variable in self.env:
+            name = variable.name
+            if variable.value is not None:
+                values[name] = variable.value
+            elif name in env:
+                values[name] = env[name]
+            else:
                 raise UsageError(f"--env {name}: it is not set here; give it as {name}=VALUE")
-            found[name] = value if equals else env[name]
-        return found
-
-    @property
-    def patterns(self) -> list[str]:
-        """The patterns that --include gave."""
-        return [one for one in self.include.split("\n") if one]
+        return values
 
 
 def _text_problems(flag: str, path: Path) -> Iterator[str]:

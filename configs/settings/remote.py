@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from configs.settings import sbatch_options
 from configs.settings.fields import Config, applying, setting
@@ -12,7 +13,23 @@ from configs.settings.launch import LaunchConfig
 DEFAULT_TIME = "60"  # minutes of a job, if nothing says how many
 # In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
-KEY = re.compile(r"[a-z][a-z0-9_-]*", re.ASCII | re.IGNORECASE)
+NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SbatchOption:
+    """An option of sbatch by its own name, such as mail-type; some have no value."""
+
+    name: str
+    value: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        key, equals, value = text.partition("=")
+        return cls(key.lstrip("-").replace("_", "-"), value if equals else None)
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +73,14 @@ class SlurmConfig(Config):
     gres: str | None = setting(None, "generic resources per node, such as gpu:4")
     cpus_per_task: int | None = setting(None, "cores per task", aliases=["-c"], least=1)
     mem: str | None = setting(None, "memory per node, such as 16G")
-    slurm: str = setting("", "any other option of sbatch, KEY=VALUE; may be repeated", repeats="\n")
+    slurm: tuple[SbatchOption, ...] = setting(
+        (), "any other option of sbatch, KEY=VALUE; may be repeated", repeats=True, between="\n"
+    )
     wait: bool = setting(False, "wait, show the workers' output, and end with the job's exit code")
 
     def _problems(self) -> Iterator[str]:
         for name, value in vars(self).items():
-            if isinstance(value, str) and name != "slurm" and not (value and is_plain(value)):
+            if isinstance(value, str) and not (value and is_plain(value)):
                 yield f"--{name.replace('_', '-')} {value!r}: empty, or with line breaks"
         limit = "1" if self.time is None else self.time
         yield from applying({
@@ -71,22 +90,11 @@ class SlurmConfig(Config):
             "--gpus-per-node and --gres both ask for GPUs; give one of them":
                 self.gpus_per_node is not None and self.gres is not None,
         })  # fmt: skip
-        for line in filter(None, self.slurm.split("\n")):
-            key, equals, value = line.partition("=")
-            if not KEY.fullmatch(key.lstrip("-")) or not is_plain(value):
-                yield f"--slurm {line!r}: use KEY=VALUE, such as --slurm mail-type=END"
-                continue
-            key = key.lstrip("-").replace("_", "-")
-            yield from sbatch_options.problems(key, value if equals else None)
-
-    @property
-    def more(self) -> dict[str, str | bool]:
-        """The options that --slurm gave, by sbatch's own names; True for one without a value."""
-        pairs = (line.partition("=") for line in self.slurm.split("\n") if line)
-        return {
-            key.lstrip("-").replace("-", "_"): value if equals else True
-            for key, equals, value in pairs
-        }
+        for option in self.slurm:
+            if NAME.fullmatch(option.name) and is_plain(option.value or ""):
+                yield from sbatch_options.problems(option.name, option.value)
+            else:
+                yield f"--slurm {str(option)!r}: use KEY=VALUE, such as --slurm mail-type=END"
 
 
 @dataclass(frozen=True)

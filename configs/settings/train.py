@@ -231,7 +231,7 @@ class TrainConfig(
         return self.resume is not None
 
     def inputs(self) -> dict[str, Path]:
-        named = {name: getattr(self, name) for name in INPUTS}
+        named = {flag(name): getattr(self, name) for name in INPUTS}
         return {name: Path(value).absolute() for name, value in named.items() if value is not None}
 
 

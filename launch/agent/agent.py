@@ -7,11 +7,11 @@ channel or falls silent, or when it gets a signal.
 In an attempt it starts the node's workers. Whatever ends first, be it a worker, torchrun, another
 node, the leader or this process itself, all processes of the attempt here end.
 
-How an attempt works: one loop looks, every 50 ms, at the connections to other nodes, the leader,
-signals and its own workers. The order of what follows an end matters: the leader, which has the
-other nodes end, is told first, then workers get a moment to write down that they lost a peer, then
-they are ended, then this node's record is written and sent. Last it waits until all nodes have done
-that: until then the others need its connection to node 0.
+How an attempt works: one loop looks, every 50 ms and whenever the leader has sent something, at the
+connections to other nodes, signals and its own workers. The order of what follows an end matters:
+the leader, which has the other nodes end, is told first, then workers get a moment to write down
+that they lost a peer, then they are ended, then this node's record is written and sent. Last it
+waits until all nodes have done that: until then the others need its connection to node 0.
 
 The states of an attempt, and what changes them; `_change` is the one place that does:
 
@@ -75,6 +75,7 @@ from launch.nodes.channel import (
     OddMessage,
     read_leader,
     running_s,
+    wait_for_news,
     waiting_for,
 )
 from launch.nodes.message_types import LeaderMessage
@@ -178,7 +179,7 @@ class Agent:
                     assignment = read_leader(message)
                     leader.put_back(messages[at:])
                     return assignment
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([leader], MAIN_LOOP_TICK_S)
         return None
 
 
@@ -350,12 +351,12 @@ class NodeAttempt:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
         is_meeting = self._state is State.MEETING
-        time.sleep(MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
+        wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
+        self._hear()
         self._connections.tick()
         self._inspection.tick()
         if self._log_sync is not None:
             self._log_sync.send_news(self._leader)
-        self._hear()
         if self._signals.stops:
             number = self._signals.stops[0]
             end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
@@ -514,7 +515,7 @@ class NodeAttempt:
             leader.drain(self._leader_silence_s)
         deadline = running_s() + LEADER_LETS_AGENT_GO_S
         while not self._has_leave() and not leader.ended and running_s() < deadline:
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([leader], MAIN_LOOP_TICK_S)
             self._hear()  # no answers any more: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()

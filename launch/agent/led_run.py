@@ -57,6 +57,7 @@ from launch.nodes.channel import (
     forms_of_agent,
     read_agent,
     running_s,
+    wait_for_news,
 )
 from launch.nodes.message_types import AgentEnd, AgentMessage, Here
 from launch.runs.log_tail import Follower, RequestFile
@@ -470,7 +471,8 @@ class Attempt:
         )
 
     def _tick(self) -> None:
-        time.sleep(MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S)
+        tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
+        wait_for_news([agent.channel for agent in self._agents], tick_s)
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 
+from configs.settings.launch import ONE_PER_GPU
 from configs.settings.remote import SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import look
@@ -16,7 +17,7 @@ from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
 from launch.programs.command_line import names
-from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec
+from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 
@@ -31,7 +32,7 @@ class Local(Launcher):
     unused |= {"network", "snapshot", "include", "hosts"}
 
     def problems(self) -> Iterator[str]:
-        if not all(node.nproc for node in self._nodes):
+        if any(node.nproc.number == 0 for node in self._nodes):
             yield "--nproc-per-node gpu, but this machine shows no GPU; give a number of workers"
         port = self._config.master_port
         if port is not None and not is_free(port):
@@ -47,12 +48,14 @@ class Local(Launcher):
 
     def assume(self) -> Facts:
         # Chosen now, so that the lines of a dry run can be pasted.
-        port = self._config.master_port or free_port(ports=among(self._config.ports))
+        port = self._config.master_port or free_port(ports=among(self._config.port_range))
         return Facts(self._nodes, ADDRESS, port)
 
     @cached_property
     def _nodes(self) -> tuple[NodeFacts, ...]:
-        counts = [gpu_count() if one == "gpu" else one for one in self._config.nproc()]
+        asked = self._config.workers_of_nodes()
+        gpus = gpu_count() if ONE_PER_GPU in asked else 0
+        counts = [each.counted(gpus) for each in asked]
         here = sys.executable, str(CHECKOUT)
         return tuple(
             NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
@@ -69,7 +72,7 @@ class Local(Launcher):
         )
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> LedRun:
-        argv = (sys.executable, str(CHECKOUT / "launch" / "agent" / "__main__.py"))
+        argv = (sys.executable, str(CHECKOUT / RUN_MODULE), "launch.agent")
         start = partial(start_each, lambda index, node: argv, spec.run_dir)
         run = LedRun(start, self.plan, prefixes=False, is_local=True)
         run.start(spec, facts)

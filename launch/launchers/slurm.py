@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ClusterShell.RangeSet import RangeSet
 
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
@@ -63,16 +64,16 @@ class Slurm(Launcher):
         return SlurmRunWatcher()
 
     def problems(self) -> Iterator[str]:
-        nodes = self._config.nodes or 1
-        if self._config.least_nodes < nodes:
-            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
+        if self._config.least_nodes < (self._config.most_nodes or 1):
+            asked = self._config.nodes
+            yield f"--nodes {asked}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
             yield from self._current.problems(self._config, self._slurm)
-        counts = [int(count) for count in self._config.nproc("gpu") if count != "gpu"]
-        if self._gpus and max(counts, default=0) > self._gpus:
+        workers = self._config.nproc_per_node or ()
+        if self._gpus and max((each.number or 0 for each in workers), default=0) > self._gpus:
             yield (
-                f"--nproc-per-node {self._config.nproc_per_node}, but each node has "
-                f"{self._gpus} GPUs, and each worker one of its own; make them equal"
+                f"--nproc-per-node {','.join(map(str, workers))}, but each node has {self._gpus} "
+                "GPUs, and each worker one of its own; make them equal"
             )
 
     def probe(self) -> Facts:
@@ -97,8 +98,9 @@ class Slurm(Launcher):
 
     def assume(self) -> Facts:
         python, here = batch_script.python(), self._current.nodes if self._current else []
-        count = self._config.nodes or len(here) if here else None
-        counts = self._config.nproc("gpu" if self._gpus else 1, count)
+        count = self._config.most_nodes or len(here) if here else None
+        default = ONE_PER_GPU if self._gpus else ONE_WORKER
+        counts = self._config.workers_of_nodes(default, count)
         hosts = here or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
             NodeFacts(NodeSpec(host, nproc), host, python, str(CHECKOUT), nproc)
@@ -190,7 +192,7 @@ class Slurm(Launcher):
 
     def _job(self, facts: Facts) -> dict[str, object]:
         return {
-            "nproc": [node.nproc for node in facts.nodes],
+            "nproc": [node.nproc.to_json() for node in facts.nodes],
             "network": self._config.network,
             "master_port": self._config.master_port,
             "exclude": self._slurm.exclude,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from configs.settings.launch import ONE_WORKER
 from configs.settings.remote import SlurmConfig
 from launch.agent.led_run import LedRun
 from launch.checks.examination import judge_nodes, look
@@ -174,11 +175,12 @@ class Ssh(Launcher):
         """
         config = self._config
         assert config.hosts is not None
-        (slots, *others) = config.nproc(nodes=1)
+        slots, *others = config.workers_of_nodes(nodes=1)
         if others:
+            given = ",".join(map(str, [slots, *others]))
             raise UsageError(
-                f"--nproc-per-node {config.nproc_per_node}: over ssh the hosts file gives each "
-                "node's number: node0 slots=2"
+                f"--nproc-per-node {given}: over ssh the hosts file gives each node's number: "
+                "node0 slots=2"
             )
         user, me = self._ssh.user, os.environ.get("USER")
         if _is_file(config.hosts):
@@ -186,21 +188,22 @@ class Ssh(Launcher):
         else:
             specs = hosts.parse_hosts([config.hosts], slots, "--hosts", user=user)
         specs = self._without_excluded(specs)
-        if config.nodes is not None and config.nodes > len(specs):
+        most = config.most_nodes
+        if most is not None and most > len(specs):
             raise UsageError(
                 f"--nodes {config.nodes}, but {config.hosts} has {len(specs)}: "
                 + ", ".join(spec.name for spec in specs)
             )
-        return specs[: config.nodes]
+        return specs[:most]
 
     def _without_excluded(self, specs: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
         """The nodes without those of --exclude; `auto` leaves as many as are needed."""
         if (text := self._slurm.exclude) is None:
             return specs
-        out = {one.host for one in hosts.parse_hosts([text], 1, "--exclude")}
+        out = {one.host for one in hosts.parse_hosts([text], ONE_WORKER, "--exclude")}
         left = [one.host for one in specs if one.host not in out]
         if node_history.AUTO in out:
-            out |= node_history.avoided(left, self.name, self._config.nodes or 1)
+            out |= node_history.avoided(left, self.name, self._config.most_nodes or 1)
         if not set(left) - out:
             raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
         return tuple(one for one in specs if one.host not in out)
@@ -222,7 +225,7 @@ def _facts(
     nodes = []
     for (index, one), name, address in zip(probes.items(), names, addresses, strict=True):
         spec = everyone[index]
-        count = len(one["gpus"]) if spec.nproc == "gpu" else spec.nproc
+        count = spec.nproc.counted(len(one["gpus"]))
         place = one["python"], one["folder"]
         plugins = tuple((one["workers"] or one["versions"] or {}).get("plugins", ()))
         nodes.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
@@ -231,7 +234,7 @@ def _facts(
 
 def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
     """Refuse nodes that are to have a worker on each GPU, and have none."""
-    if without := ", ".join(node.name for node in nodes if not node.nproc):
+    if without := ", ".join(node.name for node in nodes if node.nproc.number == 0):
         raise MusterError(f"{without}: slots=gpu, but it shows no GPU; give a number of workers")
 
 

@@ -16,8 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from configs.settings.fields import add_new
-from configs.settings.launch import Slots
-from launch.agent.processes.die_with_parent import die_with_parent
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
 from launch.leading.leader import lead, with_copies
 from launch.programs.base import RunProgram
 from launch.programs.command_line import OF_SBATCH, CommandLine
@@ -30,10 +29,11 @@ from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, size_of
 from muster.errors import MusterError, refuse, run
+from muster.worker.process import end_with_parent
 
 
 def main() -> int:
-    die_with_parent()  # without Slurm's supervisor nobody could end this process
+    end_with_parent()  # without Slurm's supervisor nobody could end this process
     verb, *words = sys.argv[1:]
     if verb == "new":
         refuse_several(os.environ)  # srun slurm/multinode.sh
@@ -90,27 +90,30 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
         return run_in(earlier, current)
-    counts = launch.nproc("gpu" if current.gpus else 1, current.num_nodes)
+    default = ONE_PER_GPU if current.gpus else ONE_WORKER
+    counts = launch.workers_of_nodes(default, current.num_nodes)
     _note_few_cores(counts, current)
     program.check_plugins(sys.executable)
-    world_size = None if "gpu" in counts else sum(map(int, counts))
+    numbers = [each.number for each in counts if each.number is not None]
+    world_size = sum(numbers) if len(numbers) == len(counts) else None
     program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
-    run_id = program.run.with_id(program.name, size, make=True).run_id
+    run_id = run_record.with_folder(program.run, program.name, size, make=True).run_id
     assert run_id is not None
     spec = replace(
         with_copies(program, run_id, takes_snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else current.num_nodes,
     )
-    job = {"nproc": counts, "network": launch.network, "master_port": launch.master_port}
+    nproc = [each.to_json() for each in counts]
+    job = {"nproc": nproc, "network": launch.network, "master_port": launch.master_port}
     run_job.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", program.settings(launch))
     return spec, job
 
 
-def _note_few_cores(counts: Sequence[Slots], current: CurrentJob) -> None:
+def _note_few_cores(counts: Sequence[WorkersPerNode], current: CurrentJob) -> None:
     """Print a note if a node has fewer cores than workers."""
-    workers = current.gpus if counts[0] == "gpu" else int(counts[0])
+    workers = counts[0].counted(current.gpus).number or 0
     cores = current.cpus_on_node
     if cores is not None and cores < workers:
         print(
@@ -134,7 +137,7 @@ def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:
             "alone: the others would be idle; submit one job of all nodes, without ':' or "
             "#SBATCH hetjob"
         )
-    wanted = len(launch.nproc(nodes=launch.nodes or current.num_nodes))
+    wanted = len(launch.workers_of_nodes(nodes=launch.most_nodes or current.num_nodes))
     if wanted != current.num_nodes:
         yield (
             f"--nodes {wanted}, but the job has {current.num_nodes}; give it to sbatch, "

@@ -52,7 +52,7 @@ def new_run(
             program.check_plugins(node.python, node.plugins, node.name)
     if make and program.run.overwrite and program.run.run_id is not None:
         _refuse_running(program.run.logs_root / program.run.run_id)
-    run_id = program.run.with_id(program.name, facts.size, make=make).run_id
+    run_id = run_record.with_folder(program.run, program.name, facts.size, make=make).run_id
     assert run_id is not None
     settings_of_torchrun = sorted(os.environ.keys() - without_settings_of_torchrun(os.environ))
     if make and settings_of_torchrun and not program.run.quiet:

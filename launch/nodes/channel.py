@@ -53,13 +53,14 @@ import ipaddress
 import json
 import math
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,8 +213,12 @@ class Channel:
                 if message.keys() & set(names):
                     self.put_back(messages[at:])
                     return message
-            time.sleep(MAIN_LOOP_TICK_S)
+            wait_for_news([self], MAIN_LOOP_TICK_S)
         return None
+
+    def fileno(self) -> int:
+        """The file that is read; -1 once it is closed."""
+        return self._reads
 
     def put_back(self, messages: Sequence[dict[str, Any]]) -> None:
         """Have these received messages come first again, for the code that takes over."""
@@ -256,6 +261,15 @@ class Channel:
                 with suppress(OSError):
                     os.close(descriptor)
             self._reads = self._writes = -1
+
+
+def wait_for_news(channels: Iterable[Channel], seconds: float) -> None:
+    """Wait until something can be received on one of these channels, and so long at most."""
+    poll = select.poll()
+    for channel in channels:
+        if not channel.ended:
+            poll.register(channel, select.POLLIN)
+    poll.poll(seconds * 1000)
 
 
 class Heartbeat:

@@ -267,5 +267,4 @@ def _read(
 
 
 def _is_default(one: Given) -> bool:
-    default = DEFAULTS[one.name]
-    return one.text.lower() == ("null" if default is None else str(default).lower())
+    return one.text.lower() == cli.text_of(one.name, DEFAULTS[one.name]).lower()

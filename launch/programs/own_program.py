@@ -68,8 +68,9 @@ class OwnProgram:
         if world_size is not None:
             refuse(self.run.world_problems(world_size))
         refuse(self.lacks(python))
-        nodes, local = self._launch.nodes, self.run.local_batch_size
-        if local is not None and nodes is not None and self._launch.least_nodes < nodes:
+        nodes = self._launch.nodes
+        local = self.run.local_batch_size
+        if local is not None and nodes is not None and nodes.least < nodes.most:
             raise UsageError(
                 f"--local-batch-size {local} on --nodes {nodes}: with fewer nodes the run would go "
                 "on with another batch; give --batch-size"

@@ -24,7 +24,10 @@ def main() -> int:
     sources = {name: one.where.rstrip(": ") or "the command line" for name, one in given.items()}
     values["time"] = values["time"] or DEFAULT_TIME
     shown = {
-        name: {"value": None if value is None else str(value), "from": sources.get(name, "default")}
+        name: {
+            "value": None if value is None else cli.text_of(name, value),
+            "from": sources.get(name, "default"),
+        }
         for name, value in values.items()
         if name not in HIDDEN
     }

@@ -76,7 +76,7 @@ class UserProgram:
         is_function = self._words[0] == "--function"
         return Sources(
             project=project_of(self._cwd) if self._config.snapshot else None,
-            patterns=self._config.patterns,
+            patterns=self._config.include,
             function=Path(self._words[1]) if is_function else None,
         )
 

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from configs.settings.launch import RunConfig
 from launch.spec import LaunchSpec, NodeCommand
 from muster import json_output, records, run_files
 from muster.command import hide
@@ -36,6 +37,26 @@ OF_JOB = ("launcher", "job_id", "host", "pid")  # what each record of a leader h
 NOT_YET = ""  # the job id of a run that is about to get one
 LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+Run = TypeVar("Run", bound=RunConfig)
+
+
+def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
+    """The run with an id, which is made up where it has none; with `make`, its folder is made.
+
+    Raises:
+        UsageError: the folder is in use, or cannot be made.
+    """
+    if run.run_id is None:
+        run_id = run_files.new_run_id(run.logs_root, what, size, make=make)
+        return replace(run, run_id=run_id)
+    if make:
+        run_files.claim(
+            run.logs_root / run.run_id,
+            run.inputs(),
+            overwrite=run.overwrite,
+            resumed=run.is_resumed,
+        )
+    return run
 
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:

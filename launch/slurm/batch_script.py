@@ -29,7 +29,11 @@ Options = dict[str, str | int | bool]
 def asked(config: SlurmConfig) -> Options:
     """The options that the user gave, by sbatch's own names."""
     own = {name: value for name, value in vars(config).items() if name not in ("slurm", "wait")}
-    return {name: value for name, value in own.items() if value is not None} | config.more
+    more = {
+        option.name.replace("-", "_"): True if option.value is None else option.value
+        for option in config.slurm
+    }
+    return {name: value for name, value in own.items() if value is not None} | more
 
 
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
@@ -62,8 +66,8 @@ def _cores(config: SlurmConfig, env: Mapping[str, str], facts: Facts) -> int | N
     if gpus := gpus_asked(config, env):
         wanted = config.partition or env.get("SBATCH_PARTITION") or ""
         return gpus * (controller.cores_per_gpu(wanted, env) or 0) or None
-    counts = [node.nproc for node in facts.nodes]
-    return max((int(count) for count in counts if count != "gpu"), default=None)
+    counts = [node.nproc.number for node in facts.nodes]
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _time(config: SlurmConfig, env: Mapping[str, str]) -> str | None:
@@ -174,7 +178,7 @@ def flags(given: Options, quoted: Callable[[str], str] = str) -> list[str]:
 def environment(slurm: SlurmConfig) -> dict[str, str]:
     """The environment of Slurm's commands: without a surrounding job, and defaults of our flags."""
     env = scrubbed(os.environ, asked(slurm))
-    cluster = slurm.more.get("clusters") or env.get("SBATCH_CLUSTERS")
+    cluster = asked(slurm).get("clusters") or env.get("SBATCH_CLUSTERS")
     # for all of them, not sbatch alone
     return {**env, "SLURM_CLUSTERS": str(cluster)} if cluster else env
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from configs.settings.launch import WorkersPerNode
 from launch.agent.led_run import LedRun, SchedulersJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
@@ -95,9 +96,10 @@ class JobNodes:
         return self.current.nodes[: len(self.job["nproc"])]
 
     def _facts(self, without: Collection[str]) -> Facts:
+        counts = [WorkersPerNode.parse(str(count)) for count in self.job["nproc"]]
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(CHECKOUT), count)
-            for host, count in zip(self._hosts, self.job["nproc"], strict=True)
+            for host, count in zip(self._hosts, counts, strict=True)
             if host not in without
         )
         return Facts(nodes, PLACEHOLDER, self.job["master_port"], self.job["network"])
@@ -152,7 +154,7 @@ class JobNodes:
         meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
         about = {"port": listener.port, "token": token, "network": facts.network}
-        about |= {"counts_gpus": any(node.nproc == "gpu" for node in facts.nodes)}
+        about |= {"counts_gpus": facts.world_size is None}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
             write_json(meeting, about, mode=0o600)
@@ -190,8 +192,8 @@ class JobNodes:
         came = [self._agents[node.spec.host] for node in facts.nodes]
         nodes = []
         for node, (_, task) in zip(facts.nodes, came, strict=True):
-            count = task.workers if node.nproc == "gpu" else node.nproc
-            if not count:
+            count = node.nproc.counted(task.workers)
+            if count.number == 0:
                 raise MusterError(
                     f"{task.name}: --nproc-per-node gpu, but the job shows no GPU here; ask for "
                     "some with --gpus-per-node"

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from launch.agent.agent import serve
-from launch.agent.processes.die_with_parent import die_with_parent
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
 from launch.nodes.channel import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
 from launch.slurm.job_connection import Task, connect, verified
 from muster.errors import MusterError, run
+from muster.worker.process import end_with_parent
 from muster.writing import read_json
 
 
 def main() -> int:
-    die_with_parent()  # without Slurm's supervisor nobody could end this process
+    end_with_parent()  # without Slurm's supervisor nobody could end this process
     task = int(os.environ["SLURM_PROCID"])
     leader = os.environ["SLURM_SRUN_COMM_HOST"]
     meeting = _wait_for(Path(sys.argv[1]))

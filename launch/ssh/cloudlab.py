@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from configs.settings.launch import Slots
+from configs.settings.launch import WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh.host_validation import checked, port, quoted, word
 from muster.errors import UsageError, refuse
@@ -15,7 +15,7 @@ Logins = dict[str, NodeSpec]  # by user
 
 
 def read_manifest(
-    text: str, default_slots: Slots, where: str, *, user: str | None, me: str | None
+    text: str, default_slots: WorkersPerNode, where: str, *, user: str | None, me: str | None
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
@@ -66,7 +66,7 @@ def _root(text: str, where: str) -> ET.Element:
     return root
 
 
-def _logins(element: ET.Element, slots: Slots, where: str, problems: list[str]) -> Logins:
+def _logins(element: ET.Element, slots: WorkersPerNode, where: str, problems: list[str]) -> Logins:
     """Each member's login to a node; what is wrong is added to `problems`."""
     logins: Logins = {}
     members = element.findall("{*}services/{*}login")

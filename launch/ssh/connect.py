@@ -10,22 +10,27 @@ if all tries fail. SIGTERM ends ssh and this process, also between two tries; th
 ssh if this process is killed. Ctrl-C from a terminal reaches ssh by itself.
 """
 
-import ctypes
+import importlib
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
+import types
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+# By its path: this is a script, and to import `muster` would take longer than the rest.
+_package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
+_package.__path__ = [str(Path(__file__).resolve().parents[2] / "muster" / "worker")]
+process = importlib.import_module("_muster.process")
 
 BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
 WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that is silent for 15 s counts as lost
 AT_ONCE, EVERY_S = 8, 0.25
 FAILED = 255  # ssh's own exit code if it cannot connect
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
@@ -37,6 +42,8 @@ def main() -> int:
         code, held_back = call(argv)
         if code != FAILED or not held_back or wait_s is None:
             break
+        import random  # not above: most logins succeed at once
+
         time.sleep(wait_s * random.uniform(0.5, 1.5))
     sys.stderr.buffer.write(held_back)
     return code
@@ -71,10 +78,7 @@ def _as_child(parent: int) -> None:
     """Handle Ctrl-C by default, and end when the parent ends, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was gone before the kernel was asked
-            os._exit(128 + signal.SIGTERM)
+    process.end_with_parent(signal.SIGTERM, parent)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from ClusterShell.RangeSet import RangeSet, RangeSetParseError
 
 from configs.raw import text_of
-from configs.settings.launch import Slots
+from configs.settings.launch import WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh import cloudlab
 from launch.ssh.host_validation import MOST_NODES, address, checked, port, quoted, word
@@ -29,7 +29,7 @@ RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9})(/(?P<step>0*[1-
 
 
 def read_hosts(
-    path: Path, default_slots: Slots, *, user: str | None = None, me: str | None = None
+    path: Path, default_slots: WorkersPerNode, *, user: str | None = None, me: str | None = None
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a hosts file, or of a CloudLab manifest.
 
@@ -54,7 +54,7 @@ def read_hosts(
 
 
 def parse_hosts(
-    words: Sequence[str], default_slots: Slots, where: str, *, user: str | None = None
+    words: Sequence[str], default_slots: WorkersPerNode, where: str, *, user: str | None = None
 ) -> tuple[NodeSpec, ...]:
     """The nodes named on a command line, as in `node[0-3],user@other:2222`.
 
@@ -108,7 +108,7 @@ def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
         elif name == "address":
             like = replace(like, address=str(address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):
-            like = replace(like, nproc="gpu" if value == "gpu" else int(value))
+            like = replace(like, nproc=WorkersPerNode.parse(value))
         else:
             raise ValueError(f"slots is {quoted(value)}; give a number from 1 to 9999, or gpu")
     return like

@@ -15,11 +15,10 @@ from pathlib import Path
 from launch.deadlines import KILLED_PROCESS_IS_GONE_S, WARM_STARTER_IS_IDLE_S
 from launch.ends import WorkerEnd
 from launch.nodes.channel import running_s
-from launch.spec import WORKER_MAIN, Facts, LaunchSpec, NodeCommand, Program
+from launch.spec import PRELOAD, Facts, LaunchSpec, NodeCommand, Program
 from launch.starters.base import NodeStart, StartedProcess, Starter, command, variables
 from muster.errors import refuse
 
-PRELOAD = str(Path(WORKER_MAIN).with_name("preload.py"))
 READ_BYTES = 65_536
 # What differs between the attempts of a run, and is of no interest to a library as it is imported.
 OF_AN_ATTEMPT = (

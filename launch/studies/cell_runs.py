@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launch.agent.processes.die_with_parent import die_with_parent
 from launch.agent.processes.process_tree import on_stop
 from launch.deadlines import CELL_RUN_TICK_S, CELL_TRIED_AGAIN_S
 from launch.launchers.base import chosen, launcher_of
@@ -28,6 +27,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.records import MORE, anything, fits
+from muster.worker.process import end_with_parent
 from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
@@ -97,7 +97,7 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
             stdout=output,
             stderr=subprocess.STDOUT,
             process_group=0,  # this process passes a terminal's Ctrl-C on, once
-            preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  # no threads here
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509  # no threads here
         )
 
 

@@ -54,8 +54,8 @@ class Cell:
     @property
     def nodes(self) -> int | None:
         """The number of nodes that it asks for; None: all of --hosts."""
-        asked = self.parsed.launch.nodes
-        return int(asked) if asked else None if self.repeat is None else 1
+        asked = self.parsed.launch.most_nodes
+        return asked or (None if self.repeat is None else 1)
 
     @property
     def run_dir(self) -> str:
@@ -176,7 +176,8 @@ def from_grid(
             words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
         cells.append(Cell(cell_id, point, tuple(words)))
     if name is None:
-        fixed = [*base.what_runs, str(base.launch.nodes), str(base.launch.nproc_per_node)]
+        workers = ",".join(map(str, base.launch.nproc_per_node or ["None"]))
+        fixed = [*base.what_runs, str(base.launch.nodes), workers]
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
     refuse(name_problems("--name ", name))

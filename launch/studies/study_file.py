@@ -1,7 +1,7 @@
 """Read a study's file, and turn it into cells, each a command line of its own."""
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ import yaml
 
 from configs import cli
 from configs.raw import ShallowLoader, alike, not_yaml, text_of
+from configs.settings.fields import flag
 from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
+from launch.programs.command_line import CLASSES
 from launch.studies import grid
 from launch.studies.cells import Cell, Sweep, checked
 from muster.checkout import CHECKOUT
@@ -75,6 +77,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         for one in (value if isinstance(value, list) and block is not of_all else [value])
         if isinstance(one, list | dict)
     )
+    of_grid = dict.fromkeys(key for block in blocks for key in block)
+    refuse(_twice(path, of_grid, more, rate))
     base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or any(one not in OPERATIONS for one in collectives):
@@ -97,6 +101,23 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         path.stem, cells, title, about, texts,
         source=_shown(path), collectives=tuple(collectives), is_study=True,
     )  # fmt: skip
+
+
+def _twice(
+    path: Path, of_grid: Collection[object], more: Sequence[str], rate: str | None
+) -> Iterator[str]:
+    """A line for each setting of the grid that a flag behind the file sets, too.
+
+    With the flag's value all runs would be alike in it, under the names of the grid's values.
+    """
+    typed = {one.name for one in cli.given(CLASSES, more) if not one.where}
+    if rate is not None:
+        typed.add(RATE)
+    for key in map(str, of_grid):
+        name = key.replace("-", "_")
+        if name in typed:
+            twice = f"the grid of {path} has {key} already"
+            yield f"{flag(name)}: {twice}; give it in one of the two places"
 
 
 def _shown(path: Path) -> str:

@@ -24,6 +24,7 @@ import types
 from pathlib import Path
 
 from .lost_peer import text_of
+from .process import write_whole
 
 CALL, ABOUT = "call.pkl", "call.json"
 
@@ -105,9 +106,4 @@ def read_private(path: Path) -> bytes:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write one file that only its owner may read, so that a reader sees all of it or none."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    partial.replace(path)
+    write_whole(path, data, mode=0o600)

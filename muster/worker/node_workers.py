@@ -30,7 +30,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-STOPPED = 75
+from .process import STOPPED
+
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, in seconds
 # Time for the other workers to find that one has failed, and to record how they ended. Each worker
@@ -134,7 +135,7 @@ def _heed_nothing() -> None:
 def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -> int:
     """Wait until no worker runs; return the exit code. `ranks`: of the workers, by pid."""
     received: list[int] = []
-    codes: list[int] = []  # 0, 75, or 1 for all others
+    codes: list[int] = []  # 0, STOPPED, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
     grace_s = float(attempt.get("env", os.environ).get(GRACE) or GRACE_S)
 

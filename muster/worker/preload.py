@@ -39,6 +39,7 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Import, fork, and wait; or become a worker, and end as its program does."""
+    load("process").end_with_agent()
     at = sys.argv.index("--")
     own = sys.argv[1:at]
     words = sys.argv[at + 1 :]

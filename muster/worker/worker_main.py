@@ -15,7 +15,7 @@ too. The one name that is added, last on the path, is `muster` (`muster/on_path/
 Its agent hands everything in through the environment:
 
     MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
-    MUSTER_LAUNCHER      pid of the agent: without it this process ends
+    MUSTER_LAUNCHER      pid of the agent: without that process this one ends
 
 How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
 
@@ -37,7 +37,6 @@ BEFORE = frozenset(sys.modules) - {"__future__"}  # what Python has imported by 
 
 import atexit
 import builtins
-import ctypes
 import faulthandler
 import importlib.machinery
 import importlib.util
@@ -51,17 +50,12 @@ import subprocess
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# Its starter ignores them, as torchrun would die of them; a program does what is usual.
-NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
-STOPPED = 75
-RESERVED_BYTES = 16_384
 NEEDED_LATER = ("gloo_threads", "lost_peer", "process_group")  # beside this file
 FILL_IN = "--fill-in"
 FACE = Path(__file__).resolve().parent.parent  # the package `muster`
@@ -70,19 +64,29 @@ RANK = int(os.environ.get("RANK", "0"))
 run_dir: Path | None = None  # None in a forked child, too, since it does not report for its rank
 
 
+def load_beside(name: str) -> Any:
+    """Load a file beside this one by its path: `muster` may be another package in this program."""
+    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
+    package.__path__ = [str(FACE / "worker")]
+    return importlib.import_module(f"_muster.{name}")  # lost_peer.py finds the inspection here
+
+
+process = load_beside("process")
+
+
 def main() -> None:
     """Become the program that `sys.argv` names."""
     global run_dir
     words = sys.argv[1:]
     is_filled = words[0] == FILL_IN
     words = words[is_filled:]
-    end_with_agent()
-    for number in NOTICES:
+    process.end_with_agent()
+    for number in process.NOTICE_SIGNALS:  # a program does what is usual
         signal.signal(number, signal.SIG_DFL)
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
         redirect_output(run_dir)
-        reserve(end_record(run_dir))
+        process.reserve(end_record(run_dir))
     if is_filled:
         try:
             words = load_beside("placeholders").filled(words, os.environ)
@@ -129,13 +133,6 @@ def wait_for_gloo() -> None:
     """Let gloo's threads finish: one that needs the interpreter while that ends would abort it."""
     if "torch.distributed.distributed_c10d" in sys.modules:
         load_beside("gloo_threads").wait()
-
-
-def load_beside(name: str) -> Any:
-    """Load a file beside this one by its path: `muster` may be another package in this program."""
-    package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
-    package.__path__ = [str(FACE / "worker")]
-    return importlib.import_module(f"_muster.{name}")  # lost_peer.py finds the inspection here
 
 
 def load_script(words: list[str]) -> types.CodeType:
@@ -188,33 +185,19 @@ def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
 def run_command(argv: list[str]) -> NoReturn:
     """Run another command to its end, pass signals on to it, and end with its exit code."""
     try:
-        process = subprocess.Popen(argv, preexec_fn=end_with_parent)  # noqa: PLW1509 (there are no threads)
+        command = subprocess.Popen(argv, preexec_fn=process.end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:
         why = load_beside("interpreter").explained(error, argv[0])
-        write_exit(127, why)
+        write_exit(process.NOT_FOUND, why)
         sys.stderr.write(f"error: {why}\n")
-        sys.exit(127)
+        sys.exit(process.NOT_FOUND)
     for number in PASSED_ON:
-        signal.signal(number, lambda number, frame: process.send_signal(number))
-    code = process.wait()
-    how = f" was killed by {signal_name(-code)}" if code < 0 else f": exit code {code}"
+        signal.signal(number, lambda number, frame: command.send_signal(number))
+    code = command.wait()
+    how = f" was killed by {process.signal_name(-code)}" if code < 0 else f": exit code {code}"
     code = 128 - code if code < 0 else code
     write_exit(code, argv[0] + how)
     sys.exit(code)
-
-
-def signal_name(number: int) -> str:
-    """`SIGTERM`, or `signal 40`; as in muster/orderly_stop.py, which is not imported here."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
-
-
-def end_with_parent() -> None:
-    """Make the kernel end this process when its parent ends."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with(error: BaseException) -> NoReturn:
@@ -222,7 +205,7 @@ def end_with(error: BaseException) -> NoReturn:
     code = exit_code(error) if isinstance(error, SystemExit) else 1
     if isinstance(error, SystemExit):
         text = error.code if isinstance(error.code, str) else f"exit code {code}"
-        write_exit(code, note_stop() if code == STOPPED else text)
+        write_exit(code, note_stop() if code == process.STOPPED else text)
         raise error
     frame = error.__traceback__
     while frame is not None and is_ours(frame.tb_frame.f_code.co_filename):
@@ -286,15 +269,14 @@ def write_exit(code: int, message: str = "", cause: str = "", lines: str = "") -
     """Write exits/rank_*.json, which tells a failure from its consequences; the first one stays."""
     if run_dir is None or (path := end_record(run_dir)).exists():
         return
-    with suppress(OSError):
-        reserved(path).unlink()
+    process.release(path)
     record = {
         "rank": RANK,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "time_unix_s": time.time(),
         "code": code,
-        "cause": cause or {0: "done", STOPPED: "stopped"}.get(code, "exit"),
+        "cause": cause or {0: "done", process.STOPPED: "stopped"}.get(code, "exit"),
         "message": message,
         "traceback": lines,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -314,14 +296,9 @@ def group_was_made() -> bool | None:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write one file, so that a reader sees all of it or none; report a failure in one line."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(value), encoding="utf-8")
-        partial.replace(path)
+        process.write_whole(path, json.dumps(value).encode())
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         with suppress(OSError):  # it goes to a file, perhaps on the same full disk
             sys.stderr.write(f"error: {socket.gethostname()}: {path}: {error.strerror}\n")
             sys.stderr.flush()
@@ -330,18 +307,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def end_record(run_dir: Path) -> Path:
     """Where this rank records how it ended."""
     return run_dir / "exits" / f"rank_{RANK:05d}.json"
-
-
-def reserve(path: Path) -> None:
-    """Reserve the space for `path`, as muster/writing.py does: its disk may be full at the end."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        reserved(path).write_bytes(os.urandom(RESERVED_BYTES))
-
-
-def reserved(path: Path) -> Path:
-    """The file that holds the space for `path`."""
-    return path.with_name(f"{path.name}.reserved")
 
 
 def redirect_output(run_dir: Path) -> None:
@@ -353,30 +318,6 @@ def redirect_output(run_dir: Path) -> None:
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(opened, descriptor)
         os.close(opened)
-
-
-def end_with_agent() -> None:
-    """Make the kernel end this process when its starter ends, even by SIGKILL.
-
-    If the agent ended before the kernel was asked, it is no longer an ancestor.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    end_with_parent()
-    agent = os.environ.get("MUSTER_LAUNCHER")
-    if agent is not None and int(agent) not in ancestors(os.getpid()):
-        os._exit(128 + signal.SIGKILL)
-
-
-def ancestors(pid: int) -> Iterator[int]:
-    """The processes above `pid`, as far as they are visible."""
-    while pid > 1:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return
-        pid = int(stat.rpartition(")")[2].split()[1])
-        yield pid
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from configs.settings.launch import ONE_WORKER
 from configs.settings.remote import SshConfig
 from launch.spec import NodeSpec
 from launch.ssh import openssh
@@ -154,7 +155,7 @@ def test_a_login_that_a_busy_server_drops_is_tried_again(cluster, tmp_path):
         config = SshConfig(ssh_config=cluster.ssh_config)
         with socket.create_connection(("10.10.1.2", 2222)) as other:
             assert other.recv(4) == b"SSH-"  # and says nothing itself
-            log_in = openssh.command(NodeSpec("node1", 1, port=2222), config, ["id"])
+            log_in = openssh.command(NodeSpec("node1", ONE_WORKER, port=2222), config, ["id"])
             login = pool.submit(subprocess.run, log_in, capture_output=True, text=True)
             until(server, "maxstartups")
         done = login.result(timeout=300)

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import strategies as st
 
 from configs import cli, plugins
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, NodeCount
 from configs.settings.train import TWO_SIZES, ByHand, TrainConfig
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
@@ -78,7 +78,7 @@ def test_a_switch_can_be_turned_off(write, word):
 
 def test_aliases():
     (launch,) = cli.parse([LaunchConfig], ["-N", "4"], prog="", description="")
-    assert launch.nodes == 4
+    assert launch.nodes == NodeCount(4, 4)
     argv = ["--num_nodes=4", "--local_rank", "1", "--master_ip=10.0.0.1"]
     (by_hand,) = cli.parse([ByHand], argv, prog="", description="")
     assert by_hand == ByHand(world_size=4, rank=1, master_ip="10.0.0.1")

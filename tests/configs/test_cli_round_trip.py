@@ -9,7 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from configs import cli, plugins
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, NodeCount
 from configs.settings.train import TrainConfig
 from muster.errors import UsageError
 from tests.configs.test_cli import train_config
@@ -81,11 +81,12 @@ def test_yaml_makes_the_same_configuration_but_for_what_is_of_one_run_alone(
     tmp_path_factory, config
 ):
     path = tmp_path_factory.getbasetemp() / "again.yaml"
-    path.write_text(cli.to_yaml(config, LaunchConfig(nodes=3, dry_run=True)), encoding="utf-8")
+    launch = LaunchConfig(nodes=NodeCount(3, 3), dry_run=True)
+    path.write_text(cli.to_yaml(config, launch), encoding="utf-8")
     of_one_run = {"run_id": None, "overwrite": False, "redirect": False}
     assert train_config("--config", str(path)) == dataclasses.replace(config, **of_one_run)
-    (launch,) = cli.parse([LaunchConfig], ["--config", str(path)], prog="", description="")
-    assert launch == LaunchConfig(nodes=3)
+    (again,) = cli.parse([LaunchConfig], ["--config", str(path)], prog="", description="")
+    assert again == dataclasses.replace(launch, dry_run=False)
 
 
 def test_argv_names_only_what_differs_from_the_recipe():

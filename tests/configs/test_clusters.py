@@ -53,10 +53,11 @@ def project(tmp_path, monkeypatch):
 
 def test_flags_win_then_the_project_then_the_user(project):
     line = CommandLine.of(["--on", "hpc", "--nodes", "2", "--", "train.py"])
-    assert (line.launch.launcher, line.launch.nodes, line.launch.preflight) == ("slurm", 2, False)
+    launch = line.launch
+    assert (launch.launcher, launch.most_nodes, launch.preflight) == ("slurm", 2, False)
     assert (line.slurm.partition, line.slurm.account) == ("gpu", "lab")
     assert line.own.prologue == project / "setup" / "modules.sh"
-    assert CommandLine.of(["--on", "mine"]).launch.nodes == 3
+    assert CommandLine.of(["--on", "mine"]).launch.most_nodes == 3
     assert CommandLine.of(["--on=hpc", "--preflight", "--", "a.py"]).launch.preflight
     assert CommandLine.of(["--", "train.py"]).slurm.partition is None
 

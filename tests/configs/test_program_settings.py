@@ -2,7 +2,12 @@
 
 import pytest
 
-from configs.settings.launch import OF_TORCHRUN, ProgramConfig, without_settings_of_torchrun
+from configs.settings.launch import (
+    OF_TORCHRUN,
+    ProgramConfig,
+    Variable,
+    without_settings_of_torchrun,
+)
 from muster.errors import UsageError
 
 FILE = r"""# what a program needs
@@ -44,14 +49,14 @@ def test_all_wrong_lines_of_an_env_file_are_named(tmp_path):
 def test_a_variable_of_the_command_line_wins(tmp_path):
     path = tmp_path / ".env"
     path.write_text("A=file\nB=file\n")
-    config = ProgramConfig(env="A=given\0C", env_file=path)
+    config = ProgramConfig(env=(Variable("A", "given"), Variable("C")), env_file=path)
     assert config.variables({"C": "here"}) == {"A": "given", "B": "file", "C": "here"}
 
 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "PET_RDZV_BACKEND", "TORCHELASTIC_RUN_ID"])
 def test_what_the_launcher_sets_is_refused_on_the_line_and_in_a_file(tmp_path, name):
     with pytest.raises(UsageError, match=f"--env {name}: .*; leave it out"):
-        ProgramConfig(env=f"{name}=1")
+        ProgramConfig(env=(Variable(name, "1"),))
     path = tmp_path / "variables"
     path.write_text(f"A=1\n{name}=1\n")
     with pytest.raises(UsageError, match=f"variables: {name}: .*; leave it out"):

@@ -2,7 +2,13 @@ import dataclasses
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, ProgramConfig, RunConfig
+from configs.settings.launch import (
+    LaunchConfig,
+    NodeCount,
+    ProgramConfig,
+    RunConfig,
+    WorkersPerNode,
+)
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import UsageError
 
@@ -14,7 +20,7 @@ LONGER, NO_GPU = "is longer than", "needs a GPU, but --device is cpu"
 UNKNOWN = "whether its lowest or its highest value is the best is not known; give"
 EPOCHS = "compares the evaluations after each epoch, but --evaluate is"
 EVALUATE = "give --evaluate epoch"
-COUNTS, RANKS = "use a number, gpu, or a list such as 2,1", "ranks go from 0 to 3"
+RANKS = "ranks go from 0 to 3"
 PORT = "must be between 1024 and 65535"
 POSITIVE = "must be a finite number above 0"
 # Each kind of limit: settings, a value that is wrong, and what is said after the flag's name.
@@ -29,7 +35,6 @@ LIMITS = [
     (TrainConfig, "compress_share", 1.5, "must be at most 1"),
     (TrainConfig, "dropout", 1.0, "must be at least 0 and below 1"),
     (TrainConfig, "dropout", -0.1, "must be at least 0 and below 1"),
-    (LaunchConfig, "nodes", 0, "must be at least 1"),
     (LaunchConfig, "master_port", 1023, PORT),
     (LaunchConfig, "master_port", 65536, PORT),
     (ByHand, "master_port", 80, PORT),
@@ -52,8 +57,8 @@ PROBLEMS = {
     ],
     RunConfig: [({"run_id": one}, f"--run-id '{one}': {NAME}") for one in ("../x", "..", "-x")],
     LaunchConfig: [
-        ({"nproc_per_node": "x"}, f"--nproc-per-node 'x': {COUNTS}"),
-        ({"nproc_per_node": "0"}, "--nproc-per-node must be at least 1 (got 0)"),
+        ({"nodes": NodeCount(0, 0)}, "--nodes must be at least 1 (got 0)"),
+        ({"nproc_per_node": (WorkersPerNode(0),)}, "--nproc-per-node must be at least 1 (got 0)"),
     ],
     ByHand: [
         ({"rank": 4, "world_size": 4}, f"--rank 4 is not below --world-size 4; {RANKS}"),

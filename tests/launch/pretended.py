@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import ONE_WORKER, LaunchConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.agent.led_run import LedRun
 from launch.launchers.base import Launcher
@@ -22,7 +22,9 @@ from launch.spec import (
     assignments_of,
 )
 
-FACTS = Facts((NodeFacts(NodeSpec("localhost", 1), "node0", "python", "/", 1),), "127.0.0.1")
+FACTS = Facts(
+    (NodeFacts(NodeSpec("localhost", ONE_WORKER), "node0", "python", "/", ONE_WORKER),), "127.0.0.1"
+)
 
 
 def assignment(run_dir: Path) -> Assignment:

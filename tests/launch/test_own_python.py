@@ -101,9 +101,10 @@ def test_muster_itself_takes_the_same(tmp_path, monkeypatch):
 def test_a_clone_with_the_name_of_an_installations_folder_is_none(tmp_path, place, is_installed):
     package = tmp_path / place / "_checkout" / "muster"
     for folder in (package, package.parents[1] if is_installed else package):
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "worker").mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / "muster/checkout.py", folder)
-    values = runpy.run_path(str(package / "checkout.py"))
+        shutil.copy(REPOSITORY / "muster/worker/process.py", folder / "worker")
+    values = runpy.run_path(str(package / "worker" / "process.py"))
     assert (values["CHECKOUT"], values["IS_INSTALLED"]) == (package.parent, is_installed)
 
 

@@ -8,28 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.launch import ONE_WORKER, LaunchConfig, NodeCount, WorkersPerNode
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
 from launch.programs.own_program import OwnProgram
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeFacts, NodeSpec, Program, assignments_of
 from muster.errors import MusterError, UsageError
+from tests.configs.made import made
 
 PROGRAM = Program.module("train.worker", "--task=synthetic", "--run-id=my-run")
 SPEC = LaunchSpec("my-run", Path("/logs/my-run"), PROGRAM, env={"MUSTER_TTY": "80"})
 
 
 def node(name: str, nproc: int, address: str) -> NodeFacts:
-    spec = NodeSpec(name, nproc)
-    return NodeFacts(spec, name, "/venv/bin/python", "/repo dir", nproc, address)
+    workers = WorkersPerNode(nproc)
+    spec = NodeSpec(name, workers)
+    return NodeFacts(spec, name, "/venv/bin/python", "/repo dir", workers, address)
 
 
 FACTS = Facts((node("node0", 2, "10.10.1.1"), node("node1", 1, "10.10.1.2")), "10.10.1.1", 29123)
 
 
 def local(**config) -> Local:
-    return Local(Settings(LaunchConfig(**config), SshConfig(), SlurmConfig()))
+    return Local(Settings(made(LaunchConfig, **config), SshConfig(), SlurmConfig()))
 
 
 def test_one_torchrun_per_node_with_the_workers_that_node_has():
@@ -71,7 +73,7 @@ def test_by_hand_each_worker_is_told_who_it_is():
 def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay(style, port):
     program = replace(PROGRAM, argv=("train.py", PLACEHOLDER))
     spec = replace(SPEC, workers=style, program=program)
-    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
     for planned in local().plan(spec, replace(FACTS, nodes=nodes, master_port=port)):
         assert (PLACEHOLDER in (*planned.argv[:-1], *planned.env.values())) == (port is None)
         command = planned.with_port(23456)
@@ -83,7 +85,7 @@ def test_what_only_node_0_can_know_is_decided_there_and_the_program_s_words_stay
 def test_a_port_is_free_and_below_those_the_kernel_gives_out():
     facts = local(nodes=2, nproc_per_node="3").assume()
     assert 20_000 <= facts.master_port < 32_000
-    assert [one.nproc for one in facts.nodes] == [3, 3] and facts.world_size == 6
+    assert [str(one.nproc) for one in facts.nodes] == ["3", "3"] and facts.world_size == 6
 
 
 def test_a_port_is_busy_on_whatever_address_it_is_used():
@@ -110,7 +112,7 @@ def test_gpus_are_those_that_are_visible(monkeypatch, visible, count):
 
 
 def test_a_batch_of_each_worker_needs_a_number_of_nodes_that_stays():
-    launch, train = LaunchConfig(nodes=Nodes("2:3")), TrainConfig(local_batch_size=8)
+    launch, train = LaunchConfig(nodes=NodeCount(2, 3)), TrainConfig(local_batch_size=8)
     with pytest.raises(UsageError, match=r"--local-batch-size 8 on --nodes 2:3: .*--batch-size"):
         OwnProgram(launch, train, BenchConfig()).check("python", None)
-    OwnProgram(LaunchConfig(nodes=Nodes(3)), train, BenchConfig()).check("python", 3)
+    OwnProgram(LaunchConfig(nodes=NodeCount(3, 3)), train, BenchConfig()).check("python", 3)

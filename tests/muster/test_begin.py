@@ -7,7 +7,7 @@ import sysconfig
 
 import pytest
 
-from muster import errors
+from muster import run_module
 from muster.checkout import CHECKOUT
 from tests.commands import call
 from tests.written import write
@@ -49,5 +49,5 @@ def test_packages_of_ours_may_come_by_pythonpath(tmp_path, monkeypatch):
     own = [str(CHECKOUT), *sysconfig.get_paths().values()]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *own]))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *own, "/last"])
-    errors.own_packages_first()
+    run_module.begin()
     assert sys.path == [*own, "/last", str(tmp_path)]

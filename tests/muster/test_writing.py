@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from muster import writing
+from muster.worker import process
 from muster.writing import CannotWrite, read_json, reserve, write_json, write_last, write_text
 
 
@@ -50,7 +50,7 @@ def test_what_is_not_a_whole_object_reads_as_nothing(content, tmp_path):
 def test_what_was_there_stays_where_the_disk_is_full_and_no_part_of_the_new(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     write_text(path, "before")
-    monkeypatch.setattr(writing.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "")))
+    monkeypatch.setattr(process.os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "")))
     with pytest.raises(CannotWrite, match=rf"^\S+: {path}: the disk is full"):
         write_text(path, "after", forced=True)
     assert path.read_text() == "before" and names(tmp_path) == ["summary.json"]
@@ -66,6 +66,6 @@ def test_the_last_word_takes_the_space_that_was_reserved_for_it(tmp_path):
     path = tmp_path / "exit.json"
     reserve(path)
     (spare,) = tmp_path.iterdir()
-    assert spare.stat().st_size == writing.RESERVED_BYTES
+    assert spare.stat().st_size == process.RESERVED_BYTES
     write_last(path, {"code": 1})
     assert json.loads(path.read_text()) == {"code": 1} and names(tmp_path) == ["exit.json"]

@@ -8,6 +8,15 @@ python train/command_lines/hetseq.py --task bert --data wiki --dict vocab.txt \
 It starts the workers of this node, from --distributed-rank on.
 """
 
+if __name__ == "__main__":  # as a script, which has no module of ours on its path yet
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from muster.run_module import start
+
+    start("train.command_lines.hetseq", "main_process")
+
 import argparse
 import multiprocessing
 import os
@@ -20,18 +29,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-
-if __name__ == "__main__":
-    # A script's own folder is first on the path, where it could hide a library.
-    sys.path[: not sys.flags.safe_path] = [str(Path(__file__).resolve().parents[2])]
-
-    from muster import errors
-
-    errors.begin()
+from typing import NoReturn
 
 from configs import cli
 from configs.settings.train import ByHand, TrainConfig
 from muster.errors import MusterError, UsageError, refuse
+from muster.worker.process import end_with_parent
 from train import worker
 from train.command_lines import translation
 from train.distributed.address import interfaces
@@ -51,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with meeting_point(args.distributed_init_method, ranks, size, config.join_timeout_s) as at:
         each = [ByHand(master_ip=at[0], master_port=at[1], world_size=size, rank=r) for r in ranks]
         return worker.train(config, each[0]) if len(each) == 1 else _train_each(config, each)
+
+
+def main_process() -> NoReturn:
+    """`main`, as all of a process."""
+    worker.end_process(main())
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -215,9 +223,5 @@ def _train_each(config: TrainConfig, each: Sequence[ByHand]) -> int:
 
 
 def _train(config: TrainConfig, by_hand: ByHand) -> None:
-    worker.die_with_parent()
+    end_with_parent()
     cli.run(lambda: worker.end_process(worker.train(config, by_hand)))
-
-
-if __name__ == "__main__":
-    cli.run(lambda: worker.end_process(main()))

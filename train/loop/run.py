@@ -162,10 +162,17 @@ def _open_run_folder(config: TrainConfig, peers: Peers, what: str) -> Path:
 
     def choose() -> str:
         run_id = config.run_id or world.run_id
-        if run_id is None or not config.redirect:
-            named = replace(config, run_id=run_id)
-            named = named.with_id(what or config.name, str(world.world_size), make=True)
-            run_id = str(named.run_id)
+        if run_id is None:
+            size = str(world.world_size)
+            run_id = run_files.new_run_id(config.logs_root, what or config.name, size, make=True)
+        elif not config.redirect:
+            named = replace(config, run_id=run_id)  # a name of torchrun's may be no folder's
+            run_files.claim(
+                named.logs_root / run_id,
+                named.inputs(),
+                overwrite=named.overwrite,
+                resumed=named.is_resumed,
+            )
         run_dir = config.logs_root / run_id
         if not (settings := run_files.CONFIG.path(run_dir)).exists():
             write_text(settings, to_yaml(config))

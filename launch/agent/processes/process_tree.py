@@ -10,7 +10,6 @@ processes asks for that, and then checks that its parent still exists, since it 
 before. This module also handles the signals that end a run, for whoever leads it.
 """
 
-import ctypes
 import os
 import re
 import signal
@@ -28,8 +27,8 @@ from launch.deadlines import KILLED_PROCESS_IS_GONE_S, PROCESS_TREE_TICK_S, STAR
 from launch.nodes.channel import running_s
 from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import signal_name
+from muster.worker.process import PR_SET_CHILD_SUBREAPER, prctl
 
-PR_SET_CHILD_SUBREAPER = 36
 STATES = {
     "stopped": "had been stopped, as by SIGSTOP",
     "disk-sleep": "was waiting for a disk or a file server",
@@ -53,8 +52,7 @@ def adopt_orphans() -> None:
 
     A torchrun agent that is killed leaves its workers, each in its own session.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def reap_orphans(excluded: Collection[int]) -> None:

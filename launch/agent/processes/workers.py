@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 from configs.settings.launch import without_settings_of_torchrun
-from launch.agent.processes import die_with_parent
 from launch.agent.processes.process_tree import EndedProcess
 from launch.agent.stopping import STOPPABLE
 from launch.deadlines import (
@@ -30,14 +30,17 @@ from launch.nodes.this_machine import (
 )
 from launch.runs.end_facts import OF_RANK
 from launch.runs.run_record import write_end
-from launch.spec import Assignment, NodeCommand
+from launch.spec import PRELOAD, RUN_MODULE, WORKER_MAIN, Assignment, NodeCommand
 from launch.starters.base import NodeStart, StartedProcess, WarmInterpreter
 from muster import records
 from muster.errors import STOPPED, MusterError, UsageError, at_limit
 from muster.run_files import AGENT_LOG, CHECKPOINTS, ERRORS, RANK_END
 from muster.worker import interpreter
+from muster.worker.process import NOTICE_SIGNALS, ending_with
 from muster.writing import tail, writing
 
+# Scripts that make themselves end with their agent.
+ENDS_WITH_AGENT = tuple(f"/{path}" for path in (RUN_MODULE, WORKER_MAIN, PRELOAD))
 INSPECTION = "inspection"  # below an agent's scratch folder
 OUTPUT_BYTES = 65_536
 LINES = 5  # of the output of a prologue that failed
@@ -178,10 +181,14 @@ def spawn(
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
-    held = (sys.executable, "-ISs", die_with_parent.__file__, str(os.getpid()), *command.argv)
+    argv = command.argv
+    if not any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2]):
+        argv = ending_with(os.getpid(), argv)
+    # until it ignores them, see `end_with_agent`
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICE_SIGNALS)
     try:
         return subprocess.Popen(
-            held,
+            argv,
             cwd=command.cwd,
             env=env,
             stdin=stdin,
@@ -193,6 +200,8 @@ def spawn(
     except OSError as error:
         why = at_limit(error) or error.strerror
         raise MusterError(f"{program}: {why}") from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def after_prologue(

@@ -5,10 +5,6 @@ commands of `muster`. A command that starts runs also sends the project. The lap
 command, which continues on the cluster even if the connection is lost.
 """
 
-from muster import errors
-
-errors.begin()
-
 import argparse
 import json
 import os
@@ -33,7 +29,7 @@ from launch.ssh.login_node import fetching
 from launch.ssh.login_node.connection import Connection, ConnectionLost
 from launch.ssh.login_node.installation import Installation, install, send_project
 from launch.ssh.login_node.remote_command import RemoteCommand, say
-from muster import run_files
+from muster import errors, run_files
 from muster.command import (
     COMMANDS,
     LOGIN,

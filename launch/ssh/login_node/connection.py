@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from configs.settings.launch import ONE_WORKER
 from launch.deadlines import LOGIN_CONNECTION_STAYS_S
 from launch.nodes.survey import last_line
 from launch.spec import NodeSpec
@@ -41,7 +42,8 @@ class Connection:
     def __init__(self, login: str, file: str | None = None) -> None:
         if not login or login.startswith("-") or any(letter.isspace() for letter in login):
             raise UsageError(f"--login {login!r}: give it as for ssh, such as me@cluster")
-        self.login, self._spec = login, NodeSpec(login, 1)
+        self.login = login
+        self._spec = NodeSpec(login, ONE_WORKER)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
         from_file = ["-F", file] if file is not None else []
         of_host = openssh.of_host(login, *from_file, unknown="ask")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import PortRange
 from launch.agent import connections
 from launch.agent.connections import Connections, Connector, Listener, Meeting, ends_in
 from muster.errors import MusterError
@@ -267,7 +268,7 @@ def test_where_a_firewall_is_all_ports_come_from_a_range(agents, start, monkeypa
     monkeypatch.setattr("launch.nodes.this_machine.os.getpid", lambda: start)
     with socket.create_server((HERE, 0)) as other:
         first = other.getsockname()[1]
-        ((node_0, reports), (node_1, own)) = agents(2, ports=(first, first + 20))
+        ((node_0, reports), (node_1, own)) = agents(2, ports=PortRange(first, first + 20))
         where = reports.pop()["listening"]
         node_1.hear({"connect": where})
         assert wait_until(lambda: node_0.tick() or node_1.tick() or (reports and own))
@@ -314,7 +315,7 @@ def test_two_runs_that_share_a_range_of_ports_have_their_own_nodes(agents):
     """Each leader tells its nodes the port of its own node 0, and both ends confirm it."""
     with socket.create_server((HERE, 0)) as taken:
         first = taken.getsockname()[1]
-        runs = [agents(2, ports=(first, first + 20)) for _ in range(2)]
+        runs = [agents(2, ports=PortRange(first, first + 20)) for _ in range(2)]
         ports = []
         for (node_0, own), (node_1, reports) in runs:
             where = own[0]["listening"]

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from configs.settings.launch import WorkersPerNode
 from launch.agent.agent import NodeAttempt, Signals
 from launch.agent.inspection import diagnosis, local_workers
 from launch.agent.inspection.node_inspection import Activity
@@ -39,7 +40,8 @@ from tests.fuzzing import fuzzed
 from tests.launch import odd_messages
 from tests.launch.odd_messages import nearly
 
-NODE = NodeFacts(NodeSpec("localhost", 2), "node0", "python", "/", 2)
+TWO = WorkersPerNode(2)
+NODE = NodeFacts(NodeSpec("localhost", TWO), "node0", "python", "/", TWO)
 FACTS = Facts((NODE, replace(NODE, name="node1")), "127.0.0.1")
 PLACE = {"file": "/home/x/train.py", "line": 7, "function": "main"}
 STACKS = {

@@ -4,10 +4,11 @@ import socket
 
 import pytest
 
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import LaunchConfig, PortRange
 from launch.nodes import this_machine
 from launch.nodes.this_machine import among, free_port
 from muster.errors import MusterError, UsageError
+from tests.configs.made import made
 
 OWN = {"127.0.0.1": "lo", "10.10.1.1": "eth1", "10.10.2.1": "eth10", "fd00::1": "eth2"}
 
@@ -41,16 +42,16 @@ def test_an_address_outside_the_network_that_was_asked_for_is_refused():
 def test_a_free_port_of_a_range():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        ports = among(LaunchConfig(port_range=f"{port}:{port + 4}").ports)
+        ports = among(PortRange(port, port + 4))
         assert free_port(ports) in range(port + 1, port + 5)
         with pytest.raises(MusterError, match=f"no free port between {port} and {port}; give"):
             free_port(range(port, port + 1))
 
 
 def test_what_is_no_range_is_refused():
-    for text in ("", "20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
+    for text in ("20000", "20100:20000", "80:90", "60000:70000", "a:b", "1:2:3"):
         with pytest.raises(UsageError, match=r"--port-range .*use FIRST:LAST"):
-            LaunchConfig(port_range=text)
+            made(LaunchConfig, port_range=text)
 
 
 CARDS = ["docker0", "exp0", "exp01", "lo"]

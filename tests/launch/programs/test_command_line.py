@@ -42,7 +42,7 @@ def test_all_of_them_are_named_at_once_also_those_of_a_file(tmp_path):
     starts = [line.partition(" is a setting of the trainer")[0] for line in lines]
     assert starts == [f"{path}:2: epochs", f"{path}:3: lr", "--sync"]
     line = CommandLine.of([*OWN, "--config", str(path)])
-    assert (line.launch.nodes, line.train.epochs) == (2, 3)
+    assert (line.launch.most_nodes, line.train.epochs) == (2, 3)
 
 
 def test_what_holds_for_any_run_may_be_given(tmp_path):
@@ -151,7 +151,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
     words = ["--nodes=0", "--port-range=x", "--max-restarts=y", "--run-id=a/b", "--partition=gpu"]
     lines = all_lines(*OWN, *words, "--env=RANK=1", "--lr=x", "--nods=2", "--", "tain.py")
-    starts = "--lr is a|unknown flag --nods|--max-restarts: exp|--port-range 'x'|--run-id 'a/b'|"
+    starts = "--lr is a|unknown flag --nods|--port-range 'x'|--max-restarts: exp|--run-id 'a/b'|"
     starts += "--env RANK: the|--partition has no effect|tain.py: No such file"
     for line, start in zip(lines, starts.split("|"), strict=True):
         assert line.startswith(start)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import ONE_WORKER
 from launch.nodes.this_machine import free_port
 from launch.programs.command_line import CommandLine
 from launch.programs.user_program import of_words
@@ -61,7 +62,7 @@ def test_a_course_s_own_script_meets_itself(tmp_path, workers, nodes, flags):
 
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])
 def test_every_starter_lets_the_workers_replace_them(style, tmp_path):
-    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
     facts = replace(FACTS, nodes=nodes)
     for words, is_asked in ((("train.py", "{rank}"), True), (("train.py", "{lr}"), False)):
         spec = replace(SPEC, workers=style, program=of_words(words, tmp_path))
@@ -82,7 +83,7 @@ def test_a_command_in_front_replaces_nothing(tmp_path):
 
 @pytest.mark.parametrize("style", ["torchrun", "accelerate"])
 def test_torchrun_is_not_given_what_it_would_replace(style, tmp_path):
-    nodes = tuple(replace(node, nproc=1) for node in FACTS.nodes)
+    nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
     spec = replace(SPEC, workers=style, program=of_words(["a.py", "$$ ${local_rank}"], tmp_path))
     for planned in local().plan(spec, replace(FACTS, nodes=nodes)):
         assert planned.argv[-1] == "$$$$ $${local_rank}"

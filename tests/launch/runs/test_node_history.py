@@ -7,18 +7,19 @@ import time
 
 import pytest
 
-from configs.settings.launch import LaunchConfig
+from configs.settings.launch import ONE_WORKER, LaunchConfig
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.launchers.ssh import Ssh
 from launch.runs import node_history
 from launch.spec import NodeFacts, NodeSpec
 from muster.errors import UsageError
 from tests.commands import call
+from tests.configs.made import made
 from tests.launch.submit import REPOSITORY
 from tests.written import write
 
 NODES = [
-    NodeFacts(NodeSpec(host, 1), name, "python", "/muster", 1)
+    NodeFacts(NodeSpec(host, ONE_WORKER), name, "python", "/muster", ONE_WORKER)
     for host, name in (("10.0.0.1", "gpu-n1"), ("n1", "n1"), ("n2", "n2"))
 ]
 GONE = "error: {} (10.0.0.9) is gone: its agent was killed, or the node went down"
@@ -85,9 +86,9 @@ def test_two_failures_in_seven_days_make_a_node_bad(ended, monkeypatch, tmp_path
 
 
 def hosts_of(exclude, nodes, hosts="n1,n2,n3"):
-    launch = LaunchConfig(hosts=hosts, nodes=nodes)
-    made = Ssh(Settings(launch, SshConfig(), SlurmConfig(exclude=exclude)))
-    return [node.spec.host for node in made.assume().nodes]
+    launch = made(LaunchConfig, hosts=hosts, nodes=nodes)
+    launcher = Ssh(Settings(launch, SshConfig(), SlurmConfig(exclude=exclude)))
+    return [node.spec.host for node in launcher.assume().nodes]
 
 
 def test_hosts_without_the_excluded(ended):

@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from configs.settings.launch import LaunchConfig, Nodes
+from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SlurmConfig
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from muster.errors import MusterError
+from tests.configs.made import made
 
 HERE = CurrentJob(job_id="12", name="12", num_nodes=4)
 INSTEAD = "to queue a job instead: env -u SLURM_JOB_ID muster run ..."
@@ -61,16 +62,16 @@ def test_a_job_that_waits_or_of_which_nothing_is_known_is_refused(slurm):
 
 
 ASKED = [
-    ({"nodes": Nodes(4)}, {"wait": True}, []),
+    ({"nodes": 4}, {"wait": True}, []),
     ({"nproc_per_node": "2,1"}, {}, []),
-    ({"nodes": Nodes(5)}, {}, [TOO_MANY]),
+    ({"nodes": 5}, {}, [TOO_MANY]),
     ({}, {"partition": "gpu", "time": "30", "slurm": "mail-type=END"}, [OF_SBATCH]),
 ]
 
 
 @pytest.mark.parametrize(("launch", "slurm", "problems"), ASKED)
 def test_what_a_job_cannot_give_is_refused_by_name(launch, slurm, problems):
-    assert list(HERE.problems(LaunchConfig(**launch), SlurmConfig(**slurm))) == problems
+    assert list(HERE.problems(made(LaunchConfig, **launch), made(SlurmConfig, **slurm))) == problems
 
 
 def test_what_a_step_says_of_itself_does_not_rule_the_next():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from configs.settings.launch import PortRange
 from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
@@ -157,7 +158,7 @@ def test_the_leader_listens_within_the_range_of_ports(nodes, tmp_path):
     facts = here.probe()
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        spec = spec_of(tmp_path, "true", ports=(port, port), join_s=1.0)
+        spec = spec_of(tmp_path, "true", ports=PortRange(port, port), join_s=1.0)
         with pytest.raises(MusterError, match="no port that agents could connect to"):
             here.launch(spec, facts)
     with pytest.raises(MusterError, match="after 1 s still missing: node0, node1 of 2; see sinfo"):

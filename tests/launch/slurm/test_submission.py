@@ -11,21 +11,22 @@ import pytest
 from hypothesis import strategies as st
 
 from configs.settings import sbatch_options
-from configs.settings.launch import LaunchConfig, Nodes
-from configs.settings.remote import Settings, SlurmConfig, SshConfig
+from configs.settings.launch import LaunchConfig
+from configs.settings.remote import SbatchOption, Settings, SlurmConfig, SshConfig
 from launch.launchers.slurm import build
 from launch.slurm import batch_script
 from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
 from launch.spec import Facts, LaunchSpec, Program
 from muster.errors import UsageError
+from tests.configs.made import made
 from tests.fuzzing import fuzzed
 
 
 def options(launch=None, slurm=None) -> dict[str, str]:
     """sbatch's options by name, and the job's command under `command`."""
-    config = LaunchConfig(launcher="slurm", **(launch or {}))
-    launcher = build(Settings(config, SshConfig(), SlurmConfig(**(slurm or {}))))
+    config = made(LaunchConfig, launcher="slurm", **(launch or {}))
+    launcher = build(Settings(config, SshConfig(), made(SlurmConfig, **(slurm or {}))))
     program = Program.module("train.worker")
     spec = LaunchSpec("run", Path("/logs/run"), program, workers=config.workers)
     lines = launcher.show(spec, launcher.assume()).splitlines()
@@ -35,7 +36,7 @@ def options(launch=None, slurm=None) -> dict[str, str]:
 
 
 CORES = [
-    ({"nodes": Nodes(2), "nproc_per_node": "4"}, {}, "4"),
+    ({"nodes": 2, "nproc_per_node": "4"}, {}, "4"),
     ({"nproc_per_node": "2,3"}, {}, "3"),
     ({"nproc_per_node": "4"}, {"cpus_per_task": 8}, "8"),
     ({"nproc_per_node": "4"}, {"slurm": "cpus-per-gpu=8"}, None),
@@ -66,7 +67,7 @@ def test_without_slurm_a_dry_run_asks_for_gpus_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("workers", ["torchrun", "manual"])
 def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
-    found = options({"nodes": Nodes(2), "nproc_per_node": "4", "workers": workers})
+    found = options({"nodes": 2, "nproc_per_node": "4", "workers": workers})
     assert (found["nodes"], found["ntasks-per-node"]) == ("2", "1")
     assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
 
@@ -83,7 +84,7 @@ def test_the_number_of_an_array_is_found_behind_a_site_s_banner(slurm, tmp_path)
 
 
 def test_more_workers_than_gpus_are_refused():
-    config = LaunchConfig(launcher="slurm", nproc_per_node="4")
+    config = made(LaunchConfig, launcher="slurm", nproc_per_node=4)
     for asked, refused in (("2", True), ("a100:4", False), ("8", False)):
         slurm = SlurmConfig(gpus_per_node=asked)
         launcher = build(Settings(config, SshConfig(), slurm))
@@ -110,8 +111,8 @@ WRONG = [
     ({"time": "soon"}, "--time 'soon' is not a time"),
     ({"partition": "a\nb"}, "--partition 'a\\nb': empty, or with line breaks"),
     ({"account": ""}, "--account '': empty"),
-    ({"slurm": "mail-type"}, "use KEY=VALUE"),
-    ({"slurm": "$(id)=1"}, "use KEY=VALUE"),
+    ({"slurm": (SbatchOption("mail-type"),)}, "use KEY=VALUE"),
+    ({"slurm": (SbatchOption("$(id)", "1"),)}, "use KEY=VALUE"),
     ({"gpus_per_node": "4", "gres": "gpu:4"}, "both ask for GPUs"),
     ({"cpus_per_task": 0}, "--cpus-per-task must be at least 1"),
 ]
@@ -152,7 +153,7 @@ REFUSED = {
 @pytest.mark.parametrize("given", REFUSED)
 def test_options_that_make_another_job_are_refused_with_what_to_use(given):
     with pytest.raises(UsageError) as caught:
-        SlurmConfig(slurm=given)
+        made(SlurmConfig, slurm=given)
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"--slurm {given.lstrip('-').replace('_', '-')}: ")
     assert REFUSED[given] in line
@@ -260,11 +261,11 @@ TEXTS = st.tuples(KEYS, st.sampled_from(["=", "", " ", "=="]), st.text(max_size=
 def test_any_text_of_slurm_is_refused_in_lines_or_is_one_option(text):
     """Which sbatch is given as one word, whatever is in it."""
     try:
-        config = SlurmConfig(slurm=text)
+        config = SlurmConfig(slurm=tuple(map(SbatchOption.parse, text.split("\n"))))
     except UsageError as error:
         assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
         return
-    for name, value in config.more.items():
+    for name, value in batch_script.asked(config).items():
         assert name.replace("_", "-") not in {*sbatch_options.REFUSED, *sbatch_options.WITH_FLAG}
         (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
         words = shlex.split(line)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from configs.settings.launch import ONE_WORKER
 from launch.spec import NodeFacts, NodeSpec
 from launch.ssh import transfer
 from launch.ssh.login_node.connection import Connection
@@ -54,7 +55,14 @@ def hosts(tmp_path, monkeypatch, checkout):
         for name, other in homes_of.items():
             (homes / name).symlink_to(homes / other)
         return [
-            NodeFacts(NodeSpec(name, 1), name, "python3", f"{homes}/{name}/muster", 1, shared=False)
+            NodeFacts(
+                NodeSpec(name, ONE_WORKER),
+                name,
+                "python3",
+                f"{homes}/{name}/muster",
+                ONE_WORKER,
+                shared=False,
+            )
             for name in (*names, *homes_of)
         ]
 

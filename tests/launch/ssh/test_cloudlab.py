@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.settings.launch import ONE_WORKER, WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh.cloudlab import read_manifest
 from launch.ssh.hosts import read_hosts
@@ -44,7 +45,7 @@ def plain(k: int, *users: str) -> str:
 
 
 def read(text: str, user: str | None = None, me: str | None = None) -> list[str]:
-    return [each.name for each in read_manifest(text, 1, "file.xml", user=user, me=me)]
+    return [each.name for each in read_manifest(text, ONE_WORKER, "file.xml", user=user, me=me)]
 
 
 def refused(text: str, **choices: str) -> list[str]:
@@ -88,9 +89,11 @@ def test_nodes_are_those_of_the_document(nodes, expected):
 def test_a_hosts_file_may_be_a_manifest(tmp_path):
     path = tmp_path / "hosts"
     path.write_text(f"\n {manifest(plain(0), plain(1))}")
-    assert read_hosts(path, 2)[0] == NodeSpec("ms0.example", 2, "alice", 22)
+    assert read_hosts(path, WorkersPerNode(2))[0] == NodeSpec(
+        "ms0.example", WorkersPerNode(2), "alice", 22
+    )
     path.write_text(OF_TWO)
-    assert read_hosts(path, 2, user="bob")[1].name == "bob@ms1.example:22"
+    assert read_hosts(path, WorkersPerNode(2), user="bob")[1].name == "bob@ms1.example:22"
 
 
 # who logs in
@@ -165,7 +168,7 @@ def test_any_text_gives_harmless_nodes_or_is_refused(junk, first, second):
     one = node(first, login(second, first, first), lan=second, sliver=junk)
     for text in (junk, manifest(one)):
         try:
-            nodes = read_manifest(text, 1, "file.xml", user=None, me=None)
+            nodes = read_manifest(text, ONE_WORKER, "file.xml", user=None, me=None)
         except UsageError as error:
             assert all(each.isprintable() for each in str(error).split("\n"))
             continue

@@ -11,6 +11,7 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs.settings.launch import ONE_PER_GPU, ONE_WORKER, WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh.hosts import parse_hosts, read_hosts
 from muster.errors import UsageError
@@ -19,14 +20,16 @@ from tests.written import write
 
 
 def names(*words: str) -> list[str]:
-    return [node.name for node in parse_hosts(words, 1, "--hosts")]
+    return [node.name for node in parse_hosts(words, ONE_WORKER, "--hosts")]
 
 
 @pytest.fixture
 def read(tmp_path, monkeypatch):
     """The nodes of a file with this text."""
     monkeypatch.chdir(tmp_path)
-    return lambda text, **more: read_hosts(write(Path(), {"hosts": text}) / "hosts", 1, **more)
+    return lambda text, **more: read_hosts(
+        write(Path(), {"hosts": text}) / "hosts", ONE_WORKER, **more
+    )
 
 
 def refused(*words: str | bytes, read=names) -> list[str]:
@@ -42,14 +45,23 @@ alice@node0:2222 slots=4 address=10.10.1.1  # rank 0
 \tnode1\tslots=gpu
 10.0.0.7
 """
-NODES = [NodeSpec("node0", 4, "alice", 2222, "10.10.1.1"), NodeSpec("node1", "gpu")]
+NODES = [
+    NodeSpec("node0", WorkersPerNode(4), "alice", 2222, "10.10.1.1"),
+    NodeSpec("node1", ONE_PER_GPU),
+]
 
 
 FILES = [
-    (TEXT, [*NODES, NodeSpec("10.0.0.7", 1)]),
-    (b"\xef\xbb\xbfb\r\na\r\n", [NodeSpec("b", 1), NodeSpec("a", 1)]),  # other editors'
-    ("a slots=2 max_slots=4\nb max-slots=8 slots=gpu", [NodeSpec("a", 2), NodeSpec("b", "gpu")]),
-    ("a,n[1-2] slots=3", [NodeSpec(name, 3) for name in ("a", "n1", "n2")]),
+    (TEXT, [*NODES, NodeSpec("10.0.0.7", ONE_WORKER)]),
+    (
+        b"\xef\xbb\xbfb\r\na\r\n",
+        [NodeSpec("b", ONE_WORKER), NodeSpec("a", ONE_WORKER)],
+    ),  # other editors'
+    (
+        "a slots=2 max_slots=4\nb max-slots=8 slots=gpu",
+        [NodeSpec("a", WorkersPerNode(2)), NodeSpec("b", ONE_PER_GPU)],
+    ),
+    ("a,n[1-2] slots=3", [NodeSpec(name, WorkersPerNode(3)) for name in ("a", "n1", "n2")]),
 ]
 
 
@@ -83,7 +95,7 @@ def test_hosts_come_in_the_order_of_writing(text, expected):
 
 def test_a_user_given_beside_the_hosts_logs_in_where_none_is_named(read):
     assert [node.name for node in read("a\nb@c", user="me")] == ["me@a", "b@c"]
-    assert parse_hosts(["a"], 1, "", user="me") == (NodeSpec("a", 1, "me"),)
+    assert parse_hosts(["a"], ONE_WORKER, "", user="me") == (NodeSpec("a", ONE_WORKER, "me"),)
 
 
 INDEX = st.integers(0, 99)
@@ -110,7 +122,7 @@ HOST = HOST | st.ip_addresses(v=4).map(str) | st.builds("{}.{}-x".format, HOST, 
 NODE = st.builds(
     NodeSpec,
     host=HOST,
-    nproc=st.integers(1, 9999) | st.just("gpu"),
+    nproc=st.builds(WorkersPerNode, st.none() | st.integers(1, 9999)),
     user=st.none() | WORD,
     port=st.none() | st.integers(22, 65535),
     address=st.none() | st.ip_addresses(v=4, network="10.0.0.0/8").map(str),
@@ -131,7 +143,7 @@ def test_what_is_written_of_nodes_reads_as_the_same_nodes(tmp_path_factory, node
     path = tmp_path_factory.getbasetemp() / "written"
     path.write_bytes("".join(line(node) + end for node in nodes).encode())
     if len(set(addresses)) == len(addresses):
-        assert read_hosts(path, 7) == tuple(nodes)
+        assert read_hosts(path, WorkersPerNode(7)) == tuple(nodes)
 
 
 # what is refused
@@ -212,7 +224,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         (tmp_path / "a\0b", "; give a file that can be read"),
     ):
         with pytest.raises(UsageError, match=re.escape(reason)) as caught:
-            read_hosts(path, 1)
+            read_hosts(path, ONE_WORKER)
         assert "\n" not in str(caught.value)
 
 
@@ -268,7 +280,7 @@ def assert_harmless(nodes):
         assert is_ipv6 or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._+-]*", node.host)
         assert node.user is None or re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9.+_-]*", node.user)
         assert node.port is None or 1 <= node.port <= 65535
-        assert node.nproc == "gpu" or node.nproc >= 1
+        assert node.nproc.number is None or node.nproc.number >= 1
         assert node.address is None or ipaddress.ip_address(node.address)
     assert len({node.name for node in nodes}) == len(nodes)
 
@@ -286,8 +298,8 @@ DIALECTS = st.lists(st.sampled_from(PARTS + OTHERS) | st.text(ALPHABET, max_size
 def test_any_text_gives_harmless_nodes_or_is_refused(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    read = partial(read_hosts, path, 1, user="me" if "<rspec" in text else None)
-    for parse in (read, lambda: parse_hosts([text], 1, "--hosts")):
+    read = partial(read_hosts, path, ONE_WORKER, user="me" if "<rspec" in text else None)
+    for parse in (read, lambda: parse_hosts([text], ONE_WORKER, "--hosts")):
         try:
             nodes = parse()
         except UsageError as error:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from configs.settings.launch import ONE_WORKER
 from configs.settings.remote import SshConfig
 from launch.nodes import node_facts
 from launch.nodes.survey import Survey
@@ -31,7 +32,7 @@ def settings(tmp_path):
 def test_a_run_never_opens_the_connection_that_other_logins_share(settings):
     """A master that a run opened ended with it, and the user's other logins with that."""
     config = "Host *\n ControlMaster auto\n ControlPath ~/.ssh/%C\n ControlPersist 10m\n"
-    found = settings(config, NodeSpec("node0", 1))
+    found = settings(config, NodeSpec("node0", ONE_WORKER))
     assert found["controlmaster"] == "false" and found["controlpersist"] == "no"
     assert "controlpath" in found  # one that is open already may spare a second factor
 
@@ -52,14 +53,14 @@ BY_HAND = """Host *
 @pytest.mark.parametrize(("level", "ours"), [("QUIET", "INFO"), ("DEBUG3", "INFO"), ("ERROR",) * 2])
 def test_settings_for_logins_by_hand_do_not_change_what_is_run(settings, level, ours):
     """ssh refused the command, ran another one, or gave it no input; or said nothing of why."""
-    after = settings(BY_HAND.format(level=level), NodeSpec("node0", 1))
+    after = settings(BY_HAND.format(level=level), NodeSpec("node0", ONE_WORKER))
     left = {after.get(name.lower(), "none") for name in openssh.BY_HAND}
     assert left <= {"none", "no", "false", "default"}
     assert after["permitlocalcommand"] == "no" and after["loglevel"] == ours
 
 
 def test_an_older_ssh_gets_no_setting_that_it_does_not_know(settings):
-    settings("", NodeSpec("older", 1))
+    settings("", NodeSpec("older", ONE_WORKER))
     assert not {*openssh.BY_HAND} & {*openssh.of_host("older", unknown="yes")}
 
 
@@ -68,7 +69,7 @@ def test_a_program_that_is_missing_here_is_named(tool, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=f"^this machine has no {tool}, which .* apt-get install"):
         if tool == "ssh":
-            openssh.client(NodeSpec("without-ssh", 1), SshConfig())
+            openssh.client(NodeSpec("without-ssh", ONE_WORKER), SshConfig())
         else:
             openssh.rsync(["ssh"], [], "here/", "node0:there/")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import WorkersPerNode
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload, start_workload
 from launch.nodes.this_machine import free_port
@@ -22,6 +23,8 @@ from launch.spec import (
 )
 from launch.starters.base import WarmInterpreter, commands_of
 from tests.launch.submit import REPOSITORY, wait_until
+
+TWO = WorkersPerNode(2)
 
 
 class Node:
@@ -43,7 +46,7 @@ class Node:
         program = Program(("t.py", *words), cwd=str(self.folder), python=sys.executable)
         spec = LaunchSpec("run", self.folder / "run", program, workers=self.starter)
         spec = replace(spec, preload=modules)
-        node = NodeFacts(NodeSpec("localhost", 2), "node0", sys.executable, str(REPOSITORY), 2)
+        node = NodeFacts(NodeSpec("localhost", TWO), "node0", sys.executable, str(REPOSITORY), TWO)
         facts = Facts((node,), "127.0.0.1")
         (assignment,) = assignments_of(spec, facts, commands_of(spec, facts))
         return assignment

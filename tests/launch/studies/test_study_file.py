@@ -68,6 +68,26 @@ def test_what_is_of_the_testbed_is_no_flag_and_a_rate_can_be_given_for_all(read)
     assert study.collectives == ("all_reduce",)
 
 
+TWICE = [
+    (["--lr", "1"], None, "--lr: the grid of {} has lr already; give it in one of the two places"),
+    (["-N", "4"], None, "--nodes: the grid of {} has nodes already; "),
+    (["--no-save_model"], None, "--save-model: the grid of {} has save-model already; "),
+    ([], "10gbit", "--rate: the grid of {} has rate already; "),
+]
+
+
+@pytest.mark.parametrize(("flags", "rate", "message"), TWICE)
+def test_a_flag_that_would_make_the_grid_s_runs_alike_is_refused(
+    read, tmp_path, flags, rate, message
+):
+    text = "{base: {epochs: 1}, grid: [{lr: [0.1, 0.2], nodes: 2, save-model: true, rate: 1gbit}]}"
+    with pytest.raises(UsageError) as refused:
+        read(text, *flags, rate=rate)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(message.format(tmp_path / "mine.yaml"))
+    assert read(text, "--epochs", "2").first.train.epochs == 2  # what all runs have is no grid
+
+
 REFUSED = [
     ("{grd: []}", "unknown key 'grd'; did you mean grid?"),
     ("{x: []}", "unknown key 'x'; known: title, about, question, implementation, discussion"),
@@ -107,7 +127,7 @@ def test_bscs_own_grid_is_whole():
     found = set()
     for cell in study.cells:
         train, launch = cell.parsed.train, cell.parsed.launch
-        workers = int(launch.nodes) * int(launch.nproc_per_node)
+        workers = launch.most_nodes * launch.nproc_per_node[0].number
         size = train.eval_batch_size if train.epochs == 0 else train.local_batch_size
         found.add((cell.name, workers, size, train.precision))
         assert not train.length_balance

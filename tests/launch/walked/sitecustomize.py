@@ -17,7 +17,7 @@ WALKERS = (
     "command.py",
     "submit.py",
     "jobs.py",
-    "launch/agent/__main__.py",
+    "launch.agent",
     "launch.leading.batch_job",
     "launch.slurm.task",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.settings.launch import WorkersPerNode
 from launch.nodes.this_machine import free_port
 from launch.spec import Facts, LaunchSpec, NodeFacts, NodeSpec, Program
 from launch.starters.base import variables
@@ -55,7 +56,8 @@ def package(project: Path, name: str, text: str) -> None:
 
 
 def run(project: Path, *words: str, nproc: int = 2, modules: str = "json", **env: str):
-    node = NodeFacts(NodeSpec("localhost", nproc), "node0", sys.executable, "", nproc)
+    workers = WorkersPerNode(nproc)
+    node = NodeFacts(NodeSpec("localhost", workers), "node0", sys.executable, "", workers)
     spec = LaunchSpec("run", project, Program(("train.py",)))
     own = variables(spec, Facts((node,), "127.0.0.1", 29500), 0) | {"PYTHONUNBUFFERED": "1"}
     flags = ["--nproc", nproc, "--first-rank", 0, "--modules", modules]

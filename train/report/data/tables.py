@@ -23,6 +23,7 @@ from typing import Any, ParamSpec
 
 import pandas as pd
 
+from muster.errors import STOPPED
 from train.records.schema import PHASES
 from train.report.data.reader import Row, Run, mean, numbers
 from train.report.data.subject import OF_TESTBED, WIDTH, Entry, Subject, affecting
@@ -279,7 +280,7 @@ def state(entry: Entry) -> str:
     run: Any = entry.run
     if run.end:
         code = run.end.get("code")
-        return "done" if code == 0 else "stopped" if code == 75 else f"failed ({code})"
+        return "done" if code == 0 else "stopped" if code == STOPPED else f"failed ({code})"
     if run.summary:
         return "done"
     bad = [one for one in run.exits if one.get("cause") not in ("done", "stopped")]

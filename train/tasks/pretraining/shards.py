@@ -10,6 +10,7 @@ import h5py
 import torch
 
 from muster.errors import UsageError, text_of
+from muster.worker.process import written_whole
 from muster.writing import writing
 from train.tasks.base import Samples
 from train.tasks.pretraining.segment_pairs import PairSample, padded
@@ -137,8 +138,7 @@ def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
         CannotWrite: the disk is full or refuses.
     """
     rows = len(samples)
-    partial = path.with_name(f"{path.name}.partial")
-    with writing(path), h5py.File(partial, "w") as file:
+    with writing(path), written_whole(path) as partial, h5py.File(partial, "w") as file:
         for start in range(0, rows, WRITTEN_ROWS):
             part = [samples[at] for at in range(start, min(start + WRITTEN_ROWS, rows))]
             columns = {
@@ -154,4 +154,3 @@ def write(path: Path, samples: Samples, width: int, guesses: int) -> None:
                     kind = "i1" if name in SMALL else "i4"
                     file.create_dataset(name, (rows, *values.shape[1:]), kind)
                 file[name][start : start + len(part)] = values
-    partial.replace(path)

@@ -1,49 +1,28 @@
 """A run folder is named by time, and belongs to one run."""
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
-from configs.settings.launch import RunConfig, name_problems
+from configs.settings.launch import RunConfig
 from configs.settings.train import TrainConfig
+from launch.runs.run_record import with_folder
 from muster import run_files
 from muster.errors import UsageError
-from tests.fuzzing import fuzzed
 
 
 def test_names_sort_by_time_and_say_what_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "strftime", lambda form: "20260821-143000")
     config = TrainConfig(task="synthetic", sync="single", logs_dir=tmp_path / "new")
-    names = [
-        run_files.new_run_id(tmp_path / "new", config.name, "1x1", make=True) for _ in range(3)
-    ]
+    names = [with_folder(config, config.name, "1x1", make=True).run_id for _ in range(3)]
     first = "20260821-143000-synthetic-single-1x1"
     assert names == [first, f"{first}-2", f"{first}-3"]
-    assert (
-        run_files.new_run_id(tmp_path / "new", config.name, "1x1") == f"{first}-4"
-    )  # which makes nothing
+    shown = with_folder(config, config.name, "1x1", make=False)  # which makes nothing
+    assert shown.run_id == f"{first}-4"
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == names
-
-
-@pytest.mark.parametrize("name", ["../x", ".x", "-x", "a/b", "a%b", "a b", "ä", "x" * 241, ""])
-def test_a_run_s_name_is_that_of_one_folder(name):
-    with pytest.raises(UsageError, match="--run-id"):
-        RunConfig(run_id=name)
-
-
-@fuzzed(st.text() | st.text("abz09._-+=", max_size=300))
-def test_a_run_s_name_never_leaves_its_folder_and_is_no_pattern(name):
-    if list(name_problems("", name)):
-        return
-    folder = (Path("/logs") / name).resolve()
-    assert folder.parent == Path("/logs") and folder.name == name
-    assert not set(name) & set("%\\/ ") and len(os.fsencode(name)) < 255
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
@@ -67,7 +46,7 @@ def test_of_many_that_start_at_once_one_has_the_folder(tmp_path):
 
     def claims(index):
         try:
-            Run(logs_dir=tmp_path, run_id="run").claim()
+            with_folder(Run(logs_dir=tmp_path, run_id="run"), "", "", make=True)
         except UsageError as error:
             return str(error)
         return ""
@@ -84,7 +63,8 @@ def fill(run_dir, names):
 
 
 def claim(run_dir, config):
-    replace(config, logs_dir=run_dir.parent, run_id=run_dir.name).claim()
+    run = replace(config, logs_dir=run_dir.parent, run_id=run_dir.name)
+    assert with_folder(run, "", "", make=True) == run
 
 
 def left(run_dir):

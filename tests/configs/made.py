@@ -1,0 +1,12 @@
+"""Settings made of what is typed."""
+
+from typing import Any
+
+from configs import cli
+
+
+def made(cls: type, **texts: Any) -> Any:
+    """An instance of `cls` with these settings, each as its flag has it."""
+    words = [cli.word(name, text) for name, text in texts.items()]
+    (config,) = cli.parse([cls], words, prog="", description="")
+    return config
