@@ -94,13 +94,13 @@ def read(
     """
     known = {item.name: item for cls in classes for item in fields(cls)}
     made = classes if made is None else made
-    typed, wrong_words = _typed_in(classes, argv, made)
-    last = {one.name: one.text for one in typed}
+    own_settings, wrong_words = _typed_in(classes, argv, made)
+    last = {one.name: one.text for one in own_settings}
     path = Path(last["config"]) if "config" in last else None
     if path is None and any(issubclass(cls, TrainConfig) for cls in made):
         path = _recipe_of(last.get("task", TrainConfig.task))
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
-    levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (typed, wrong_words)]
+    levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (own_settings, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
     values = {name: item.default for name, item in known.items()}
     problems: list[str] = []
@@ -121,10 +121,15 @@ def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = Fa
 
     With `on_cluster` also those of the cluster that --on names.
     """
-    typed, _ = _typed_in(classes, argv)
-    last = {one.name: one.text for one in typed}
+    own = typed(classes, argv)
+    last = {one.name: one.text for one in own}
     of_file = from_file(Path(last["config"]), FILE_KEYS)[0] if "config" in last else []
-    return [*of_file, *cluster(last.get("on") if on_cluster else None), *typed]
+    return [*of_file, *cluster(last.get("on") if on_cluster else None), *own]
+
+
+def typed(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
+    """The settings in `argv` alone, unchecked; a later one counts."""
+    return _typed_in(classes, argv)[0]
 
 
 def cluster(name: str | None) -> list[Given]:
@@ -268,9 +273,9 @@ def _void(config: Any) -> set[str]:
 
 def for_bench(argv: Sequence[str]) -> list[str]:
     """Of the flags of a run of our trainer those that its bench of collectives heeds, too."""
-    typed, _ = _typed_in(FILE_CLASSES, argv)
     without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
-    return [word(one.name, one.text) for one in typed if one.name not in without_use]
+    own = typed(FILE_CLASSES, argv)
+    return [word(one.name, one.text) for one in own if one.name not in without_use]
 
 
 def to_yaml(*configs: Any) -> str:

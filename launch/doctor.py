@@ -30,7 +30,7 @@ from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
 from launch.launchers.base import Launcher, judged
-from launch.leading.leader import conclude
+from launch.leading.leader import lead_or_submit
 from launch.programs import trainer_python
 from launch.programs.command_line import (
     CLASSES,
@@ -171,9 +171,7 @@ def _measure(
         return 1, None
     spec = _spec(launch, train, facts, python)
     run_record.write_down(spec, launcher.plan(spec, facts), name, cli.to_yaml(train))
-    job = launcher.launch(spec, facts)
-    run_record.begin(spec, name, job.job_id, cluster=job.cluster)
-    if code := conclude(job, facts.world_size, spec):
+    if code := lead_or_submit(launcher, spec, facts, follows=True):
         return code, None
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))

@@ -257,8 +257,8 @@ def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
 def _groups(known: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
     """Groups of kinds: one of the first group that is among `known` is the cause."""
     return (
-        # a scheduler sends signals to all others when it has lost a node
-        OF_ITS_OWN - (OF_SIGNALS if known & LOSSES else NONE),
+        # a scheduler sends signals to all others when it has lost a node, or ends the job
+        OF_ITS_OWN - (OF_SIGNALS if known & (LOSSES | {Kind.JOB}) else NONE),
         frozenset({Kind.FULL}),  # so what is missing could perhaps not be written
         frozenset({Kind.VANISHED}),
         # others waited for it in vain; one that no signal could end is a clearer sign

@@ -20,7 +20,7 @@ from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
-from launch.leading.leader import lead, new_run
+from launch.leading.leader import lead_or_submit, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
 from launch.runs.watching.run_document import Happenings, documented
@@ -66,8 +66,8 @@ def main() -> int:
         Happenings(spec.run_dir).tell(last=True)
         return 0
     is_documented = launch.json and not launch.detach
-    with documented(spec.run_dir) if is_documented else nullcontext():
-        return lead(launcher, spec, facts)
+    with documented(spec.run_dir) if is_documented else nullcontext() as happenings:
+        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, happenings=happenings)
 
 
 def _ask(launcher: Launcher) -> Facts:

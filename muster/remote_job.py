@@ -125,10 +125,14 @@ class Job:
 
     def status(self) -> Status:
         """What the run is doing now."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[Status, dict[str, Any] | None]:
+        """What the run is doing now, and how it has ended, if that is known."""
         if not self._has_begun() and self._sweep_lock.exists():
-            return self._before_it_began()
+            return self._before_it_began(), None
         raw = json.loads(self._ask("status", "--json"))
-        return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"]))
+        return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"])), raw["end"]
 
     def _before_it_began(self) -> Status:
         """The status of a run of `muster.map`, whose runs start one after the other."""
@@ -168,9 +172,9 @@ class Job:
                 return 0
             if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
                 asked = now
-                if self.status().is_over:
-                    end = self._end()
-                    return int(end["code"]) if end is not None else LOST
+                status, ended = self._look()
+                if status.is_over:
+                    return LOST if ended is None else int(ended["exit_code"])
             if timeout_s is not None and now - began > timeout_s:
                 raise TimeoutError(f"{self.run_id} goes on after {timeout_s:g} s: {self.status()}")
             time.sleep(LOOK_S)
@@ -269,7 +273,7 @@ class Job:
 
     def _failure(self, code: int) -> tuple[RunFailed, BaseException | None]:
         """The failure of the run, and the exception of the rank that failed first."""
-        end = self._end() or {}
+        end = self._end() or self._look()[1] or {}
         rank: int | None = end.get("rank")
         place = None if rank is None else run_files.RANK_END.path(self.run_dir, rank=rank)
         needed = ("host", "message", "traceback")

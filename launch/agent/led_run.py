@@ -91,9 +91,6 @@ class LedRun:
     of them. `close` lets all agents go.
     """
 
-    detached = False
-    is_led_here = True
-
     def __init__(
         self,
         start_agents: StartAgents,

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from configs import cli, plugins
 from configs.settings.fields import add_new, named_in
@@ -15,7 +15,6 @@ from configs.settings.launch import LaunchConfig
 from configs.settings.remote import Settings
 from launch.checks.findings import Row
 from launch.deadlines import SLURM_CLUSTER_ANSWERS_S
-from launch.ends import End
 from launch.programs.command_line import CommandLine
 from launch.programs.other_launchers import refuse_several
 from launch.runs.run_state import LeaderWatcher
@@ -32,50 +31,39 @@ from muster.errors import UsageError, refuse
 from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
 
+if TYPE_CHECKING:  # each launcher imports what it returns
+    from launch.agent.led_run import LedRun
+    from launch.slurm.submission import Submission
+
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
 
 
-class Job(Protocol):
-    """A run that was started."""
+class Nodes(Protocol):
+    """Where the attempts of a run start: a launcher's machines, or the nodes of a job."""
 
-    job_id: str
-    detached: bool  # it runs by itself, and this process does not wait for it
-    is_led_here: bool  # this process knows its nodes, and starts it again where that is due
+    waits_for_nodes: bool  # for missing ones before a restart
 
     @property
-    def cluster(self) -> str | None:
-        """The cluster in which the job has its number."""
-
-    @property
-    def cause(self) -> End | None:
-        """What the attempt ended for, as its leader has judged, or the scheduler reports."""
-
-    @property
-    def noticed_unix_s(self) -> float | None:
-        """When this process heard of a failure first."""
-
-    @property
-    def shown(self) -> bytes:
-        """The end of what was printed of the workers' output."""
-
-    @property
-    def signals(self) -> Sequence[int]:
-        """The stop signals that this process has received since the start."""
-
-    def wait(self) -> int:
-        """Wait for the end of the attempt; return its exit code, 0 only if all went well."""
+    def name(self) -> str:
+        """The value of --launcher."""
         ...
 
-    def lives(self, node: NodeFacts) -> bool:
-        """Whether the agent of this node can take part in another attempt."""
+    def launch(self, spec: LaunchSpec, facts: Facts) -> "LedRun":
+        """Start the first attempt of the run on these nodes.
+
+        Raises:
+            MusterError: an agent does not start.
+        """
         ...
 
-    def start(self, spec: LaunchSpec, facts: Facts) -> None:
-        """Start the next attempt, of a run that is led here."""
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        """The facts for a restart; `lives`: whether the agent of a node still answers.
 
-    def close(self) -> None:
-        """Leave nothing of a run that is led here."""
+        Raises:
+            MusterError: too few nodes answer.
+        """
+        ...
 
 
 class Launcher(ABC):
@@ -130,16 +118,29 @@ class Launcher(ABC):
         """The output of a dry run: lines that one could paste into a shell on each node."""
         return "\n".join(folded(self.plan(spec, facts)))
 
-    @abstractmethod
-    def launch(self, spec: LaunchSpec, facts: Facts) -> Job:
-        """Start the run on these nodes, or submit it."""
+    @property
+    def submits(self) -> bool:
+        """Whether a run becomes a scheduler's job, which has a leader of its own."""
+        return False
 
-    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        """The facts for a restart; `lives`: whether the agent of a node still answers.
+    def submit(self, spec: LaunchSpec, facts: Facts) -> "Submission":
+        """Hand the run to the scheduler, if this launcher `submits`.
 
         Raises:
-            MusterError: too few nodes answer.
+            MusterError: it does not take the job.
         """
+        raise NotImplementedError
+
+    def nodes_of(self, spec: LaunchSpec, facts: Facts) -> Nodes:
+        """Where this process starts the attempts of the run, unless this launcher `submits`."""
+        return self
+
+    def launch(self, spec: LaunchSpec, facts: Facts) -> "LedRun":
+        """See `Nodes`."""
+        raise NotImplementedError
+
+    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
+        """See `Nodes`."""
         return self.probe()
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:

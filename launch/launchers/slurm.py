@@ -2,20 +2,17 @@
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-
-from ClusterShell.RangeSet import RangeSet
 
 from configs.settings.launch import ONE_PER_GPU, ONE_WORKER
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from launch.checks.examination import examination, look
 from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
-from launch.launchers.base import Job, Launcher
-from launch.nodes.survey import last_line
+from launch.launchers.base import Launcher
 from launch.programs import python_choice
 from launch.programs.command_line import names
 from launch.runs import node_history
@@ -23,14 +20,16 @@ from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.slurm.submitted_job import SlurmJob, Watcher, become
+from launch.slurm.submission import Submission
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
 from launch.starters.base import starter_of
 from muster.checkout import CHECKOUT
-from muster.errors import MusterError, UsageError
+from muster.errors import UsageError
 from muster.run_files import SUBMITIT
 
-SUBMITIT_OUTPUT = "%j_0_log.out"  # the name that submitit itself has for a job's output
+# The names that submitit itself has for the output of a job, and of the parts of an array.
+OUTPUT = "%j_0_log.out"
+OUTPUT_OF_PART = "%A_%a_0_log.out"
 SUBMITIT_PATTERNS = ("%j", "%t", "%A", "%a")
 
 
@@ -43,7 +42,6 @@ class Slurm(Launcher):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._nodes: JobNodes | None = None  # of the job in which this process leads the run
         self._env = batch_script.environment(settings.slurm)
 
     @cached_property
@@ -92,10 +90,6 @@ class Slurm(Launcher):
             batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
         return facts
 
-    def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        assert self._nodes is not None  # only a run that is led here is restarted by its leader
-        return self._nodes.probe_again(facts, lives)
-
     def assume(self) -> Facts:
         python, here = batch_script.python(), self._current.nodes if self._current else []
         count = self._config.most_nodes or len(here) if here else None
@@ -132,63 +126,45 @@ class Slurm(Launcher):
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
-        return "\n".join([batch_script.text(self._job_options(spec, facts), command), *nodes])
+        given = self._options(spec.run_id, facts, job_folder(spec.run_dir), OUTPUT)
+        return "\n".join([batch_script.text(given, command), *nodes])
 
-    def launch(self, spec: LaunchSpec, facts: Facts) -> Job:
-        if self._current is not None and self._nodes is None:
-            self._nodes = self._lead_here(self._current, spec, facts)
-        if self._nodes is not None:
-            return self._nodes.launch(spec, facts)
-        import submitit
-        from submitit.core.utils import FailedJobError
+    @property
+    def submits(self) -> bool:
+        return self._current is None
 
-        python = facts.nodes[0].python
-        given = self._job_options(spec, facts)
-        run_job.write_spec(spec, self._job(facts))
-        # exec: the leader must receive Slurm's signals to the batch shell
-        executor = submitit.SlurmExecutor(
-            SUBMITIT.path(spec.run_dir), python=f"exec {shlex.quote(python)}"
-        )
-        executor.update_parameters(
-            use_srun=False,  # the leader calls srun itself, wherever agents start
-            stderr_to_stdout=True,
-            setup=[batch_script.NOTICES_IGNORED],
-            additional_parameters=batch_script.as_read(given),
-        )
-        cluster = controller.name(self._env)
-        before = dict(os.environ)
-        try:  # submitit lets sbatch see the environment of this process
-            os.environ.clear()
-            os.environ.update(self._env)
-            submitted = executor.submit(become, _leader(python, str(spec.run_dir)))
-        except FailedJobError as error:
-            raise MusterError(f"Slurm does not take the job: {last_line(str(error))}") from None
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-        watcher = Watcher(self._env, SLURM_ANSWERS_WHO_WAITS_S)
-        return SlurmJob(submitted.job_id, cluster, spec, watcher, wait=self._slurm.wait)
+    def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
+        (job_id,), cluster = self._submit(spec.run_id, [spec], facts, job_folder(spec.run_dir))
+        watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
+        return Submission(job_id, cluster, watcher)
 
     def submit_array(
-        self, specs: Mapping[int, LaunchSpec], facts: Facts, folder: Path, at_once: int
-    ) -> tuple[str, str]:
-        """Submit one job array whose task i is run i of `specs`; return its number and its cluster.
+        self, name: str, specs: Sequence[LaunchSpec], facts: Facts, folder: Path, at_once: int
+    ) -> tuple[list[str], str]:
+        """Submit one job array with a part for each run; return their numbers and the cluster.
 
-        `folder` gets the batch script and each task's output.
+        A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
+        part prints.
 
         Raises:
             MusterError: Slurm refuses; with its own message.
         """
-        output = batch_script.file_name(folder, "%a.out")
-        tasks = f"{RangeSet.fromlist(map(str, specs))}%{at_once}"
-        given = {**self._options(folder.parent.parent.name, facts, output), "array": tasks}
-        for spec in specs.values():
+        return self._submit(name, specs, facts, folder, at_once)
+
+    def _submit(
+        self,
+        name: str,
+        specs: Sequence[LaunchSpec],
+        facts: Facts,
+        folder: Path,
+        at_once: int = 1,
+    ) -> tuple[list[str], str]:
+        given = self._options(name, facts, folder, OUTPUT if len(specs) == 1 else OUTPUT_OF_PART)
+        for spec in specs:
             run_job.write_spec(spec, self._job(facts))
-        runs = " ".join(f"[{i}]={shlex.quote(str(spec.run_dir))}" for i, spec in specs.items())
-        leader = shlex.join(_leader(facts.nodes[0].python))
-        command = f'runs=({runs})\nexec {leader} "${{runs[$SLURM_ARRAY_TASK_ID]}}"'
-        job_id = batch_script.submit(folder / "array.sh", given, command, self._env)
-        return job_id, controller.name(self._env)
+        cluster = controller.name(self._env)  # submitit knows numbers alone
+        runs = [spec.run_dir for spec in specs]
+        return batch_script.submit(folder, given, runs, self._env, at_once), cluster
 
     def _job(self, facts: Facts) -> dict[str, object]:
         return {
@@ -198,9 +174,12 @@ class Slurm(Launcher):
             "exclude": self._slurm.exclude,
         }
 
-    def _lead_here(self, current: CurrentJob, spec: LaunchSpec, facts: Facts) -> JobNodes:
+    def nodes_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
         """The nodes for the run, of a job that continues after it."""
-        count, job = len(facts.nodes), {**self._job(facts), "step": f"muster-{spec.run_id}"}
+        current = self._current
+        assert current is not None  # or this launcher submits
+        count = len(facts.nodes)
+        job = {**self._job(facts), "step": f"muster-{spec.run_id}"}
         run_job.write_spec(spec, job)
         if not spec.quiet:
             print(current.use(count), flush=True)
@@ -219,29 +198,32 @@ class Slurm(Launcher):
             return self._current.gpus
         return batch_script.gpus_asked(self._slurm, self._env)
 
-    def _job_options(self, spec: LaunchSpec, facts: Facts) -> batch_script.Options:
-        """sbatch's options of a run's own job.
-
-        Raises:
-            UsageError: submitit would take a part of the run folder's path for a job's number.
-        """
-        folder = SUBMITIT.path(spec.run_dir)
-        for pattern in SUBMITIT_PATTERNS:
-            if pattern in str(folder):
-                raise UsageError(
-                    f"{spec.run_dir}: submitit reads {pattern} in a path as a job's number; choose "
-                    "another --logs-dir"
-                )
-        return self._options(spec.run_id, facts, batch_script.file_name(folder, SUBMITIT_OUTPUT))
-
-    def _options(self, run_id: str, facts: Facts, output: str) -> batch_script.Options:
-        asked = batch_script.options(self._asked, self._env, run_id, facts)
-        return {**asked, "output": output, "open_mode": "append"}  # it may be requeued
+    def _options(self, name: str, facts: Facts, folder: Path, output: str) -> batch_script.Options:
+        """sbatch's options of the jobs whose files are in `folder`."""
+        asked = batch_script.options(self._asked, self._env, name, facts)
+        printed = batch_script.file_name(folder, output)
+        return {**asked, "output": printed, "open_mode": "append"}  # it may be requeued
 
 
-def _leader(python: str, *run_dir: str) -> list[str]:
-    """The command that a run's own job runs on its first node, in the checkout."""
-    return [python, RUN_MODULE, "launch.leading.batch_job", "run", *run_dir]
+def job_folder(parent: Path) -> Path:
+    """Where submitit has its files of a job: below a run's folder, or that of a submission.
+
+    Raises:
+        UsageError: submitit would take a part of the path for a job's number.
+    """
+    folder = SUBMITIT.path(parent)
+    for pattern in SUBMITIT_PATTERNS:
+        if pattern in str(folder):
+            raise UsageError(
+                f"{parent}: submitit reads {pattern} in a path as a job's number; choose another "
+                "--logs-dir"
+            )
+    return folder
+
+
+def _leader(python: str, run_dir: str) -> list[str]:
+    """What the process of a run's own job becomes on its first node, in the checkout."""
+    return [python, RUN_MODULE, "launch.leading.batch_job", "run", run_dir]
 
 
 build = Slurm

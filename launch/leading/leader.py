@@ -4,34 +4,30 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
-from launch.launchers.base import Job, Launcher
+from launch.launchers.base import Launcher, Nodes
 from launch.nodes.channel import running_s
 from launch.programs.base import RunProgram
 from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import new_files, sent_to, take
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain, of_record, report
+from launch.runs.failure import Failure, explain, of_record, record_of, report
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
 from muster.printable import duration, on_one_line, printable, signal_name
-from muster.run_files import FUNCTION, SNAPSHOT
+from muster.run_files import EXIT, FUNCTION, SNAPSHOT
 
-if TYPE_CHECKING:  # a run without Slurm has no need of it
-    from launch.slurm.job_nodes import JobNodes
-
-
-# Where the attempts of a run start: a launcher's machines, or the nodes of this job.
-Nodes: TypeAlias = "Launcher | JobNodes"
+if TYPE_CHECKING:
+    from launch.agent.led_run import LedRun
+    from launch.runs.watching.run_document import Happenings
 
 
 def new_run(
@@ -119,7 +115,43 @@ def _refuse_running(run_dir: Path) -> None:
         )
 
 
-def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
+def lead_or_submit(
+    launcher: Launcher,
+    spec: LaunchSpec,
+    facts: Facts,
+    *,
+    follows: bool,
+    happenings: "Happenings | None" = None,
+) -> int:
+    """Lead the run from here, or submit it: its job has a leader of its own, which records its end.
+
+    `follows`: whether to wait for the end of a submitted run, and return its exit code; how it
+    ended is also for `happenings`.
+
+    Raises:
+        MusterError: it could not be started, restarted or submitted.
+    """
+    if not launcher.submits:
+        with run_record.ending(spec):
+            nodes = launcher.nodes_of(spec, facts)
+        return lead(nodes, spec, facts)
+    with run_record.ending(spec):
+        submission = launcher.submit(spec, facts)
+    # From here on the run goes on without this process, which records nothing more of it.
+    run_record.submitted(spec, launcher.name, submission.job_id, submission.cluster)
+    if not follows:
+        run_record.print_next_commands(spec, f"job {submission.job_id}")
+        return 0
+    state = submission.follow(spec)
+    end = state.end or run_state.unrecorded(state)
+    if happenings is not None:
+        happenings.end = end
+    failure = of_record(spec.run_dir, facts.world_size, end)
+    _print_new_files(spec)
+    return _print_end(spec, failure)
+
+
+def lead(nodes: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """Start the run, and restart it after a failure; return its exit code.
 
     Raises:
@@ -127,82 +159,79 @@ def lead(launcher: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """
     with run_record.ending(spec):
         try:
-            job = launcher.launch(spec, facts)
-            if job.is_led_here:
-                return _lead(launcher, job, spec, facts)
+            return _lead(nodes, nodes.launch(spec, facts), spec, facts)
         except Stopped as stopped:
             return _stopped(spec, 128 + stopped.number)
-    # From here on the run goes on without this process, whose errors are not its end.
-    run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
-    if job.detached:
-        run_record.print_next_commands(spec, f"job {job.job_id}")
-        return 0
-    return conclude(job, facts.world_size, spec)
 
 
-def _lead(launcher: Nodes, job: Job, spec: LaunchSpec, facts: Facts) -> int:
+def _lead(launcher: Nodes, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
     """Lead the attempts of a run; nothing of it is left then."""
     try:
         while True:
-            run_record.begin(spec, launcher.name, job.job_id, cluster=job.cluster)
-            cluster = job.cluster or launcher.name
+            run_record.begin(spec, launcher.name, run.job_id, cluster=run.cluster)
+            cluster = run.cluster or launcher.name
             nodes = facts.nodes if cluster != "local" else ()
             for line in node_history.warnings(cluster, nodes) if nodes else ():
                 print(f"note: {on_one_line(line)}", file=sys.stderr)
-            code = conclude(job, facts.world_size, spec)
+            code = conclude(run, facts.world_size, spec)
             if nodes and code:
-                lost = job.cause.node if job.cause is not None else None
+                lost = run.cause.node if run.cause is not None else None
                 node_history.note(spec.run_dir, cluster, nodes, lost)
-            if not code or job.signals or not restart.is_due(spec, code):
+            if not code or run.signals or not restart.is_due(spec, code):
                 return code
             if (times := restart.alike(spec.run_dir)) > 1:
                 print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
-            with between_attempts(job.signals):
+            with between_attempts(run.signals):
                 spec = restart.next_attempt(spec)
-                facts = ask_again(launcher, spec, facts, job)
+                facts = ask_again(launcher, spec, facts, run)
                 print(restart.announcement(spec, len(facts.nodes)), flush=True)
-            job.start(spec, facts)
+            run.start(spec, facts)
     finally:
-        job.close()
+        run.close()
 
 
-def conclude(job: Job, world_size: int | None, spec: LaunchSpec) -> int:
-    """Wait for the end of an attempt, and return its exit code; a cause is printed last.
+def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
+    """Wait for the end of an attempt, record it and return its exit code; a cause is printed last.
 
-    The end is recorded, unless another process has led the run and has recorded it.
+    It is that of a run which this process leads.
     """
-    code = job.wait()
-    if job.is_led_here and (not code or job.signals or not restart.is_possible(spec, code)):
-        job.close()  # what is recorded to be over leaves nothing behind
-    recorded = None if job.is_led_here else run_record.read_end(spec.run_dir)
+    code = run.wait()
+    if not code or run.signals or not restart.is_possible(spec, code):
+        run.close()  # what is recorded to be over leaves nothing behind
+    _print_new_files(spec)
+    if code in BY_SIGNAL:
+        return _stopped(spec, code)
+    failure = None
+    if code or not run_record.all_done(spec.run_dir, world_size):
+        failure = explain(spec.run_dir, world_size, code, run.cause)
+    _record(spec.run_dir, failure or Failure(0, ""), run.noticed_unix_s)
+    attempt = spec.attempt if spec.max_restarts else None
+    return _print_end(spec, failure, run.shown, attempt)
+
+
+def _print_new_files(spec: LaunchSpec) -> None:
+    """Name the files that the run has made in the snapshot of its project."""
     if SNAPSHOT.path(spec.run_dir).exists():
         for line in new_files(spec.run_dir):
             print(on_one_line(line), file=sys.stderr)
-    if code in BY_SIGNAL and recorded is None:
-        return _stopped(spec, code)
-    failure = None
-    if recorded is not None:
-        failure = of_record(spec.run_dir, world_size, recorded)
-    elif code or not run_record.all_done(spec.run_dir, world_size):
-        failure = explain(spec.run_dir, world_size, code, job.cause)
-    if recorded is None:
-        _record(spec.run_dir, failure or Failure(0, ""), job.noticed_unix_s)
+
+
+def _print_end(
+    spec: LaunchSpec, failure: Failure | None, shown: bytes = b"", attempt: int | None = None
+) -> int:
+    """Print how an attempt ended, see `report`; return its exit code."""
     if failure is None:
         if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
             print(alone, file=sys.stderr)
         return 0
-    attempt = spec.attempt if job.is_led_here and spec.max_restarts else None
-    if text := report(failure, spec.run_dir, job.shown, attempt):
+    if text := report(failure, spec.run_dir, shown, attempt):
         print(printable(text), file=sys.stderr)
     return failure.code
 
 
 def _record(run_dir: Path, end: Failure, noticed_unix_s: float | None = None) -> None:
-    """Record the end of an attempt; whoever reads it need not judge again."""
-    value = None if end.end is None else replace(end.end, traceback="").to_json()
-    run_record.end(
-        run_dir, end.code, end.text, end.rank, end.cause, end.output, value, noticed_unix_s
-    )
+    """Record the end of an attempt."""
+    run_record.write_end(EXIT.path(run_dir), record_of(end, noticed_unix_s))
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
@@ -213,7 +242,7 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Facts:
+def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, run: "LedRun") -> Facts:
     """The nodes that answer now: some may be ending, or restarting.
 
     What it waits for is printed, and again whenever that has changed.
@@ -225,7 +254,7 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, job: Job) -> Fact
     printed = ""
     while True:
         try:
-            return launcher.probe_again(facts, job.lives)
+            return launcher.probe_again(facts, run.lives)
         except MusterError as error:
             left_s = deadline - running_s()
             if left_s < 0 or not launcher.waits_for_nodes:

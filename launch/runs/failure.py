@@ -29,9 +29,17 @@ from launch.ends import (
 )
 from launch.runs import last_output
 from launch.runs.end_facts import Facts, ends_on_disk, stacks_seen
-from launch.runs.run_record import output_lines
+from launch.runs.run_record import end_record, output_lines
 from muster.errors import STOPPED, is_full
-from muster.run_files import AGENT_ERRORS, AGENT_LOG, ERRORS, EXIT, SNAPSHOT, SNAPSHOT_RECORD
+from muster.run_files import (
+    AGENT_ERRORS,
+    AGENT_LOG,
+    ERRORS,
+    EXIT,
+    SNAPSHOT,
+    SNAPSHOT_RECORD,
+    SUBMITIT,
+)
 from muster.writing import full_disk
 
 KILLED = 128 + signal.SIGKILL
@@ -87,16 +95,36 @@ def explain(
 
 
 def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
-    """The failure that the leader of a scheduler's job has recorded; None if the run ended well."""
+    """The failure in a record that the leader of a scheduler's job has made, or that was judged.
+
+    None if the run ended well.
+    """
     code = record["code"]
     if not code:
         return None
     end = End.from_json(record.get("end"))
-    failure = None if end is None else explain(run_dir, world_size, code, end)
+    is_of_job = end is not None and end.kind is Kind.JOB  # records may say less
+    failure = None if end is None or is_of_job else explain(run_dir, world_size, code, end)
     if failure is None:
+        context = _jobs_output(run_dir) if is_of_job else ()
         own = {name: record.get(name) for name in ("rank", "cause", "output")}
-        failure = Failure(code, "", (), own["rank"], own["cause"] or "", output=own["output"] or "")
+        output = own["output"] or ""
+        failure = Failure(code, "", context, own["rank"], own["cause"] or "", output=output)
     return replace(failure, code=code, text=record["message"])
+
+
+def record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
+    """The record of the end that this failure is; whoever reads it need not judge again."""
+    end = failure.end
+    return end_record(
+        failure.code,
+        failure.text,
+        failure.rank,
+        failure.cause,
+        failure.output,
+        None if end is None else replace(end, traceback="").to_json(),
+        noticed_unix_s,
+    )
 
 
 def _on_disk(facts: Facts, of_job: End | None) -> End:
@@ -310,7 +338,14 @@ def _never_started(facts: Facts, cause: End) -> Failure:
         context = f"error: {named(never)} failed before the start; the end of {log}:"
         return Failure(1, text, (context,))
     why = cause.text or "and no log says why"
-    return Failure(1, f"error: {named(never)} never started: {why}")
+    return Failure(1, f"error: {named(never)} never started: {why}", _jobs_output(facts.run_dir))
+
+
+def _jobs_output(run_dir: Path) -> tuple[str, ...]:
+    """The end of what the run's job has printed, such as why it could not lead the run."""
+    logs = sorted(SUBMITIT.path(run_dir).glob("*.out"), key=lambda log: log.stat().st_mtime_ns)
+    printed = last_output.of_logs(logs[-1:])
+    return () if printed is None else (f"the end of {printed[0]}:", printed[1])
 
 
 def _left_early(facts: Facts, cause: End) -> Failure:

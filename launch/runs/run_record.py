@@ -86,6 +86,16 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
+def submitted(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
+    """Record the number of a job that this process has submitted.
+
+    The job's leader, which may have begun, records the same and itself.
+    """
+    job = read_job(spec.run_dir) or {}
+    if job.get("job_id", NOT_YET) == NOT_YET:
+        begin(spec, launcher, job_id, cluster=cluster)
+
+
 def end(
     run_dir: Path,
     code: int,
@@ -93,21 +103,37 @@ def end(
     rank: int | None = None,
     cause: str = "",
     output: str = "",
+) -> None:
+    """Record that the run is over; see `end_record`."""
+    record = end_record(code, message, rank, cause, output)
+    write_end(run_files.EXIT.path(run_dir), record)
+
+
+def end_record(
+    code: int,
+    message: str,
+    rank: int | None = None,
+    cause: str = "",
+    output: str = "",
     value: Mapping[str, Any] | None = None,
     noticed_unix_s: float | None = None,
-) -> None:
-    """Record that the run is over.
+) -> dict[str, Any]:
+    """The record of a run that is over.
 
     `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
     the last lines that this rank printed, where it left no traceback. `value`: the cause as an
     `ends.End` has it. `noticed_unix_s`: when its leader heard of a failure first.
     """
-    record = {"code": code, "message": message, "time_unix_s": time.time(), "rank": rank}
-    record["cause"] = cause or name_of(code)
-    record["output"] = output
-    record["end"] = value
-    record["noticed_unix_s"] = noticed_unix_s
-    write_end(run_files.EXIT.path(run_dir), record)
+    return {
+        "code": code,
+        "message": message,
+        "time_unix_s": time.time(),
+        "rank": rank,
+        "cause": cause or name_of(code),
+        "output": output,
+        "end": value,
+        "noticed_unix_s": noticed_unix_s,
+    }
 
 
 def write_end(path: Path, record: Mapping[str, Any]) -> None:

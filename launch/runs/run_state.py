@@ -9,9 +9,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from configs import plugins
 from launch.deadlines import JOB_ENDS_AFTER_GRACE_S, JOB_ENDS_TICK_S
@@ -24,6 +24,9 @@ CANCELLED = 128 + signal.SIGTERM
 STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
 
 
+Record: TypeAlias = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class State:
     """A word for it, whether it is over, and more text if there is any."""
@@ -32,9 +35,8 @@ class State:
     over: bool
     detail: str = ""
     notes: tuple[str, ...] = ()  # why it waits, in whole lines
-
-
-Record = Mapping[str, Any]
+    # How it ended, once it is over: as recorded, or as all that is left of it says.
+    end: Record | None = None
 
 
 class LeaderWatcher:
@@ -114,7 +116,8 @@ def of(run_dir: Path, watchers: Watchers | None = None) -> State:
     if end is None and state.word in ("lost", "unknown") and state.over:
         why = run_record.why_unreadable(run_dir)
         state = State("unreadable", True, why) if why else state
-    return state
+    is_lost = state.over and state.end is None and state.word != "unknown"
+    return replace(state, end=unrecorded(state)) if is_lost else state
 
 
 def is_led(run_dir: Path) -> bool:
@@ -145,22 +148,30 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
                 f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
             )
         time.sleep(JOB_ENDS_TICK_S)
-    if run_record.read_end(run_dir) is None:  # a job that never began to run
-        run_record.end(run_dir, CANCELLED, "cancelled before it began")
+    if run_record.read_end(run_dir) is None:  # a job that never began to run, or lost its leader
+        judged = state.end or {}
+        is_cancelled = judged.get("code") == CANCELLED
+        message = judged["message"] if is_cancelled else "cancelled before it began"
+        run_record.end(run_dir, CANCELLED, message)
     say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
 def ended(end: Record) -> State:
     """The state of a run that has ended so."""
     if end["code"] == 0:
-        return State("done", True)
+        return State("done", True, end=end)
     if end["code"] == STOPPED:
-        return State("stopped", True, str(end["message"]))
+        return State("stopped", True, str(end["message"]), end=end)
     words = str(end.get("message", "")).strip().rpartition("\n")[2]
     # a program may end with such a code by itself, which is a failure
     by_signal = end["code"] in STOPPED_BY_SIGNAL and end.get("cause", "signal") == "signal"
     word = "stopped" if by_signal else "failed"
-    return State(word, True, f"exit code {end['code']}: {words}")
+    return State(word, True, f"exit code {end['code']}: {words}", end=end)
+
+
+def unrecorded(state: State) -> Record:
+    """How a run ended of which no process was left to record it, and no scheduler knows more."""
+    return run_record.end_record(1, f"{state.word}; {state.detail}")
 
 
 def _leader(job: Record) -> Any:

@@ -12,7 +12,7 @@ from launch.runs.run_state import State, Watchers
 from launch.runs.watching import run_document
 from launch.runs.watching.run_document import Happenings
 from muster import json_output
-from muster.errors import TIME_OVER, UsageError, name_of
+from muster.errors import TIME_OVER, UsageError
 from muster.printable import on_one_line
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -37,10 +37,13 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         KeyboardInterrupt: after a line that the run continues.
     """
     deadline = None if patience_s is None else time.monotonic() + patience_s
-    happenings, watchers, before = Happenings(run_dir, begun=True), Watchers(), None
+    happenings = Happenings(run_dir, begun=True)
+    watchers = Watchers()
+    before = None
     try:
         while True:
-            state, end = run_state.of(run_dir, watchers), run_record.read_end(run_dir)
+            state = run_state.of(run_dir, watchers)
+            end = run_record.read_end(run_dir)
             if _has_ended(run_dir, state, end, before):
                 break
             before = (state.over, end)
@@ -56,16 +59,11 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
         print(f"\n{on_one_line(line)}", file=sys.stderr)
         raise
-    code = end["code"] if end is not None else int(state.word not in ("done", "completed"))
+    happenings.end = state.end or run_state.unrecorded(state)
     happenings.tell(last=True)
-    if end is None:  # no process was left to record it
-        message = f"{state.word}; {state.detail}"
-        ended = {"exit_code": code, "cause": name_of(code), "message": message, "rank": None}
-        ended["output"] = ""
-        json_output.emit("ended", run_id=run_dir.name, run_dir=str(run_dir), **ended)
     line = f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"
     print(on_one_line(line))
-    return int(code)
+    return int(happenings.end["code"])
 
 
 def _has_ended(run_dir: Path, state: State, end: Any, before: Any) -> bool:

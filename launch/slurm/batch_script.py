@@ -1,9 +1,11 @@
 """The batch script of a job, which requests what its run needs, in sbatch's own options."""
 
+import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.settings.remote import DEFAULT_TIME, TIME, SlurmConfig, is_plain
@@ -12,15 +14,13 @@ from launch.deadlines import SLURM_IS_SILENT_S, SLURM_WARNS_BEFORE_LIMIT_S
 from launch.nodes.survey import last_line
 from launch.slurm import controller
 from launch.slurm.controller import scrubbed
-from launch.spec import Facts
+from launch.slurm.submitit_jobs import NOTICES_IGNORED
+from launch.spec import RUN_MODULE, Facts
 from muster.checkout import CHECKOUT, nodes_python
 from muster.errors import MusterError, UsageError, refuse
-from muster.writing import write_text
 
 DAY_MIN = 24 * 60
 ENDLESS = ("infinite", "UNLIMITED", "INFINITE")
-# In each script: Slurm's signal to the batch shell must not end it before the leader gets it.
-NOTICES_IGNORED = "trap '' USR1 USR2"
 CORES = {"cpus_per_task", "cpus_per_gpu"}  # one of these sets the number of cores
 
 Options = dict[str, str | int | bool]
@@ -154,17 +154,36 @@ def file_name(folder: Path, pattern: str) -> str:
     return f"{folder}/".replace("%", "%%") + pattern
 
 
-def submit(script: Path, given: Options, command: str, env: Mapping[str, str]) -> str:
-    """Write the batch script, submit it, and return the job's number.
+def submit(
+    folder: Path, given: Options, runs: Sequence[Path], env: Mapping[str, str], at_once: int = 1
+) -> list[str]:
+    """Submit the leaders of these runs through submitit; return the numbers of their jobs.
+
+    Of several runs they are the parts of one job array, of which `at_once` run at a time. `folder`
+    gets submitit's files.
 
     Raises:
         MusterError: Slurm refuses; with its own message.
+        UsageError: submitit is not installed.
     """
-    write_text(script, text(given, command))
-    asked = controller.ask(["sbatch", str(script)], env, SLURM_IS_SILENT_S)
+    request = {
+        "folder": str(folder),
+        "python": python(),
+        "options": as_read(given),
+        "at_once": at_once,
+        "runs": [str(run_dir) for run_dir in runs],
+    }
+    argv = [sys.executable, str(CHECKOUT / RUN_MODULE), "launch.slurm.submitit_jobs"]
+    # the process itself waits half as long for sbatch
+    asked = controller.ask(argv, env, 2 * SLURM_IS_SILENT_S, stdin=json.dumps(request))
     if asked.returncode:
-        raise MusterError(f"Slurm does not take the job: {last_line(asked.stderr)}")
-    return controller.submitted(asked.stdout)
+        message = last_line(asked.stderr).removeprefix("error: ")
+        raise (UsageError if asked.returncode == UsageError.exit_code else MusterError)(message)
+    answer = json.loads(last_line(asked.stdout))
+    if "refusal" in answer:
+        raise MusterError(f"Slurm does not take the job: {last_line(answer['refusal'])}")
+    job_ids: list[str] = answer["job_ids"]
+    return job_ids
 
 
 def flags(given: Options, quoted: Callable[[str], str] = str) -> list[str]:

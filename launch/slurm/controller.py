@@ -31,7 +31,6 @@ OVER = frozenset(
     " REVOKED".split()
 )
 GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
-SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
 # Our own states: Slurm has no record of the job any more, or nothing can be found out.
 FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
@@ -60,7 +59,10 @@ def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, s
 
 
 def ask(
-    argv: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float = SLURM_ANSWERS_S,
+    stdin: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
@@ -73,6 +75,7 @@ def ask(
     try:
         return subprocess.run(
             argv,
+            input=stdin,
             capture_output=True,
             text=True,
             errors="replace",
@@ -114,18 +117,6 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
     found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
     if found is None:
         raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
-    return found[1]
-
-
-def submitted(printed: str) -> str:
-    """The number of the job in what sbatch printed; a site's own sbatch may print more around it.
-
-    Raises:
-        MusterError: there is none.
-    """
-    found = SUBMITTED.search(printed)
-    if found is None:
-        raise MusterError(f"sbatch printed no job's number, but: {last_line(printed)}; see squeue")
     return found[1]
 
 

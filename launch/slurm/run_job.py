@@ -88,6 +88,14 @@ def step_of(run_dir: Path) -> str | None:
     return step
 
 
+def world_size(run_dir: Path) -> int | None:
+    """The number of the run's ranks; None if only the job can count their GPUs."""
+    job = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
+    counts = job.get("nproc", ())
+    are_known = counts and all(isinstance(count, int) for count in counts)
+    return sum(counts) if are_known else None
+
+
 def most() -> int:
     """How often a job may be requeued.
 

@@ -1,4 +1,4 @@
-"""A sweep on Slurm is one job array: task i runs cell i, and only missing cells are in it."""
+"""A sweep on Slurm is one job array, with a part for each run that is missing."""
 
 import os
 import sys
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from launch.deadlines import ARRAY_JOB_TICK_S
 from launch.launchers.base import chosen, launcher_of
-from launch.launchers.slurm import Slurm
+from launch.launchers.slurm import Slurm, job_folder
 from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
-from launch.studies.cell_runs import command_of, conclude, going_on
+from launch.studies.cell_runs import command_of, conclude, going_on, last_line
 from launch.studies.cells import Cell, Sweep
 from launch.studies.progress_table import tell
 from muster.errors import MusterError, UsageError, refuse
@@ -84,22 +84,21 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
         raise UsageError(str(error)) from None
     number = 1 + sum(1 for _ in (sweep.folder / "submissions").glob("*"))
     submission = sweep.folder / "submissions" / f"{number:03d}"
+    folder = job_folder(submission)
     submission.mkdir(parents=True)
-    specs = {}
+    specs = []
     for cell in wanted:
-        line, index = CommandLine.of(command_of(sweep, cell)[2:]), sweep.cells.index(cell)
-        _, specs[index] = new_run(line, launcher, facts, make=True, shared=submission)
+        line = CommandLine.of(command_of(sweep, cell)[2:])
+        specs.append(new_run(line, launcher, facts, make=True, shared=submission)[1])
     try:
-        array, cluster = launcher.submit_array(specs, facts, submission, at_once)
+        job_ids, cluster = launcher.submit_array(sweep.folder.name, specs, facts, folder, at_once)
     except MusterError as error:
-        for spec in specs.values():
+        for spec in specs:
             run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
-    for index, spec in specs.items():
-        job = run_record.read_job(spec.run_dir) or {}
-        if job.get("job_id") == run_record.NOT_YET:  # otherwise its task has begun already
-            run_record.begin(spec, "slurm", f"{array}_{index}", cluster=cluster)
-    return array
+    for spec, job_id in zip(specs, job_ids, strict=True):
+        run_record.submitted(spec, "slurm", job_id, cluster)
+    return job_ids[0].partition("_")[0]
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
@@ -118,14 +117,15 @@ def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
 def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:
     """Have the cell say what its run does, or what came of it."""
     run_dir = sweep.run_dir(cell)
-    end, job = run_record.read_end(run_dir), run_record.read_job(run_dir) or {}
+    end = run_record.read_end(run_dir)
+    job = run_record.read_job(run_dir) or {}
     started_s = float(job.get("started_unix_s", time.time()))
     if not found.over:
         cell.state = "waiting" if found.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
     elif end is None:  # ended before it began, or lost
-        cell.state = "stopped" if found.word == "cancelled" else "failed"
-        cell.message = f"{found.word}; {found.detail}"
+        cell.state = "stopped" if found.word == "stopped" else "failed"
+        cell.message = last_line((found.end or {}).get("message", "")) or found.word
     else:
         cell.seconds = float(end["time_unix_s"]) - started_s
         conclude(sweep, cell, int(end["code"]))

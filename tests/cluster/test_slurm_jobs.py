@@ -56,12 +56,15 @@ def test_text_stays_text_on_the_way_through_slurm(cluster, tmp_path):
     assert [*tmp_path.glob("it*")] == [folder]
 
 
-def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("way", "notice"), [("sbatch", "USR1"), ("slurm", "USR2")])
+def test_a_job_whose_time_is_up_is_requeued_and_goes_on(
+    cluster, tmp_path, monkeypatch, way, notice
+):
     monkeypatch.setitem(ways.PYTHON, "MUSTER_MAX_REQUEUES", "1")
-    run = Run(cluster, WAYS["sbatch"], tmp_path)
+    run = Run(cluster, WAYS[way], tmp_path)
     try:
         job = ways.running_job(cluster)
-        notice = ("scancel", "--batch", "--signal=USR1", job)
+        notice = ("scancel", "--batch", f"--signal={notice}", job)
         cluster.run(*notice)
         first = run.run_dir / "attempts" / "0"
         assert wait_until((first / "workers").exists)  # which is put aside last
@@ -74,7 +77,9 @@ def test_a_job_whose_time_is_up_is_requeued_and_goes_on(cluster, tmp_path, monke
         assert run.end()[0] == 75
     finally:
         ways.cancel_all(cluster)
-    assert "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in run.printed()
+    of_leader = (path.read_text() for path in SUBMITIT.path(run.run_dir).glob("*.out"))
+    printed = "".join((run.printed(), *of_leader))
+    assert "error: out of time after 1 requeues; MUSTER_MAX_REQUEUES allows 1" in printed
 
 
 @pytest.mark.usefixtures("warm_workers")

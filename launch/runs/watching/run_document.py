@@ -4,14 +4,13 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record
-from launch.runs.run_state import State
+from launch.runs.run_state import Record, State
 from launch.runs.watching import run_activity
 from launch.runs.watching.step_progress import checkpoint, settings_of, step_progress
 from muster import json_output, records, run_files
@@ -23,7 +22,11 @@ OF_NODE = ("node", "host", "address", "interface", "ranks")
 def brief(run_dir: Path, state: State) -> dict[str, Any]:
     """The fields of a run in a list of runs."""
     job = run_record.read_job(run_dir) or {}
-    return {"run_id": run_dir.name, "run_dir": str(run_dir), **_through(job), **asdict(state)}
+    return {"run_id": run_dir.name, "run_dir": str(run_dir), **_through(job), **_state(state)}
+
+
+def _state(state: State) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in ("word", "over", "detail", "notes")}
 
 
 def _through(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def whole(run_dir: Path, state: State) -> dict[str, Any]:
         "nodes": nodes(run_dir),
         "step": step_progress(run_dir),
         "checkpoint": checkpoint(run_dir, settings) if settings else None,
-        "end": end(run_dir),
+        "end": end_fields(state.end or run_record.read_end(run_dir)),
     }
 
 
@@ -56,9 +59,8 @@ def nodes(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: one[name] for name in OF_NODE} for one in known if one is not None]
 
 
-def end(run_dir: Path) -> dict[str, Any] | None:
-    """How the run ended, or the attempt in this folder."""
-    record = run_record.read_end(run_dir)
+def end_fields(record: Record | None) -> dict[str, Any] | None:
+    """How a run, or an attempt, ended."""
     if record is None:
         return None
     cause = record.get("cause") or name_of(record["code"])
@@ -77,6 +79,7 @@ class Happenings:
         self._started: int | None = None  # the last attempt whose start was reported
         self._ranks = 0  # ranks whose agents had started at the last look
         self._step: tuple[int, int] | None = None
+        self.end: Record | None = None  # how it ended, where its folder has no record of that
 
     def tell(self, *, last: bool = False) -> None:
         """Print a document for each event; with `last` also for the run's end."""
@@ -92,7 +95,10 @@ class Happenings:
         for number, folder in run_files.attempt_folders(run_dir).items():
             if number >= self._attempt:
                 self._attempt = number + 1
-                yield "restart", {"attempt": self._attempt, "after": end(folder)}
+                yield (
+                    "restart",
+                    {"attempt": self._attempt, "after": end_fields(run_record.read_end(folder))},
+                )
         found = nodes(run_dir)
         ranks = sum(len(one["ranks"]) for one in found)
         # all nodes write this when they have met: one look later all are there
@@ -105,14 +111,15 @@ class Happenings:
         if progress is not None and (self._attempt, progress["step"]) != self._step:
             self._step = (self._attempt, progress["step"])
             yield "step", progress
-        if last and (ended := end(run_dir)) is not None:
+        if last and (ended := end_fields(self.end or run_record.read_end(run_dir))) is not None:
             yield "ended", {"run_dir": str(run_dir), **ended}
 
 
 @contextmanager
-def documented(run_dir: Path) -> Iterator[None]:
+def documented(run_dir: Path) -> Iterator[Happenings]:
     """A context that prints the events of a run every second, and at its end."""
-    happenings, is_over = Happenings(run_dir), Event()
+    happenings = Happenings(run_dir)
+    is_over = Event()
 
     def look() -> None:
         try:
@@ -125,7 +132,7 @@ def documented(run_dir: Path) -> Iterator[None]:
     thread = Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield
+        yield happenings
     finally:
         is_over.set()
         thread.join()

@@ -5,13 +5,14 @@ commands of `muster`. A command that starts runs also sends the project. The lap
 command, which continues on the cluster even if the connection is lost.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 from configs import cli
 from configs.clusters import SENT
 from configs.help_page import Parser
-from configs.raw import Given
+from configs.raw import SWITCH, Given
+from configs.settings.fields import flag
 from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
 from launch.programs.python_command import plain
@@ -46,101 +48,192 @@ from muster.writing import read_json, write_json
 
 STARTING = ("run", "sweep", "study")
 QUESTION, ANSWERS = "job", "muster.login_job"  # from `muster.Job` of a program
+WITHOUT_ON = ("jobs", "report", QUESTION)  # a cluster has no settings for these
+FOLLOW = {"-f", "--follow"}  # of `jobs logs`
 # With one of these a program has its own Python, and Muster's needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
-def main() -> int:
-    word, *rest = own_arguments()
-    at = rest.index("--") if "--" in rest else len(rest)
-    program = rest[at:]
-    options, words = login_parser().parse_known_args(rest[:at])
+@dataclass(frozen=True)
+class OfSweep:
+    """Settings of sweeps and studies that matter here, too."""
+
+    name: str | None = None
+    cells: Path | None = None
+
+
+@dataclass(frozen=True)
+class LoginNode:
+    """A login node: the settings of LOGIN."""
+
+    login: str
+    login_config: str | None = None
+    login_dir: str | None = None
+    login_python: str | None = None
+
+
+@dataclass(frozen=True)
+class Command:
+    """What was typed after `muster`; the login node reads its words again."""
+
+    word: str  # the first one, such as run
+    typed: Sequence[str]  # all that stands behind it
+    words: Sequence[str]  # of these the command's own, without a login's and the program
+    program: Sequence[str]  # `--` and what follows it
+    name: str  # of the run, or of what else it starts
+    settings: Mapping[str, str]  # in `words`, of what starts runs
+    on: str | None
+    cluster: Sequence[Given]  # the settings of the cluster that --on names
+    login: Mapping[str, str]  # settings of LOGIN, from flags or else from the cluster
+    has_own_python: bool  # the program: Muster there needs no torch for it
+    problems: Sequence[str]
+
+    @property
+    def starts_runs(self) -> bool:
+        return self.word in STARTING
+
+    @property
+    def is_detached(self) -> bool:
+        return self._switch("detach", default=False)
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether Muster there needs all that training and reports need."""
+        return self.word in ("study", "report") or (self.starts_runs and not self.has_own_python)
+
+    @property
+    def follows_logs(self) -> bool:
+        return self.word == "jobs" and "logs" in self.words and not FOLLOW.isdisjoint(self.words)
+
+    @property
+    def calls(self) -> Path | None:
+        """The folder here of what `muster.launch` or `muster.map` has pickled, if one has."""
+        if "cells" in self.settings:
+            return Path(self.settings["cells"]).parent
+        return Path(self.program[2]) if self.program[1:2] == ["--function"] else None
+
+    def words_there(self, calls: str = "") -> list[str]:
+        """Its words on the login node, where `calls` is the folder of what was pickled."""
+        words = list(self.words)
+        program = list(self.program)
+        if self.on is not None and self.word not in WITHOUT_ON:
+            words += ["--on", self.on]
+        if self.word == "run" and not self.is_detached and self._switch("wait", default=True):
+            words.append("--wait")
+        if "cells" in self.settings:
+            words.append(f"--cells={calls}/{Path(self.settings['cells']).name}")
+        elif self.calls is not None:
+            program[2] = calls
+        return [*words, *program]
+
+    def _switch(self, name: str, *, default: bool) -> bool:
+        return SWITCH.get(self.settings.get(name, "").lower(), default)
+
+
+def read(word: str, typed: Sequence[str]) -> Command:
+    """Read what was typed.
+
+    Raises:
+        UsageError: there is no such cluster, or its file is wrong.
+    """
+    at = typed.index("--") if "--" in typed else len(typed)
+    program = typed[at:]
+    options, words = login_parser().parse_known_args(typed[:at])
     cluster = [] if options.on is None else cli.cluster(options.on)
-    of_login = _login_of(options, cluster)
-    known = None if of_login or options.on else _known_run(words)
+    login = {given.name: given.text for given in cluster if given.name in LOGIN}
+    login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
+    if "login_config" in login:
+        login["login_config"] = str(Path(login["login_config"]).expanduser().absolute())
+    script: Sequence[str] = ()
+    python = None
+    problems: list[str] = []
+    if program[1:]:
+        script, python, problems = plain(program[1:], None)
+    settings: dict[str, str] = {}
+    name = ""
+    if word in STARTING:
+        own = cli.typed((*cli.FILE_CLASSES, OfSweep), words)
+        settings = {given.name: given.text for given in own}
+        setting = "run_id" if word == "run" else "name"
+        if setting in settings:
+            name = settings[setting]
+            problems += name_problems(f"{flag(setting)} ", name)
+        elif word == "run":  # chosen here, so that both sides use it
+            name = _new_name(script)
+            words += ["--run-id", name]
+        else:
+            name = f"{word}-{token_hex(4)}"
+    names = {given.name for given in cluster} | settings.keys()
+    is_named = python is not None or "python" in names
+    takes_python = bool(program) or "cells" in names
+    return Command(
+        word,
+        typed,
+        words,
+        program,
+        name,
+        settings,
+        options.on,
+        cluster,
+        login,
+        is_named or (takes_python and not OWN_PYTHON.isdisjoint(names)),
+        problems,
+    )
+
+
+def _new_name(script: Sequence[str]) -> str:
+    what = name_of(script) if script else "train"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{token_hex(2)}"
+
+
+def login_parser() -> ArgumentParser:
+    parser = Parser(prog="muster", add_help=False, allow_abbrev=False)
+    for name in (*LOGIN, "on"):
+        parser.add_argument(flag(name))
+    return parser
+
+
+def main() -> int:
+    word, *typed = own_arguments()
+    command = read(word, typed)
+    login = command.login
+    known = None if login or command.on else _known_run(command.words)
     if known is not None:
-        of_login = {name: known[name] for name in LOGIN if known[name]}
+        login = {name: known[name] for name in LOGIN if known[name]}
     fetched = None
-    if word == "jobs" and words[:1] == ["fetch"]:
-        fetched = fetching.fetch_parser().parse_args(words[1:])
+    if word == "jobs" and command.words[:1] == ["fetch"]:
+        fetched = fetching.fetch_parser().parse_args(command.words[1:])
         refuse(name_problems("jobs fetch ", fetched.run))
-        if "login" not in of_login:
+        if "login" not in login:
             raise UsageError(
                 f"{fetched.run} was not started from here on a login node; name the node it is on: "
                 "--login me@cluster"
             )
-    if "login" not in of_login:  # a cluster without a login node
-        become(*COMMANDS[word], *rest, typed=word)
-    if word in STARTING:
+    if "login" not in login:  # a cluster without a login node
+        become(*COMMANDS[word], *typed, typed=word)
+    if command.starts_runs:
         refuse_several(os.environ)
-    script: Sequence[str] = ()
-    python = None
-    if program[1:]:
-        script, python, problems = plain(program[1:], None)
-        refuse(problems)
-    name, words = _named(word, words, script) if word in STARTING else ("", words)
-    given = {one.name for one in cluster} | _typed(words)
-    named = "python" in given or python is not None
-    is_own = named or ((program or "cells" in given) and OWN_PYTHON & given)
+    refuse(command.problems)
+    node = LoginNode(**login)
     installation = install(
-        Connection(of_login["login"], of_login.get("login_config")),
-        of_login.get("login_dir"),
-        of_login.get("login_python"),
-        whole=word in ("study", "report") or (word in STARTING and not is_own),
+        Connection(node.login, node.login_config),
+        node.login_dir,
+        node.login_python,
+        whole=command.needs_all,
         say=say,
     )
-    env: dict[str, str] = {}
-    if options.on is not None and word not in ("jobs", "report", QUESTION):
-        words = [*words, "--on", options.on]
-        env = _sent(options.on, cluster, Path.cwd())
-    if word in STARTING:
-        return _start(name, word, words, program, env, installation, of_login)
+    if command.starts_runs:
+        return _start(command, installation, node)
     if word == QUESTION:
-        command = RemoteCommand(installation, installation.new_session(word))
-        command.start(installation.command("muster/run_module.py", ANSWERS, *words), {}, "/")
-        return command.follow(lambda _: None)
+        question = RemoteCommand(installation, installation.new_session(word))
+        argv = installation.command("muster/run_module.py", ANSWERS, *command.words)
+        question.start(argv, {}, "/")
+        return question.follow(lambda _: None)
     if fetched is not None:
         return fetching.fetch(fetched, installation)
-    is_following = word == "jobs" and "logs" in words and {"-f", "--follow"} & {*words}
-    if is_following and known is not None and not known["detached"]:
+    if known is not None and command.follows_logs and not known["detached"]:
         return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
-    return _run(
-        installation, [*installation.command(*COMMANDS[word], typed=word), *words, *program], env
-    )
-
-
-def _login_of(options: argparse.Namespace, cluster: Sequence[Given]) -> dict[str, str]:
-    """The login node's settings from flags, or else from the cluster, by the names of LOGIN."""
-    found = {one.name: one.text for one in cluster if one.name in LOGIN}
-    found |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
-    if "login_config" in found:
-        found["login_config"] = str(Path(found["login_config"]).expanduser().absolute())
-    return found
-
-
-def _run(installation: Installation, argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a short command through a login shell; return its exit code."""
-    given = [f"{name}={value}" for name, value in env.items()]
-    shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
-    connection = installation.connection
-    code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
-    if code == openssh.FAILED:
-        raise ConnectionLost(
-            f"{connection.login}: the connection was lost; give the same command again"
-        )
-    return code
-
-
-def login_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="muster", add_help=False, allow_abbrev=False)
-    for name in (*LOGIN, "on"):
-        parser.add_argument(f"--{name.replace('_', '-')}")
-    return parser
-
-
-def _typed(words: Sequence[str]) -> set[str]:
-    """The names of the flags among these words."""
-    return {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+    return _run(command, installation)
 
 
 def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
@@ -162,85 +255,58 @@ def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
     return None
 
 
-def _sent(on: str, cluster: Sequence[Given], here: Path) -> dict[str, str]:
+def _environment(command: Command) -> dict[str, str]:
     """The environment with which --on has the same meaning there; project files are the copy's."""
+    if command.on is None or command.word in WITHOUT_ON:
+        return {}
+    here = Path.cwd()
     root = run_files.project_of(here)
     settings = [
         (name, os.path.relpath(text, here) if Path(text).is_relative_to(root) else text, where)
-        for name, text, where in cluster
+        for name, text, where in command.cluster
         if name not in LOGIN
     ]
-    return {SENT: json.dumps({on: settings})}
+    return {SENT: json.dumps({command.on: settings})}
 
 
-def _start(
-    name: str,
-    word: str,
-    words: list[str],
-    program: list[str],
-    env: dict[str, str],
-    installation: Installation,
-    of_login: Mapping[str, str],
-) -> int:
+def _argv(command: Command, words: Sequence[str], installation: Installation) -> list[str]:
+    return [*installation.command(*COMMANDS[command.word], typed=command.word), *words]
+
+
+def _run(command: Command, installation: Installation) -> int:
+    """Run a short command through a login shell; return its exit code."""
+    given = [f"{name}={value}" for name, value in _environment(command).items()]
+    argv = _argv(command, command.words_there(), installation)
+    shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
+    connection = installation.connection
+    code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
+    if code == openssh.FAILED:
+        raise ConnectionLost(
+            f"{connection.login}: the connection was lost; give the same command again"
+        )
+    return code
+
+
+def _start(command: Command, installation: Installation, node: LoginNode) -> int:
     """Start a command that continues on the login node, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = send_project(installation, root)
-    if word == "run" and not {"detach", "no-wait"} & _typed(words):
-        words.append("--wait")
+    session = installation.new_session(command.name)
+    calls = f"{session}.call"
     values = {**os.environ, **json.loads(os.environ.get(VALUES, "{}"))}
-    words, passed_on = hide(reveal(words, variable(values)))
-    env |= variable(passed_on)
-    if "login_python" in of_login:
-        env["MUSTER_PYTHON"] = of_login["login_python"]
-    session = installation.new_session(name)
-    words, program = _with_calls(words, program, installation, f"{session}.call")
-    command = RemoteCommand(installation, session)
-    command.start(
-        [*installation.command(*COMMANDS[word], typed=word), *words, *program],
-        env,
-        f"{folder}/{here.relative_to(root)}",
-    )
-    known = {**dict.fromkeys(LOGIN), **of_login, "name": name, "session": session}
-    return _follow(command, {**known, "detached": "detach" in _typed(words)})
-
-
-def _with_calls(
-    words: list[str], program: list[str], installation: Installation, place: str
-) -> tuple[list[str], list[str]]:
-    """The command, after sending what `muster.launch` or `muster.map` has pickled to `place`."""
-    source = Path(program[2]) if program[1:2] == ["--function"] else None
-    if source is not None:
-        program = [*program[:2], place]
-    for at, word in enumerate(words):
-        if word.startswith("--cells="):
-            file = Path(word.removeprefix("--cells="))
-            source, words[at] = file.parent, f"--cells={place}/{file.name}"
-    if source is not None:
+    words, passed_on = hide(reveal(command.words_there(calls), variable(values)))
+    env = {**_environment(command), **variable(passed_on)}
+    if node.login_python is not None:
+        env["MUSTER_PYTHON"] = node.login_python
+    if command.calls is not None:
         make = 'umask 077 && mkdir -p -- "$1" && chmod go-w -- "${1%/*}"'
-        installation.connection.run(["sh", "-c", make, "sh", place])
-        installation.connection.rsync([], f"{source}/", f":{place}/")
-    return words, program
-
-
-def _named(word: str, words: list[str], program: Sequence[str]) -> tuple[str, list[str]]:
-    """The command's local name; a run's name is chosen here, so that both sides use it.
-
-    Raises:
-        UsageError: it cannot be that of a run, or of a folder.
-    """
-    parser = Parser(add_help=False, allow_abbrev=False)
-    flag = "--run-id" if word == "run" else "--name"
-    parser.add_argument(flag, dest="name")
-    given, _ = parser.parse_known_args(words)
-    if given.name is not None:
-        refuse(name_problems(f"{flag} ", given.name))
-        return given.name, words
-    if word != "run":
-        return f"{word}-{token_hex(4)}", words
-    what = name_of(program) if program else "train"
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{token_hex(2)}"
-    return name, [*words, "--run-id", name]
+        installation.connection.run(["sh", "-c", make, "sh", calls])
+        installation.connection.rsync([], f"{command.calls}/", f":{calls}/")
+    remote = RemoteCommand(installation, session)
+    remote.start(_argv(command, words, installation), env, f"{folder}/{here.relative_to(root)}")
+    known = {**asdict(node), "name": command.name, "session": session}
+    return _follow(remote, {**known, "detached": command.is_detached})
 
 
 def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:

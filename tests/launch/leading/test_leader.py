@@ -16,11 +16,13 @@ from launch.agent.processes import process_tree
 from launch.ends import End, Kind
 from launch.launchers.base import launcher_of
 from launch.leading import leader
-from launch.leading.leader import conclude, lead, new_run
+from launch.leading.leader import lead, lead_or_submit, new_run
 from launch.programs.command_line import CommandLine
 from launch.programs.python_choice import say_once
 from launch.runs import restart, run_record, run_state
 from launch.runs.restart import BY_SIGNAL
+from launch.runs.run_state import LeaderWatcher
+from launch.slurm.submission import Submission
 from launch.spec import LaunchSpec
 from muster.errors import MusterError, UsageError
 from tests.commands import cause_in, ended
@@ -155,31 +157,25 @@ def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path,
     assert end["message"] == f"stopped by {number.name}" and run_state.ended(end).word == "stopped"
 
 
-class Over:
-    """A job of a scheduler that has ended, with this exit code."""
+class Submits(Pretended):
+    """It submits a job, which has ended, as its leader has recorded."""
 
-    job_id, cluster, detached, is_led_here = "7", "here", False, False
-    cause, shown, signals, noticed_unix_s = None, b"", (), None
+    submits = True
 
-    def __init__(self, code):
-        self._code = code
+    def __init__(self):
+        super().__init__("fails")
 
-    def wait(self):
-        return self._code
+    def submit(self, spec, facts):
+        class Over(LeaderWatcher):
+            def state(self, run_dir, job, end):
+                return run_state.ended(end)
+
+        return Submission("7", "here", Over())
 
 
-def test_a_worker_that_the_kernel_killed_is_no_signal_of_the_user(spec, capsys):
-    """With --wait a job's 137 comes from its exit.json, whose explanation stays."""
-    end = End(Kind.KILLED, "node1", 1.0, signal=9, message="torchrun", ranks=(1,))
-    record = {"index": 1, "node": "node1", "cause": "command", "message": end.text, "ranks": [1]}
-    record |= {"code": 1, "ends": [end.to_json()]}
-    write(spec.run_dir, {"agents/node_00001.exit.json": {**record, "clock_offset_s": 0.0}})
-    assert conclude(Over(137), 2, spec) == 137
-    explained = run_record.read_end(spec.run_dir)["message"]
-    assert explained == "error: torchrun on node1 was killed by SIGKILL (rank 1)"
-    printed = capsys.readouterr().err
-    assert "stopped by SIGKILL" not in printed
-    assert "the kernel may have ended it for lack of memory: see dmesg on node1\n" in printed
+def follow(spec):
+    """Submit a run, and follow it to its end."""
+    return lead_or_submit(Submits(), spec, FACTS, follows=True)
 
 
 @pytest.mark.parametrize("code", BY_SIGNAL)
@@ -188,7 +184,7 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
     message = f"error: rank 1 on node1: exit code {code}"
     run_record.end(spec.run_dir, code, message, rank=1, cause="program")
     recorded = run_record.read_end(spec.run_dir)
-    assert conclude(Over(code), 2, spec) == code
+    assert follow(spec) == code
     assert run_record.read_end(spec.run_dir) == recorded
     assert cause_in(capsys.readouterr().err) == message
     assert run_state.ended(recorded).word == "failed"
@@ -197,7 +193,7 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
 def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec, capsys):
     """The job's leader has recorded it; its files may not be seen here yet."""
     run_record.end(spec.run_dir, 7, "error: rank 1 on node1: exit code 7", 1, "program", "no data")
-    assert conclude(Over(7), 2, spec) == 7
+    assert follow(spec) == 7
     assert capsys.readouterr().err.splitlines()[1:] == [
         "error: rank 1 on node1: exit code 7",
         "the end of its output:",
@@ -206,21 +202,22 @@ def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec,
     ]
 
 
-class Submits(Pretended):
-    """It submits a job, which goes on by itself."""
+def test_an_error_of_who_only_waits_is_not_the_end_of_the_run(spec, monkeypatch):
+    def unseen(*given):
+        raise OSError(errno.EIO, "the terminal is gone")
 
-    def launch(self, spec, facts):
-        class Unseen(Over):
-            def wait(self):
-                raise OSError(errno.EIO, "the terminal is gone")
-
-        return Unseen(0)
-
-
-def test_an_error_of_who_only_waits_is_not_the_end_of_the_run(spec):
+    monkeypatch.setattr(Submission, "follow", unseen)
     with pytest.raises(OSError, match="the terminal is gone"):
-        lead(Submits("fails"), spec, FACTS)
+        follow(spec)
     assert run_record.read_end(spec.run_dir) is None
+
+
+def test_a_leader_that_has_begun_stays_the_leader_of_its_run(spec):
+    """Its job may begin before the process that submits it has the job's number."""
+    leader = {"launcher": "slurm", "job_id": "7", "host": "node0", "pid": 5}
+    write(spec.run_dir, {"job.json": leader})
+    run_record.submitted(spec, "slurm", "7", "here")
+    assert run_record.read_job(spec.run_dir) == leader
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ esac
     "srun": "exit 1",
     "sbatch": """
 case "$*" in *--test-only*) exit 0 ;; esac
+if [ -e refusal ]; then cat refusal >&2; exit 1; fi
 env > submitted
 case "$*" in *--parsable*) echo 12 ;; *) echo 'Submitted batch job 12' ;; esac
 """,
@@ -67,6 +68,10 @@ class FakeSlurm:
     def greets(self, banner: str) -> None:
         """Each command is a site's own wrapper, which prints this first."""
         (self._folder / "banner").write_text(f"{banner}\n")
+
+    def refuses(self, message: str) -> None:
+        """What sbatch says of a job, which it does not take."""
+        (self._folder / "refusal").write_text(f"{message}\n")
 
     def silence(self) -> None:
         (self._folder / "silent").touch()

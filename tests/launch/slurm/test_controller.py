@@ -8,8 +8,7 @@ import pytest
 
 from launch.slurm import controller
 from launch.slurm.controller import FORGOTTEN, UNKNOWN, JobState
-from launch.slurm.submitted_job import Watcher
-from muster.errors import MusterError
+from launch.slurm.run_watcher import JobStates
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 # As squeue of 22.05.8 and of 24.11.5 answers, byte for byte the same.
@@ -61,14 +60,6 @@ def test_what_a_site_s_wrappers_print_is_no_part_of_an_answer(queue):
     assert controller.host_names("node0,node1", os.environ) == ["node0", "node1"]
 
 
-def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
-    for before in ("\n", ""):  # or without a last newline
-        printed = f"{BANNER}{before}Submitted batch job 12 on cluster c\nBye\n"
-        assert controller.submitted(printed) == "12"
-    with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
-        controller.submitted("Welcome\n")
-
-
 def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
     assert controller.end_unix_s("1", os.environ) == datetime(2026, 11, 22, 17, 28, 36).timestamp()
     assert controller.end_unix_s("9", os.environ) is None
@@ -79,26 +70,26 @@ def test_when_the_time_of_a_job_is_up_is_known_where_slurm_says_so(queue):
 def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(queue, monkeypatch):
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("launch.slurm.submitted_job.time", clock)
-    watcher = Watcher(os.environ)
+    monkeypatch.setattr("launch.slurm.run_watcher.time", clock)
+    jobs = JobStates(os.environ)
     for tick in range(300):  # half a minute of looking, ten times a second
         now[0] = tick / 10
-        watcher.look_at(["1", "2", "99"])
-        states = [watcher.state(one).name for one in ("1", "2", "99")]
+        jobs.look_at(["1", "2", "99"])
+        states = [jobs.state(number).name for number in ("1", "2", "99")]
         assert states == ["RUNNING", "PENDING", FORGOTTEN]
     assert len(queue.calls("squeue")) == 6 and queue.calls("scontrol") == []
     assert "--jobs=1,2 " in queue.calls("squeue")[-1]  # one that is over is not asked about again
     queue.queue_is(QUEUE[1].replace("3|3", "2|2"))
-    watcher.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
+    jobs.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
     now[0] += 1.0
-    assert watcher.state("2", sign="exit.json").reason == "BeginTime"
+    assert jobs.state("2", sign="exit.json").reason == "BeginTime"
 
 
 def test_while_slurm_is_silent_nothing_is_known(queue):
-    watcher = Watcher(os.environ)
+    jobs = JobStates(os.environ)
     queue.silence()
-    watcher.look_at(["1", "2"])
-    assert watcher.state("1").name == watcher.state("2").name == UNKNOWN
+    jobs.look_at(["1", "2"])
+    assert jobs.state("1").name == jobs.state("2").name == UNKNOWN
     assert len(queue.calls("squeue")) == 1
 
 

@@ -31,9 +31,25 @@ def test_a_job_that_slurm_has_forgotten_has_not_succeeded(slurm, tmp_path):
     assert code == 1 and "Slurm forgot job 12" in err
 
 
+@pytest.mark.parametrize(("state", "code"), [("CANCELLED", 143), ("OUT_OF_MEMORY", 1)])
+def test_who_waits_for_a_job_records_no_end_of_it_and_says_what_others_say(
+    slurm, tmp_path, state, code
+):
+    """One that never had a leader: it was cancelled while it was pending, for example."""
+    slurm.job_is(state)
+    returned, out, err = finish(start(tmp_path, "--wait", "--no-preflight", "--json"))
+    assert returned == code, err
+    waited = json.loads(out.splitlines()[-1])
+    assert waited["kind"] == "ended" and not (tmp_path / "run" / "exit.json").exists()
+    assert json.loads((tmp_path / "run" / "job.json").read_text())["job_id"] == "12"
+    jobs = [sys.executable, Path(SUBMIT).with_name("jobs.py"), "--logs-dir", tmp_path]
+    status = json.loads(call(*jobs, "status", "run", "--json").stdout)
+    assert status["end"].items() <= waited.items()
+
+
 def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("launch.slurm.controller.SLURM_ASKED_AGAIN_S", 0.1, raising=False)
-    monkeypatch.setattr("launch.slurm.submitted_job.JOB_ASKED_AFTER_SILENCE_S", 0.1, raising=False)
+    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_AFTER_SILENCE_S", 0.1, raising=False)
     monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 0.3, raising=False)
     run, lines = run_folder(tmp_path, "run", JOB), []
     slurm.silence()

@@ -5,20 +5,22 @@ import re
 import shlex
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
+from submitit.core.utils import DelayedSubmission
 
 from configs.settings import sbatch_options
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SbatchOption, Settings, SlurmConfig, SshConfig
-from launch.launchers.slurm import build
-from launch.slurm import batch_script
+from launch.launchers.slurm import Slurm, build, job_folder
+from launch.slurm import batch_script, submitit_jobs
 from launch.slurm.batch_script import minutes
 from launch.slurm.current_job import CurrentJob
 from launch.spec import Facts, LaunchSpec, Program
-from muster.errors import UsageError
+from muster.errors import MusterError, UsageError
 from tests.configs.made import made
 from tests.fuzzing import fuzzed
 
@@ -72,15 +74,90 @@ def test_a_node_has_one_task_and_the_leader_is_the_jobs_command(workers):
     assert found["command"].endswith("muster/run_module.py launch.leading.batch_job run /logs/run")
 
 
-def test_the_number_of_an_array_is_found_behind_a_site_s_banner(slurm, tmp_path):
-    slurm.greets("Welcome to the cluster")
-    settings = LaunchConfig(launcher="slurm")
-    launcher = build(Settings(settings, SshConfig(), SlurmConfig()))
-    (tmp_path / "run").mkdir()
-    (folder := tmp_path / "sweep" / "submissions" / "001").mkdir(parents=True)
-    spec = LaunchSpec("run", tmp_path / "run", Program.module("train.worker"))
-    submitted = launcher.submit_array({0: spec}, launcher.assume(), folder, 1)
-    assert submitted == ("12", "here")
+def slurm_launcher() -> Slurm:
+    return build(Settings(LaunchConfig(launcher="slurm"), SshConfig(), SlurmConfig()))
+
+
+def submitted(*run_dirs: Path) -> list[str]:
+    """The numbers of the jobs of these runs: of several, the parts of one array."""
+    launcher = slurm_launcher()
+    specs = []
+    for run_dir in run_dirs:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        specs.append(LaunchSpec("run", run_dir, Program.module("train.worker")))
+    if len(specs) == 1:
+        return [launcher.submit(specs[0], launcher.assume()).job_id]
+    folder = job_folder(run_dirs[0].parent / "001")
+    job_ids, cluster = launcher.submit_array("sweep", specs, launcher.assume(), folder, 1)
+    assert cluster == "here"
+    return job_ids
+
+
+@pytest.mark.parametrize(("runs", "job_ids"), [("a", ["12"]), ("ab", ["12_0", "12_1"])])
+def test_a_job_s_number_is_found_behind_a_site_s_banner(slurm, tmp_path, runs, job_ids):
+    slurm.greets("Welcome! Your last job 7 used 3 h.")
+    assert submitted(*(tmp_path / name for name in runs)) == job_ids
+
+
+def test_the_parts_of_an_array_lead_their_runs_and_print_into_files_of_their_own(slurm, tmp_path):
+    runs = [tmp_path / name for name in ("50% a", "b", "c")]
+    assert submitted(*runs) == ["12_0", "12_1", "12_2"]
+    folder = tmp_path / "001" / "submitit"
+    (script,) = folder.glob("*_submission.sh")
+    text = script.read_text()
+    assert "#SBATCH --array=0-2%1\n" in text and "#SBATCH --job-name=muster-sweep\n" in text
+    assert f"#SBATCH --output={folder}/%A_%a_0_log.out\n" in text
+    for index, run_dir in enumerate(runs):
+        call = DelayedSubmission.load(folder / f"12_{index}_submitted.pkl")
+        assert (call.function, call.args) == (submitit_jobs.lead, (str(run_dir),))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_submitted_is_what_a_dry_run_shows(slurm, tmp_path, count):
+    runs = [tmp_path / str(number) for number in range(count)]
+    launcher = slurm_launcher()
+    spec = LaunchSpec("run", runs[0], Program.module("train.worker"))
+    submitted(*runs)
+    (script,) = tmp_path.rglob("*_submission.sh")
+    shown, given = (
+        {line for line in text.splitlines() if line.startswith(("#SBATCH", "trap"))}
+        for text in (launcher.show(spec, launcher.assume()), script.read_text())
+    )
+    names = {line.partition("=")[0] for line in shown ^ given}
+    of_array = {"#SBATCH --array", "#SBATCH --job-name", "#SBATCH --output"}
+    assert names == (of_array if count > 1 else set())
+
+
+def test_a_job_has_the_environment_without_a_job_s_and_this_process_keeps_its_own(
+    slurm, tmp_path, monkeypatch
+):
+    for name in ("SLURM_ARRAY_JOB_ID", "SBATCH_OUTPUT", "OF_THE_USER"):
+        monkeypatch.setenv(name, "9")
+    before = dict(os.environ)
+    is_over = threading.Event()
+    seen = []
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(os.environ.get("SBATCH_OUTPUT"))
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    try:
+        submitted(tmp_path / "run")
+    finally:
+        is_over.set()
+        watching.join()
+    assert {*seen} == {"9"} and dict(os.environ) == before
+    assert slurm.submitted["OF_THE_USER"] == "9"
+    assert not {"SLURM_ARRAY_JOB_ID", "SBATCH_OUTPUT"} & slurm.submitted.keys()
+
+
+def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm, tmp_path):
+    slurm.refuses("sbatch: error: Batch job submission failed: Job violates accounting policy")
+    refused = "^Slurm does not take the job: sbatch: error: .* violates accounting policy$"
+    with pytest.raises(MusterError, match=refused):
+        submitted(tmp_path / "run")
 
 
 def test_more_workers_than_gpus_are_refused():
@@ -235,7 +312,7 @@ def test_a_path_that_sbatch_reads_in_another_way_is_refused(path):
 def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
     run_dir = tmp_path / name / "run"
     run_dir.mkdir(parents=True)
-    assert submitted(run_dir) == "12"
+    assert submitted(run_dir) == ["12"]
     (script,) = (run_dir / "submitit").glob("12_submission.sh")
     escaped = str(run_dir).replace("%", "%%")
     output = shlex.quote(f"{escaped}/submitit/%j_0_log.out")
@@ -245,12 +322,8 @@ def test_a_run_in_a_folder_with_percent_signs_is_one_job(slurm, tmp_path, name):
 def test_a_folder_that_submitit_would_take_for_a_job_s_number_is_refused(slurm, tmp_path):
     with pytest.raises(UsageError, match="submitit reads %t in a path as a job's number; choose"):
         submitted(tmp_path / "50%test" / "run")
-
-
-def submitted(run_dir: Path) -> str:
-    launcher = build(Settings(LaunchConfig(launcher="slurm"), SshConfig(), SlurmConfig()))
-    spec = LaunchSpec("run", run_dir, Program.module("train.worker"))
-    return launcher.launch(spec, launcher.assume()).job_id
+    with pytest.raises(UsageError, match="submitit reads %a in a path as a job's number; choose"):
+        submitted(tmp_path / "100%a" / "run", tmp_path / "100%a" / "other")
 
 
 KEYS = st.sampled_from(sorted(sbatch_options.KNOWN)) | st.text(max_size=12)

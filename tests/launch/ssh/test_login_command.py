@@ -14,7 +14,7 @@ def started(monkeypatch, tmp_path):
     def started(*program):
         given = {}
         monkeypatch.setattr(login, "install", lambda *_, whole, **__: given.update(whole=whole))
-        monkeypatch.setattr(login, "_start", lambda name, *_: given.update(name=name))
+        monkeypatch.setattr(login, "_start", lambda command, *_: given.update(name=command.name))
         monkeypatch.chdir(tmp_path)
         words = ["run", "--login", "me@cluster", *program]
         monkeypatch.setattr(sys, "argv", ["muster", *words])
@@ -36,3 +36,43 @@ def started(monkeypatch, tmp_path):
 )
 def test_a_python_in_front_of_the_script_is_its_python(started, program, name, whole):
     assert started(*program) == (name, whole)
+
+
+@pytest.mark.parametrize("words", [["--run-id", "a"], ["--run-id=a"], ["--run_id=a"]])
+def test_a_name_that_is_given_is_the_run_s_name_on_both_sides(words):
+    command = login.read("run", [*words, "--no-wait", "--", "t.py"])
+    assert (command.name, command.words_there()) == ("a", [*words, "--no-wait", "--", "t.py"])
+
+
+@pytest.mark.parametrize(
+    ("words", "waits", "is_detached"),
+    [
+        ([], True, False),
+        (["--detach"], False, True),
+        (["--detach=no"], True, False),
+        (["--no_wait"], False, False),
+    ],
+)
+def test_a_run_is_waited_for_unless_the_user_says_otherwise(words, waits, is_detached):
+    command = login.read("run", words)
+    assert (command.words_there()[-1:] == ["--wait"], command.is_detached) == (waits, is_detached)
+
+
+def test_what_was_pickled_is_named_by_its_place_there():
+    command = login.read("run", ["--run-id=a", "--no-wait", "--", "--function", "/here/call"])
+    assert str(command.calls) == "/here/call"
+    assert command.words_there("/there")[-3:] == ["--", "--function", "/there"]
+    command = login.read("sweep", ["--name", "m", "--cells=/here/call/cells.json"])
+    assert (command.name, str(command.calls)) == ("m", "/here/call")
+    assert command.words_there("/there")[-1] == "--cells=/there/cells.json"
+
+
+def test_settings_of_a_login_node_do_not_go_there_and_the_cluster_s_name_does(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "muster.toml").write_text('[clusters.hpc]\nlogin = "me@hpc"\npython = "p"\n')
+    monkeypatch.chdir(tmp_path)
+    command = login.read("doctor", ["--login-dir", "/x", "--on", "hpc", "--quick"])
+    assert command.login == {"login": "me@hpc", "login_dir": "/x"}
+    assert command.words_there() == ["--quick", "--on", "hpc"]
+    assert login.read("jobs", ["list", "--on", "hpc"]).words_there() == ["list"]

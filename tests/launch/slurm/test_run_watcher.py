@@ -1,0 +1,154 @@
+"""A run whose end nobody has recorded is judged from Slurm and its records, each time alike."""
+
+import json
+import os
+
+import pytest
+
+from launch.ends import End, Kind
+from launch.leading.leader import lead_or_submit
+from launch.runs import run_state, waiting
+from launch.runs.watching import run_document
+from launch.runs.watching.run_document import Happenings
+from launch.slurm.run_watcher import SlurmRunWatcher
+from launch.slurm.submission import Submission
+from launch.spec import LaunchSpec
+from muster import json_output
+from tests.launch.pretended import FACTS, PROGRAM, Pretended
+from tests.launch.slurm.test_outages import JOB
+from tests.launch.test_jobs import run_folder
+from tests.written import write
+
+NPROC = {"slurm.json": {"nproc": [1, 1]}}
+
+
+def of_agents(*ends: End) -> dict:
+    """The records of two agents, of how each node's part has ended."""
+    files = {}
+    for index, end in enumerate(ends):
+        place = {"index": index, "node": f"node{index}", "ranks": [index]}
+        files[f"agents/node_0000{index}.json"] = {**place, "address": f"10.0.0.{index}"}
+        how = {"code": 1, "cause": "command", "message": end.text, "clock_offset_s": 0.0}
+        files[f"agents/node_0000{index}.exit.json"] = {**place, **how, "ends": [end.to_json()]}
+    return files
+
+
+def of_ranks(cause: str, message: str, code: int) -> dict:
+    """The records of two ranks that ended so."""
+    more = {"host": "here", "time_unix_s": 5.0, "code": code, "cause": cause, "traceback": ""}
+    return {
+        f"exits/rank_0000{rank}.json": {**more, "rank": rank, "message": message} for rank in (0, 1)
+    }
+
+
+SENT_A_SIGNAL = of_agents(*(End(Kind.SIGNAL, node, 4.0, signal=15) for node in ("node0", "node1")))
+LOST_LEADER = of_agents(*(End(Kind.LAUNCHER, node, 4.0) for node in ("node0", "node1")))
+KILLED = of_agents(
+    End(Kind.LAUNCHER, "node0", 4.0),
+    End(Kind.KILLED, "node1", 1.0, signal=9, message="torchrun", ranks=(1,)),
+)
+KILLED_TEXT = "error: torchrun on node1 was killed by SIGKILL (rank 1)"
+NEVER = "error: ranks 0, 1 never started: Slurm says FAILED of job 12"
+FORGOTTEN = "error: Slurm forgot job 12, and no record says how it ended"
+
+
+def says(state: str) -> str:
+    return f"error: Slurm says {state} of job 12"
+
+
+# What Slurm says, what the folder has, and then: the word, the exit code, the cause, the message.
+ENDS = {
+    "cancelled while pending": (
+        "CANCELLED", {}, "stopped", 143, "signal", "cancelled before it began",
+    ),
+    "cancelled without a leader": (
+        "CANCELLED", LOST_LEADER, "stopped", 143, "signal", "cancelled",
+    ),
+    "out of memory before the leader": (
+        "OUT_OF_MEMORY", {}, "failed", 1, "out_of_memory", says("OUT_OF_MEMORY"),
+    ),
+    "out of memory": (
+        "OUT_OF_MEMORY", LOST_LEADER, "failed", 1, "out_of_memory", says("OUT_OF_MEMORY"),
+    ),
+    "node failure": ("NODE_FAIL", LOST_LEADER, "failed", 1, "job", says("NODE_FAIL")),
+    "time limit": ("TIMEOUT", SENT_A_SIGNAL, "failed", 1, "job", says("TIMEOUT")),
+    "batch shell failed": ("FAILED", {}, "failed", 1, "not_started", NEVER),
+    "leader killed": (
+        "FAILED", {**SENT_A_SIGNAL, **of_ranks("signal", "stopped by SIGTERM", 143)},
+        "failed", 1, "job", says("FAILED"),
+    ),
+    "worker killed": ("FAILED", KILLED, "failed", 137, "killed", KILLED_TEXT),
+    "done": ("COMPLETED", of_ranks("done", "", 0), "done", 0, "done", ""),
+    "forgotten": (
+        "", {**LOST_LEADER, **of_ranks("signal", "stopped by SIGTERM", 143)},
+        "lost", 1, "job", FORGOTTEN,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def documents(tmp_path, monkeypatch):
+    """What is printed with --json from now on."""
+    with (tmp_path / "documents").open("wb") as file:
+        monkeypatch.setattr(json_output, "_descriptor", os.dup(file.fileno()))
+    yield lambda: [*map(json.loads, (tmp_path / "documents").read_text().splitlines())]
+    json_output.end()
+
+
+class Submits(Pretended):
+    """It has submitted job 12."""
+
+    submits = True
+    name = "slurm"
+
+    def submit(self, spec, facts):
+        return Submission("12", "here", SlurmRunWatcher(cluster="here"))
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_run_without_a_record_of_its_end_is_judged_alike(
+    slurm, tmp_path, documents, case, capsys
+):
+    state, files, word, *ended = ENDS[case]
+    if state:
+        slurm.job_is(state)
+    else:
+        slurm.forget()
+    run = write(run_folder(tmp_path, "run", JOB), {**NPROC, **files})
+    seen = run_state.of(run)
+    assert (seen.word, seen.over) == (word, True)
+    by_status = run_document.whole(run, seen)["end"]
+    assert [by_status[name] for name in ("exit_code", "cause", "message")] == ended
+    assert waiting.wait(run, None) == ended[0]
+    (by_wait,) = (document for document in documents() if document["kind"] == "ended")
+    assert {name: by_wait[name] for name in by_status} == by_status
+    capsys.readouterr()
+    happenings = Happenings(run)
+    spec = LaunchSpec("run", run, PROGRAM)
+    code = lead_or_submit(Submits("fails"), spec, FACTS, follows=True, happenings=happenings)
+    assert code == ended[0]
+    assert run_document.end_fields(happenings.end) == by_status
+    printed = capsys.readouterr()
+    assert f"job 12: {word}\n" in printed.out and ended[2] in printed.err
+    assert not (run / "exit.json").exists()
+
+
+def test_what_a_job_has_printed_that_never_had_a_leader_is_shown(slurm, tmp_path, capsys):
+    slurm.job_is("FAILED")
+    run = write(run_folder(tmp_path, "run", JOB), NPROC)
+    write(run, {"submitit/12_0_log.out": "/opt/python: No such file or directory\n"})
+    lead_or_submit(Submits("fails"), LaunchSpec("run", run, PROGRAM), FACTS, follows=True)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"the end of {run}/submitit/12_0_log.out:",
+        "/opt/python: No such file or directory",
+        NEVER,
+    ]
+
+
+def test_a_job_that_ended_well_says_nothing_of_a_run_that_was_in_it(slurm, tmp_path):
+    """It is one that somebody held; the run's leader was elsewhere, and has recorded nothing."""
+    slurm.job_is("COMPLETED")
+    run = run_folder(tmp_path, "run", JOB)
+    write(run, {"slurm.json": {"nproc": ["gpu"], "step": "muster-run"}})
+    seen = run_state.of(run)
+    assert (seen.word, seen.end["code"]) == ("lost", 1)

@@ -1,0 +1,66 @@
+"""In its own process submitit submits jobs; in a job it makes way for the leader."""
+
+import io
+import json
+import os
+import signal
+import sys
+
+import pytest
+import submitit
+
+from launch.slurm import submitit_jobs
+from muster.errors import MusterError
+from tests.commands import call
+from tests.launch.submit import REPOSITORY
+from tests.written import executable, write
+
+# As submitit does in a job, before it calls the function; the checkout is another.
+IN_A_JOB = """import pathlib, signal, sys
+import muster.command
+from launch.slurm.submitit_jobs import lead
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, lambda *_: None)
+muster.command.CHECKOUT = pathlib.Path(sys.argv[2])
+lead(sys.argv[1])
+"""
+# In the leader's place: what signals do at its start.
+SHOWS = """import signal, sys
+names = ("SIGUSR1", "SIGUSR2", "SIGTERM")
+print(sys.argv[1:], *(signal.getsignal(getattr(signal, name)).name for name in names))
+"""
+
+
+def test_the_leader_takes_submitit_s_place_and_no_notice_ends_it_before(tmp_path):
+    write(tmp_path, {"muster/run_module.py": SHOWS})
+    done = call(sys.executable, "-c", IN_A_JOB, "/logs/a run", tmp_path, cwd=REPOSITORY)
+    words = ["launch.leading.batch_job", "run", "/logs/a run"]
+    assert done.stdout == f"{words} SIG_IGN SIG_IGN SIG_DFL\n", done.stderr
+
+
+def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
+    banner = "Welcome. Your last job 7 used 3 h.\n\nNews: job 8 of yours waits."
+    for before in ("\n", ""):  # or without a last newline
+        printed = f"{banner}{before}Submitted batch job 12 on cluster c\nBye\n"
+        assert submitit_jobs.number_of(printed) == "12"
+    with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
+        submitit_jobs.number_of("Welcome\n")
+
+
+def test_an_sbatch_that_does_not_return_is_ended(slurm, tmp_path, monkeypatch):
+    waits = f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\nexec sleep 10000\n"
+    executable(tmp_path / "slurm" / "bin" / "sbatch", waits)
+    hook = "_get_job_id_from_submission_command"
+    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(submitit_jobs.number_of))
+    request = {"folder": str(tmp_path), "python": "python", "options": {}, "at_once": 1}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "runs": ["/run"]})))
+    monkeypatch.setattr(submitit_jobs, "SLURM_IS_SILENT_S", 3.0)
+    before = signal.getsignal(signal.SIGALRM)
+    try:
+        with pytest.raises(MusterError, match="Slurm does not answer: sbatch waited 3 s"):
+            submitit_jobs.main()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
