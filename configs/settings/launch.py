@@ -288,7 +288,7 @@ class LaunchConfig(Config):
         """The largest number of nodes that is asked for; None: as many as there are, or one."""
         return None if self.nodes is None else self.nodes.most
 
-    def workers_of_nodes(
+    def nproc(
         self, default: WorkersPerNode = ONE_WORKER, nodes: int | None = None
     ) -> tuple[WorkersPerNode, ...]:
         """Workers of each node; `nodes` is used if neither flag says how many nodes there are."""

@@ -94,7 +94,7 @@ class SlurmConfig(Config):
             if NAME.fullmatch(option.name) and is_plain(option.value or ""):
                 yield from sbatch_options.problems(option.name, option.value)
             else:
-                yield f"--slurm {str(option)!r}: use KEY=VALUE, such as --slurm mail-type=END"
+                yield f"--slurm {str(option)!r}: {sbatch_options.FORM}"
 
 
 @dataclass(frozen=True)

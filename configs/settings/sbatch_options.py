@@ -6,6 +6,7 @@ not reach sbatch from there either.
 
 from collections.abc import Iterator
 
+FORM = "use KEY=VALUE, such as --slurm mail-type=END"
 # Those with a flag of ours, which does more than pass them on.
 WITH_FLAG = frozenset(
     "account constraint cpus-per-task exclude gpus-per-node gres mem nodelist nodes partition qos "
@@ -100,7 +101,7 @@ def problems(key: str, value: str | None) -> Iterator[str]:
     elif key not in KNOWN and any(name.startswith(key) for name in KNOWN):
         yield f"{given}: no option of sbatch has this name; write it in full"
     elif value is None and key not in SWITCHES:
-        yield f"{given}: use KEY=VALUE, such as --slurm mail-type=END"
+        yield f"{given}: {FORM}"
 
 
 def variable(option: str) -> str:

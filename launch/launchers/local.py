@@ -53,7 +53,7 @@ class Local(Launcher):
 
     @cached_property
     def _nodes(self) -> tuple[NodeFacts, ...]:
-        asked = self._config.workers_of_nodes()
+        asked = self._config.nproc()
         gpus = gpu_count() if ONE_PER_GPU in asked else 0
         counts = [each.counted(gpus) for each in asked]
         here = sys.executable, str(CHECKOUT)

@@ -94,7 +94,7 @@ class Slurm(Launcher):
         python, here = batch_script.python(), self._current.nodes if self._current else []
         count = self._config.most_nodes or len(here) if here else None
         default = ONE_PER_GPU if self._gpus else ONE_WORKER
-        counts = self._config.workers_of_nodes(default, count)
+        counts = self._config.nproc(default, count)
         hosts = here or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
             NodeFacts(NodeSpec(host, nproc), host, python, str(CHECKOUT), nproc)

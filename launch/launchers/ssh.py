@@ -175,7 +175,7 @@ class Ssh(Launcher):
         """
         config = self._config
         assert config.hosts is not None
-        slots, *others = config.workers_of_nodes(nodes=1)
+        slots, *others = config.nproc(nodes=1)
         if others:
             given = ",".join(map(str, [slots, *others]))
             raise UsageError(

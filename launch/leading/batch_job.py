@@ -91,7 +91,7 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     if earlier is not None:
         return run_in(earlier, current)
     default = ONE_PER_GPU if current.gpus else ONE_WORKER
-    counts = launch.workers_of_nodes(default, current.num_nodes)
+    counts = launch.nproc(default, current.num_nodes)
     _note_few_cores(counts, current)
     program.check_plugins(sys.executable)
     numbers = [each.number for each in counts if each.number is not None]
@@ -137,7 +137,7 @@ def _problems(line: CommandLine, current: CurrentJob) -> Iterator[str]:
             "alone: the others would be idle; submit one job of all nodes, without ':' or "
             "#SBATCH hetjob"
         )
-    wanted = len(launch.workers_of_nodes(nodes=launch.most_nodes or current.num_nodes))
+    wanted = len(launch.nproc(nodes=launch.most_nodes or current.num_nodes))
     if wanted != current.num_nodes:
         yield (
             f"--nodes {wanted}, but the job has {current.num_nodes}; give it to sbatch, "

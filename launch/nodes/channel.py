@@ -80,7 +80,7 @@ from launch.spec import Assignment, NodeFacts
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
 from muster.printable import printable
-from muster.records import dict_of, fits
+from muster.records import dict_of, fits, is_count, is_exit_code, is_number, is_whole
 from muster.run_files import AGENT_ERRORS
 from muster.writing import writing
 
@@ -413,7 +413,6 @@ SHOWN_CHARACTERS = 200
 DATA_CHARACTERS = 400_000  # of a part of a file, as base64: see log_sync.CHUNK_BYTES
 SECONDS, MOST = 1e9, 1e18
 RANKS = 65_536
-PIDS = 1 << 31
 PORTS = range(1, 65_536)
 ADDRESS_CHARACTERS = 64  # of IPv6 with the name of a card
 ID_CHARACTERS = 64  # of a question
@@ -489,7 +488,7 @@ def _text(most: int) -> Callable[[object], bool]:
 
 
 def _seconds(most: float) -> Callable[[Any], bool]:
-    return lambda value: _is_number(value) and 0 <= value <= most
+    return lambda value: _is_small_number(value) and 0 <= value <= most
 
 
 def _below(end: int) -> Callable[[Any], bool]:
@@ -517,7 +516,7 @@ def _is_end_of_connection(value: Any) -> bool:
 
 
 def is_size(value: Any) -> bool:
-    return fits(value, int) and 0 <= value < 1 << 63
+    return is_whole(value) and value >= 0
 
 
 def is_request_id(value: object) -> bool:
@@ -525,17 +524,12 @@ def is_request_id(value: object) -> bool:
     return isinstance(value, str) and value.isalnum() and len(value) <= ID_CHARACTERS
 
 
-def is_pid(value: object) -> bool:
-    """Whether it may be the number of a process."""
-    return type(value) is int and 0 <= value < PIDS
-
-
 def _is_true(value: object) -> bool:
     return value is True
 
 
-def _is_number(value: Any) -> bool:
-    return fits(value, (int, float)) and abs(value) < MOST
+def _is_small_number(value: Any) -> bool:
+    return is_number(value) and abs(value) < MOST
 
 
 def _is_file_name(value: object) -> bool:
@@ -554,7 +548,7 @@ def _is_host(value: object) -> bool:
 
 def _is_end(value: object) -> bool:
     """Whether it is a record of an agent's end; the leader uses its exit code alone."""
-    return isinstance(value, dict) and _below(256)(value.get("code"))
+    return isinstance(value, dict) and is_exit_code(value.get("code"))
 
 
 def _is_object(value: object) -> bool:
@@ -579,9 +573,9 @@ COLLECTIVE = {
     "shapes": [[int]],
     "types": [SOURCE],
     "waits": bool,
-    "begun_unix_s": _is_number,
-    "age_s": _is_number,
-    "limit_s": _is_number,
+    "begun_unix_s": _is_small_number,
+    "age_s": _is_small_number,
+    "limit_s": _is_small_number,
 }
 MEETING = {
     "rank": (None, int),
@@ -594,7 +588,11 @@ MEETING = {
 STACKS = {
     "gave_up?": (None, {"message": SOURCE, "frames": [PLACE]}),
     "threads?": [
-        {"name": SOURCE, "main": bool, "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_number}]}
+        {
+            "name": SOURCE,
+            "main": bool,
+            "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_small_number}],
+        }
     ],
     "groups?": dict_of(is_line, {"ranks?": [_below(RANKS)], "begun?": int}),
     "collectives?": [COLLECTIVE],
@@ -606,8 +604,8 @@ def form_of_worker(rank: int) -> Any:
     """The form of what the worker of this rank answers to its agent."""
     return {
         "rank": _only(rank),
-        "pid": is_pid,
-        "time_unix_s": _is_number,
+        "pid": is_count,
+        "time_unix_s": _is_small_number,
         "begun?": int,
         "places?": [int],
         **STACKS,
@@ -626,11 +624,11 @@ def forms_of_agent(assignment: Assignment) -> Forms:
     """The forms of what the agent with this assignment may say to its leader."""
     report = {
         "rank": _is_rank_of(assignment),
-        "pid": (None, is_pid),
-        "time_unix_s": _is_number,
+        "pid": (None, is_count),
+        "time_unix_s": _is_small_number,
         "answers": bool,
-        "clock_offset_s": _is_number,
-        "process?": {"status": SOURCE, "words": SOURCE, "computing?": [is_pid]},
+        "clock_offset_s": _is_small_number,
+        "process?": {"status": SOURCE, "words": SOURCE, "computing?": [is_count]},
         "is_command?": bool,
         **STACKS,
     }
@@ -640,10 +638,10 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "ranks": _only(list(assignment.ranks)),
         "address": is_line,
         "interface": (None, is_line),
-        "time_unix_s": _is_number,
+        "time_unix_s": _is_small_number,
         "host": _is_host,
-        "pid": is_pid,
-        "started_unix_s": _is_number,
+        "pid": is_count,
+        "started_unix_s": _is_small_number,
         "start_ticks?": int,
         "boot_id?": is_line,
     }
@@ -690,7 +688,7 @@ FROM_LEADER: Forms = {
     "choose_port": {"choose_port": _is_true},
     "start": {"start": is_port},
     "notice": {"notice": _is_true},
-    "stop": {"stop": _below(256), "why?": PASSED_ON, "signal?": PASSED_ON, "hurry?": bool},
+    "stop": {"stop": is_exit_code, "why?": PASSED_ON, "signal?": PASSED_ON, "hurry?": bool},
     "lost": {"lost": PASSED_ON},
     "inspect": {
         "inspect": {"id": is_request_id, "ask": lambda value: value in ("stacks", "resume")},

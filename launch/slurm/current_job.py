@@ -79,7 +79,7 @@ class CurrentJob:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             are = "is" if len(given) == 1 else "are"
             yield f"{flags} {are} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
-        wanted = len(launch.workers_of_nodes(nodes=launch.most_nodes or self.num_nodes))
+        wanted = len(launch.nproc(nodes=launch.most_nodes or self.num_nodes))
         if wanted > self.num_nodes:
             yield (
                 f"--nodes {wanted}, but {here}, which has {self.num_nodes}; take fewer, or "

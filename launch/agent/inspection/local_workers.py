@@ -19,9 +19,9 @@ from pathlib import Path
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_state import catches, helpers_of, state_of
 from launch.deadlines import WORKER_ANSWERS_S, WORKER_DUMPS_STACK_S, WORKER_DUMPS_STACK_TICK_S
-from launch.nodes.channel import CHUNK_BYTES, form_of_worker, is_pid, running_s
+from launch.nodes.channel import CHUNK_BYTES, form_of_worker, running_s
 from launch.nodes.message_types import Report, Thread
-from muster.records import fits
+from muster.records import fits, is_count
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
 
@@ -63,7 +63,7 @@ def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     found = {}
     for rank in ranks:  # the program itself, if a wrapper started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
-        is_known = raw is not None and is_pid(raw["pid"])
+        is_known = raw is not None and is_count(raw["pid"])
         state = state_of(raw["pid"]) if raw is not None and is_known else None
         if state is not None and state.status != "zombie":
             found[rank] = state.pid
