@@ -1,6 +1,7 @@
 """What a command does before all else: for Ctrl-C, and so that its own modules are imported."""
 
 import os
+import shutil
 import signal
 import sys
 import sysconfig
@@ -51,3 +52,32 @@ def test_packages_of_ours_may_come_by_pythonpath(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *own, "/last"])
     run_module.begin()
     assert sys.path == [*own, "/last", str(tmp_path)]
+
+
+SCRIPTS = (
+    *(f"launch/{command}.py" for command in COMMANDS),
+    *("train/main.py", "train/run_glue.py", "train/command_lines/hetseq.py"),
+)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_starts_as_all_others_and_is_imported_without_effect(script):
+    module = script.removesuffix(".py").replace("/", ".")
+    text = (CHECKOUT / script).read_text(encoding="utf-8")
+    assert text.count(f'    start("{module}"') == 1 and text.count("__main__") == 1
+    looks = "import signal, sys; before = sys.path[:], signal.getsignal(signal.SIGINT); "
+    looks += f"import {module}; print(before == (sys.path, signal.getsignal(signal.SIGINT)))"
+    assert call(sys.executable, "-c", looks, cwd=CHECKOUT).stdout == "True\n"
+
+
+@pytest.mark.parametrize("option", [[], ["-P"]])
+def test_a_file_beside_a_script_hides_no_library(option, tmp_path):
+    """With -P Python adds no folder of a script to its path."""
+    shutil.copytree(CHECKOUT / "muster", tmp_path / "muster")
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "yaml.py").write_text("raise RuntimeError('hidden')\n")
+    shows = "import sys, yaml\n\n\ndef main() -> int:\n    print(sys.argv)\n    return 3\n"
+    top = (CHECKOUT / "launch" / "submit.py").read_text(encoding="utf-8")
+    (tmp_path / "launch" / "submit.py").write_text(top[: top.index("import os\n")] + shows)
+    done = call(sys.executable, *option, "launch/submit.py", "--flag", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (3, "['launch/submit.py', '--flag']\n"), done.stderr

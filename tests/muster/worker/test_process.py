@@ -1,0 +1,133 @@
+"""What processes need is written once; what an agent starts ends with it, from the first moment."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.agent.processes.workers import spawn
+from launch.spec import RUN_MODULE, WORKER_MAIN, NodeCommand
+from muster.checkout import CHECKOUT
+from muster.worker import process
+from tests.commands import begin
+from tests.launch.submit import REPOSITORY, wait_until
+
+SOURCES = [
+    path
+    for folder in ("configs", "launch", "muster", "train")
+    for path in CHECKOUT.glob(f"{folder}/**/*.py")
+]
+SAYS_SO = "import time\nprint('here', flush=True)\ntime.sleep(10_000)\n"
+# Each stands in process.py alone.
+ONCE = {
+    "the call prctl": r"\.prctl\(",
+    "its options": r"^PR_SET_\w+ = ",
+    "exit codes": r"^(?!LARGEST)\w+ = (75|93|124|127|130)\b(?!\.)|code == 75\b",
+    "notices": r"= \(signal\.SIGUSR1, signal\.SIGUSR2\)",
+    "the space for a last record": r"\.reserved\"\)",
+    "the folders of a wheel": r"\"_checkout\"",
+}
+# What becomes whole by a new name, and is no file that one process writes at once.
+RENAME = {
+    "launch/agent/log_sync.py": "it comes from a node in several messages",
+    "muster/run_files.py": "files of an earlier attempt are put aside",
+    "muster/scratch.py": "a lock, which is held before it has its name",
+    "muster/worker/process.py": "this is where files are written",
+    "train/checkpoints/storage.py": "folders",
+    "train/loop/export.py": "a folder",
+    "train/tasks/sources/cache.py": "several nodes write it at the same time",
+}
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_what_every_process_needs_is_written_in_one_file(what):
+    pattern = re.compile(ONCE[what], re.MULTILINE)
+    files = [path for path in SOURCES if pattern.search(path.read_text(encoding="utf-8"))]
+    assert files == [CHECKOUT / "muster" / "worker" / "process.py"]
+
+
+def test_a_file_is_written_whole_in_one_place():
+    renames = re.compile(r"os\.(replace|rename)\(|\.rename\((?!columns)|(partial|into)\.replace\(")
+    files = {
+        str(path.relative_to(CHECKOUT))
+        for path in SOURCES
+        if renames.search(path.read_text(encoding="utf-8"))
+    }
+    assert files == RENAME.keys()
+
+
+def test_of_a_file_that_cannot_be_finished_nothing_is_left(tmp_path):
+    path = tmp_path / "summary.json"
+    process.write_whole(path, b"before")
+    with pytest.raises(KeyboardInterrupt), process.written_whole(path) as partial:
+        partial.write_bytes(b"half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"before"
+
+
+@pytest.fixture
+def own_scripts(tmp_path) -> list[tuple[str, ...]]:
+    """Commands as of torchrun, and of a worker."""
+    (tmp_path / "tool.py").write_text(SAYS_SO)
+    return [
+        (sys.executable, str(REPOSITORY / RUN_MODULE), "tool"),
+        (sys.executable, str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py")),
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["torchrun", "worker"])
+def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts, tmp_path):
+    argv = own_scripts[which]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    child = spawn(NodeCommand("node0", 0, argv, {}, str(tmp_path)), env, subprocess.DEVNULL)
+    try:
+        assert psutil.Process(child.pid).cmdline() == list(argv)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["torchrun", "worker"])
+def test_they_end_with_their_agent(which, own_scripts, tmp_path):
+    """Even by kill -9."""
+    code = (
+        "import os, sys\n"
+        "from launch.spec import NodeCommand\n"
+        "from launch.agent.processes.workers import spawn\n"
+        f"env = {{**os.environ, 'PYTHONPATH': {str(tmp_path)!r}}}\n"
+        "env['MUSTER_LAUNCHER'] = str(os.getpid())\n"
+        f"child = spawn(NodeCommand('node0', 0, {own_scripts[which]!r}, {{}}, '/'), env, None)\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
+        child = psutil.Process(int(agent.stdout.readline()))
+        assert agent.stdout.readline() == "here\n"
+        agent.kill()
+    child.wait(300)
+
+
+def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
+    """A Python that starts has no reaction to it yet; the agent lets it wait."""
+    log = tmp_path / "log"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with log.open("wb") as output:
+        child = spawn(NodeCommand("node0", 0, own_scripts[0], {}, str(tmp_path)), env, output)
+    for number in process.NOTICE_SIGNALS:
+        child.send_signal(number)
+    try:
+        assert wait_until(lambda: child.poll() is not None or log.read_bytes())
+        assert log.read_bytes() == b"here\n" and child.poll() is None
+        status = Path(f"/proc/{child.pid}/status").read_text(encoding="ascii")
+        blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+        assert not any(blocked >> number - 1 & 1 for number in process.NOTICE_SIGNALS)
+    finally:
+        child.kill()
+        child.wait()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
