@@ -662,8 +662,8 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
             counted += _text(root / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
             counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
-    line = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
-    return int(line[1]) if line else 0
+    match = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _text(path: Path) -> str:
