@@ -198,11 +198,11 @@ def left_over() -> list[Path]:
     import tempfile
 
     roots = {Path(tempfile.gettempdir()).resolve(), Path("/tmp").resolve()}
-    found = []
+    folders: list[Path] = []
     for root in sorted(roots):
         with suppress(OSError):
-            found += [path for path in sorted(root.glob(f"{PREFIX}*")) if _is_left_over(path)]
-    return found
+            folders += [path for path in sorted(root.glob(f"{PREFIX}*")) if _is_left_over(path)]
+    return folders
 
 
 def _is_left_over(folder: Path) -> bool:

@@ -644,7 +644,7 @@ def write_exit(
         "oom_kills": oom_kills,
         "full": full,
         "workers": {} if full else records_of(assignment),  # which may be long
-        "ended": {one.rank: asdict(one) for one in processes if one.rank is not None},
+        "ended": {each.rank: asdict(each) for each in processes if each.rank is not None},
     }
     with waiting_for(str(path)):
         write_end(path, record)
@@ -664,8 +664,8 @@ def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
             counted += _text(root / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
             counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
-    found = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _text(path: Path) -> str:

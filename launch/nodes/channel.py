@@ -436,7 +436,7 @@ def check_message(message: Mapping[str, Any], forms: Forms) -> None:
     Raises:
         OddMessage: it does not fit, or has no such name.
     """
-    name = next((one for one in forms if one in message), None)
+    name = next((name for name in forms if name in message), None)
     if name is None:
         raise OddMessage(f"of no kind that is known here: {quoted(message)}")
     if not fits(message, forms[name]):
@@ -477,9 +477,9 @@ def cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [cleaned(one) for one in value]
+        return [cleaned(element) for element in value]
     if isinstance(value, dict):
-        return {key: cleaned(one) for key, one in value.items()}
+        return {key: cleaned(element) for key, element in value.items()}
     return value
 
 

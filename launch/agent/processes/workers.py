@@ -234,7 +234,7 @@ def after_prologue(
             return None
     if process.returncode or not result.exists():
         lines = tail(output, OUTPUT_BYTES).decode(errors="replace").splitlines()[-LINES:]
-        printed = "".join(f"\n{one}" for one in lines)
+        printed = "".join(f"\n{line}" for line in lines)
         how = f"ended with exit code {process.returncode}"
         if not process.returncode:
             how = "ends the shell, so nothing is left of what it sets; leave out its exit or exec"
@@ -342,7 +342,7 @@ def stopped_cleanly(assignment: Assignment) -> str:
 def failed(assignment: Assignment) -> list[int]:
     """The workers of this node that recorded a failure."""
     ends = records_of(assignment)
-    return [rank for rank, one in ends.items() if one.get("cause") not in ("done", "stopped")]
+    return [rank for rank, end in ends.items() if end.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
@@ -425,4 +425,4 @@ def records_of(assignment: Assignment) -> dict[int, dict[str, object]]:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
             known[rank] = records.read(RANK_END, path, "cause", "message")
-    return {rank: one for rank, one in known.items() if one is not None}
+    return {rank: record for rank, record in known.items() if record is not None}
