@@ -146,7 +146,7 @@ def lead_or_submit(
     end = state.end or run_state.unrecorded(state)
     if happenings is not None:
         happenings.end = end
-    failure = of_record(spec.run_dir, facts.world_size, end)
+    failure = of_record(spec.run_dir, facts.world_size, end) if end["code"] else None
     _print_new_files(spec)
     return _print_end(spec, failure)
 
@@ -204,7 +204,10 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
     failure = None
     if code or not run_record.all_done(spec.run_dir, world_size):
         failure = explain(spec.run_dir, world_size, code, run.cause)
-    _record(spec.run_dir, failure or Failure(0, ""), run.noticed_unix_s)
+    if failure is None:
+        run_record.end(spec.run_dir, 0, "")
+    else:
+        _record(spec.run_dir, failure, run.noticed_unix_s)
     attempt = spec.attempt if spec.max_restarts else None
     return _print_end(spec, failure, run.shown, attempt)
 

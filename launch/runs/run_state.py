@@ -107,9 +107,13 @@ def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
     return [of(run_dir, watchers) for run_dir in run_dirs]
 
 
-def of(run_dir: Path, watchers: Watchers | None = None) -> State:
-    """The state of the run in `run_dir`."""
-    end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+def of(run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None) -> State:
+    """The state of the run in `run_dir`.
+
+    `last_job`: the last known record of its leader, for when it cannot be read.
+    """
+    end = run_record.read_end(run_dir)
+    job = run_record.read_job(run_dir) or last_job
     watchers = Watchers() if watchers is None else watchers
     if job is not None and (end is None or end["code"] != 0):
         state = watchers[job["launcher"]].state(run_dir, job, end)
@@ -152,12 +156,17 @@ class Submission:
     def _follow(self, spec: LaunchSpec) -> State:
         """While the scheduler does not answer, the job has not ended."""
         follower = Follower(spec.run_dir, prefixes=True)
-        watchers = Watchers()
-        watchers[(run_record.read_job(spec.run_dir) or {}).get("launcher", "")] = self.watcher
+        job: Record = {
+            "launcher": "",
+            "job_id": self.job_id,
+            "cluster": self.cluster,
+            **(run_record.read_job(spec.run_dir) or {}),
+        }
+        watchers = Watchers({str(job["launcher"]): self.watcher})
         shown = ""
         was_over = False
         while True:
-            state = of(spec.run_dir, watchers)
+            state = of(spec.run_dir, watchers, job)
             if state.word != shown and not spec.quiet:
                 shown = state.word
                 print(f"job {self.job_id}: {on_one_line(self._text(state))}", flush=True)

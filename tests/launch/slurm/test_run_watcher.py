@@ -145,6 +145,24 @@ def test_what_a_job_has_printed_that_never_had_a_leader_is_shown(slurm, tmp_path
     ]
 
 
+def test_a_record_of_the_leader_that_cannot_be_read_now_ends_no_following(
+    slurm, tmp_path, monkeypatch
+):
+    """A shared disk may show it later."""
+    run = write(run_folder(tmp_path, "run", JOB), of_ranks("done", "", 0))
+
+    class Gone(SlurmRunWatcher):
+        def state(self, run_dir, job, end):
+            (run / "job.json").unlink(missing_ok=True)
+            seen = super().state(run_dir, job, end)
+            slurm.job_is("COMPLETED")
+            return seen
+
+    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
+    state = Submission("12", "here", Gone(cluster="here")).follow(LaunchSpec("run", run, PROGRAM))
+    assert state.word == "done"
+
+
 def test_a_job_that_ended_well_says_nothing_of_a_run_that_was_in_it(slurm, tmp_path):
     """It is one that somebody held; the run's leader was elsewhere, and has recorded nothing."""
     slurm.job_is("COMPLETED")
