@@ -345,6 +345,7 @@ def _value(item: Field[Any], text: str) -> Any:
 
 
 def _single(hint: Any, text: str) -> Any:
+    """`text` as one value of the type `hint`; raises as `_value` does."""
     if hint is bool:
         return SWITCH[text.lower()]
     if get_origin(hint) is Literal:
