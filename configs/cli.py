@@ -304,12 +304,12 @@ def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str
     return values
 
 
-def _wrong_form(one: Given, item: Field[Any]) -> str:
+def _wrong_form(raw: Given, item: Field[Any]) -> str:
     """A line about a setting whose text is no such value."""
     if "form" in item.metadata:
-        return f"{one.spelt} {one.text!r}: {item.metadata['form']}"
-    gone = GONE_VALUES.get((one.name, one.text))
-    problem = f"{one.spelt}: expected {kind_of(item.type)}, got {one.text!r}"
+        return f"{raw.spelt} {raw.text!r}: {item.metadata['form']}"
+    gone = GONE_VALUES.get((raw.name, raw.text))
+    problem = f"{raw.spelt}: expected {kind_of(item.type)}, got {raw.text!r}"
     return f"{problem}; {gone}" if gone else problem
 
 
@@ -331,7 +331,8 @@ def _value(item: Field[Any], text: str) -> Any:
     Raises:
         ValueError, KeyError: it is not such a value.
     """
-    kinds = get_args(item.type) if get_origin(item.type) in (Union, UnionType) else (item.type,)
+    is_union = get_origin(item.type) in (Union, UnionType)
+    kinds = get_args(item.type) if is_union else (item.type,)
     if type(None) in kinds and text == "null":
         return None
     hint = kinds[0]
