@@ -292,15 +292,15 @@ def _of_file(name: str, value: Any) -> Any:
 def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
-    for one in raw:
-        item = known[one.name]
+    for setting in raw:
+        item = known[setting.name]
         try:
-            value = _value(item, one.text)
+            value = _value(item, setting.text)
         except (ValueError, KeyError):
-            problems.append(_wrong_form(one, item))
+            problems.append(_wrong_form(setting, item))
             continue
-        adds = "repeats" in item.metadata and one.name in values and not one.where
-        values[one.name] = values[one.name] + value if adds else value
+        adds = "repeats" in item.metadata and setting.name in values and not setting.where
+        values[setting.name] = values[setting.name] + value if adds else value
     return values
 
 
