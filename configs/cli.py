@@ -297,24 +297,24 @@ def _of_file(name: str, value: Any) -> Any:
 def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
     """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
-    for one in raw:
-        item = known[one.name]
+    for setting in raw:
+        item = known[setting.name]
         try:
-            value = _value(item, one.text)
+            value = _value(item, setting.text)
         except (ValueError, KeyError):
-            problems.append(_wrong_form(one, item))
+            problems.append(_wrong_form(setting, item))
             continue
-        adds = "repeats" in item.metadata and one.name in values and not one.where
-        values[one.name] = values[one.name] + value if adds else value
+        adds = "repeats" in item.metadata and setting.name in values and not setting.where
+        values[setting.name] = values[setting.name] + value if adds else value
     return values
 
 
-def _wrong_form(one: Given, item: Field[Any]) -> str:
+def _wrong_form(raw: Given, item: Field[Any]) -> str:
     """A line about a setting whose text is no such value."""
     if "form" in item.metadata:
-        return f"{one.spelt} {one.text!r}: {item.metadata['form']}"
-    gone = GONE_VALUES.get((one.name, one.text))
-    problem = f"{one.spelt}: expected {kind_of(item.type)}, got {one.text!r}"
+        return f"{raw.spelt} {raw.text!r}: {item.metadata['form']}"
+    gone = GONE_VALUES.get((raw.name, raw.text))
+    problem = f"{raw.spelt}: expected {kind_of(item.type)}, got {raw.text!r}"
     return f"{problem}; {gone}" if gone else problem
 
 
@@ -336,7 +336,8 @@ def _value(item: Field[Any], text: str) -> Any:
     Raises:
         ValueError, KeyError: it is not such a value.
     """
-    kinds = get_args(item.type) if get_origin(item.type) in (Union, UnionType) else (item.type,)
+    is_union = get_origin(item.type) in (Union, UnionType)
+    kinds = get_args(item.type) if is_union else (item.type,)
     if type(None) in kinds and text == "null":
         return None
     hint = kinds[0]
@@ -350,6 +351,7 @@ def _value(item: Field[Any], text: str) -> Any:
 
 
 def _single(hint: Any, text: str) -> Any:
+    """`text` as one value of the type `hint`; raises as `_value` does."""
     if hint is bool:
         return SWITCH[text.lower()]
     if get_origin(hint) is Literal:

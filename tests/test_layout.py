@@ -64,6 +64,13 @@ def test_only_the_launching_side_knows_slurm():
             assert "SLURM_" not in text, name(path)
 
 
+def test_settings_make_and_remove_no_files():
+    """A run's folder is made, claimed and cleared where runs are."""
+    changing = re.compile(r"mkdir|unlink|rmdir|rmtree|touch\(|rename|write_|claim\(|new_run_id")
+    settings = [file for file in SOURCES if (REPOSITORY / "configs") in file.parents]
+    assert settings and [file for file in settings if changing.search(file.read_text())] == []
+
+
 def test_processes_are_ended_by_their_number_never_by_their_name():
     for path in WRITTEN:
         assert not re.search(r"\b(pkill|killall)\b", written_in(path)), name(path)

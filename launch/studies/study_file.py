@@ -110,7 +110,7 @@ def _twice(
 
     With the flag's value all runs would be alike in it, under the names of the grid's values.
     """
-    typed = {one.name for one in cli.given(CLASSES, more) if not one.where}
+    typed = {given.name for given in cli.given(CLASSES, more) if not given.where}
     if rate is not None:
         typed.add(RATE)
     for key in map(str, of_grid):

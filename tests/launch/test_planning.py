@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import ONE_WORKER, LaunchConfig, NodeCount, WorkersPerNode
+from configs.settings.launch import ONE_WORKER, LaunchConfig, NodeCount, PortRange, WorkersPerNode
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
@@ -51,6 +51,15 @@ def test_each_agent_is_told_which_ranks_are_its_own():
     assert [one.ranks for one in found] == [(0, 1), (2,)]
     for one in found:
         assert type(one).from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_an_agent_listens_at_the_ports_of_the_range():
+    spec = replace(SPEC, ports=PortRange(20_000, 20_001))
+    first = assignments_of(spec, FACTS, local().plan(spec, FACTS))[0]
+    assert first.coordinator_ports == (20_000, 20_001)
+    sent = json.loads(json.dumps(first.to_json()))
+    assert sent["spec"]["ports"] == [20_000, 20_001]
+    assert type(first).from_json(sent) == first
 
 
 def test_by_hand_each_worker_is_told_who_it_is():
