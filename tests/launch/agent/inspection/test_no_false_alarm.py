@@ -45,10 +45,10 @@ end, goes_on = time.monotonic() + float(sys.argv[2]), torch.ones(1)
 while goes_on:
     dist.all_reduce(torch.ones(10))
     if dist.get_rank() == 0:
-        evaluate(14)
+        evaluate(26)
     dist.barrier()
     if dist.get_rank() == 1:
-        save(14)
+        save(26)
     goes_on.fill_(time.monotonic() < end)  # as rank 0 says
     dist.broadcast(goes_on, 0)
 """
@@ -57,7 +57,7 @@ while goes_on:
 def test_ranks_that_wait_for_an_evaluation_or_a_save(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     argv = [interpreter(), SUBMIT, "--launcher", "local", "--nodes", "2", "--no-snapshot"]
-    words = ["--hang-after-s", "10", "--", "program.py", str(tmp_path / "saved"), str(SECONDS)]
+    words = ["--hang-after-s", "20", "--", "program.py", str(tmp_path / "saved"), str(SECONDS)]
     done = call(*argv, *words, cwd=tmp_path, timeout_s=SECONDS + 600)
     assert done.returncode == 0, done.stderr
     assert "no progress" not in done.stdout + done.stderr
