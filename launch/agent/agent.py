@@ -317,9 +317,6 @@ class NodeAttempt:
         )
         self._workers_began_s = running_s()
         self._change(State.RUNNING)
-        # loaded now that no worker waits for it, and before a failure does
-        from launch.agent.inspection import node_inspection  # noqa: F401
-
         while workload.runs and self._goes_on():
             self._tick()
             self._look_for_failure(workload)
@@ -394,7 +391,8 @@ class NodeAttempt:
 
     def _inspect(self) -> "NodeInspection":
         if self._inspection is None:
-            from launch.agent.inspection.node_inspection import NodeInspection  # see `_run_workers`
+            # imported here: it would hold up the start of workers
+            from launch.agent.inspection.node_inspection import NodeInspection
 
             folder = self._scratch / INSPECTION
             since_s = self._workers_began_s or running_s()
