@@ -89,7 +89,9 @@ class Kind(Enum):
         return WORDS[self]
 
 
-NODE_LOST, OUT_OF_MEMORY, DISK_FULL = "node_lost", "out_of_memory", "disk_full"
+NODE_LOST = "node_lost"
+OUT_OF_MEMORY = "out_of_memory"
+DISK_FULL = "disk_full"
 WORDS = {
     **dict.fromkeys((Kind.RAISED, Kind.EXITED, Kind.INVALID), "program"),
     **dict.fromkeys((Kind.KILLED, Kind.VANISHED), "killed"),
@@ -235,7 +237,7 @@ OF_ITS_OWN = frozenset(
 LOSSES = frozenset({Kind.GONE, Kind.SILENT})
 OF_SIGNALS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
 OF_PEERS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
-NONE: frozenset[Kind] = frozenset()
+NO_KINDS: frozenset[Kind] = frozenset()
 
 
 def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
@@ -244,30 +246,30 @@ def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     What ended by itself comes before what lost another, and the earliest comes first. `nodes`: all
     of the run; a signal to each of them is one to the run.
     """
-    known = set(ends)
-    for kinds in _groups(frozenset(end.kind for end in known)):
-        if of_group := [end for end in known if end.kind in kinds]:
+    all_ends = set(ends)
+    for kinds in _groups(frozenset(end.kind for end in all_ends)):
+        if of_group := [end for end in all_ends if end.kind in kinds]:
             cause = min(of_group, key=_order)
-            signalled = {end.node for end in known if end.kind is Kind.SIGNAL}
+            signalled = {end.node for end in all_ends if end.kind is Kind.SIGNAL}
             is_to_all = cause.kind is Kind.SIGNAL and bool(nodes) and signalled >= set(nodes)
             return replace(cause, node="") if is_to_all else cause
     return None
 
 
-def _groups(known: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
-    """Groups of kinds: one of the first group that is among `known` is the cause."""
+def _groups(kinds: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
+    """Groups of kinds: one of the first group that is among `kinds` is the cause."""
     return (
         # a scheduler sends signals to all others when it has lost a node, or ends the job
-        OF_ITS_OWN - (OF_SIGNALS if known & (LOSSES | {Kind.JOB}) else NONE),
+        OF_ITS_OWN - (OF_SIGNALS if kinds & (LOSSES | {Kind.JOB}) else NO_KINDS),
         frozenset({Kind.FULL}),  # so what is missing could perhaps not be written
         frozenset({Kind.VANISHED}),
         # others waited for it in vain; one that no signal could end is a clearer sign
-        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in known else NONE,
-        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in known else NONE,
+        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in kinds else NO_KINDS,
+        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in kinds else NO_KINDS,
         frozenset({Kind.NOT_STARTED}),
         frozenset({Kind.JOB}),
         frozenset({Kind.LAUNCHER}),
-        frozenset({Kind.DONE}) if known & OF_PEERS else NONE,  # others needed it, and lost it
+        frozenset({Kind.DONE}) if kinds & OF_PEERS else NO_KINDS,  # others needed it, and lost it
         OF_PEERS,
         frozenset({Kind.STOPPED}),
         frozenset({Kind.STARTER, Kind.OTHER}),

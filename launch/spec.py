@@ -237,8 +237,8 @@ class NodeCommand:
 
     def with_port(self, master_port: int) -> "NodeCommand":
         """The command with the port that node 0 found, if the plan left it open."""
-
-        argv, env = list(self.argv), dict(self.env)
+        argv = list(self.argv)
+        env = dict(self.env)
         # the first is the starter's; the rest belongs to the program, whatever it is
         at = next((at for at, word in enumerate(argv) if word in PORT_FLAGS), None)
         if at is not None and argv[at + 1 : at + 2] == [PLACEHOLDER]:
@@ -294,7 +294,7 @@ class Assignment:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
-        commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
+        commands = tuple(NodeCommand.from_json(command) for command in raw["commands"])
         lists = {name: tuple(raw[name]) for name in ("ranks", "coordinator_ports")}
         return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 

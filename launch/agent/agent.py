@@ -92,7 +92,8 @@ from muster.writing import full_disk, reserve, scratch_folder, write_json
 if TYPE_CHECKING:
     from launch.agent.inspection.node_inspection import NodeInspection
 
-CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
 
 
@@ -651,7 +652,7 @@ def write_exit(
     return record
 
 
-def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
+def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
     """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in

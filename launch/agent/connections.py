@@ -399,7 +399,7 @@ class ReportedConnection:
     node_0: Endpoint
 
     def __str__(self) -> str:
-        return f"from {_shown(self.node)} to {_shown(self.node_0)}"
+        return f"from {_in_words(self.node)} to {_in_words(self.node_0)}"
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,9 @@ class Meeting:
 
     def newly_met(self) -> list[ConnectionEnds]:
         """The connections that both ends have reported since the last call, in node 0's words."""
-        met = {known for known in self._connected.values() if known in self._accepted}
+        met = {
+            connection for connection in self._connected.values() if connection in self._accepted
+        }
         new = met - self._known
         self._known = met
         return [self._accepted[connection] for connection in new]
@@ -482,7 +484,9 @@ class Meeting:
             connection = ReportedConnection(node=peer, node_0=own)
         else:
             connection = ReportedConnection(node=own, node_0=peer)
-        node = next((at for at, known in self._connected.items() if known == connection), None)
+        node = next(
+            (at for at, reported in self._connected.items() if reported == connection), None
+        )
         if not self.has_begun:
             if index == 0:
                 self._accepted.pop(connection, None)
@@ -518,7 +522,7 @@ class Meeting:
         missing = self.missing
         if self.has_begun or not missing or now_s - self._began_s <= self._join_s:
             return None
-        node_0 = "node 0" if self.where is None else _shown(self.where)
+        node_0 = "node 0" if self.where is None else _in_words(self.where)
         head = (
             f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
             f"can it reach {node_0}, is that its address on this network, and is no firewall "
@@ -563,9 +567,9 @@ class Meeting:
                 f"{name} is connected {connection}, but node 0 has no such connection: another "
                 "program listens there; choose the network with --network."
             )
-        shown = ", ".join(map(str, strange[-SHOWN:]))
+        latest = ", ".join(map(str, strange[-SHOWN:]))
         return (
-            f"{name} is connected {connection}, but node 0 sees connections {shown} alone: "
+            f"{name} is connected {connection}, but node 0 sees connections {latest} alone: "
             "something between them changes addresses (NAT), which gloo and NCCL do not allow; "
             "choose the network with --network."
         )
@@ -579,7 +583,7 @@ def _endpoint(address: str, port: int) -> Endpoint:
     return str(plain), port
 
 
-def _shown(end: Endpoint) -> str:
+def _in_words(end: Endpoint) -> str:
     return f"{end[0]} (port {end[1]})"
 
 

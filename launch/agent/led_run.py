@@ -413,7 +413,7 @@ class Attempt:
 
     def _judge(self) -> End | None:
         """The cause among all that has ended, in whatever order this side heard of it."""
-        ends = [*self._ends, *self._gone()]
+        ends = [*self._ends, *self._silent_nodes()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
@@ -424,7 +424,7 @@ class Attempt:
             ends.append(End(Kind.FULL, "", time.time(), message=line))
         return cause_of(ends, nodes)
 
-    def _gone(self) -> list[End]:
+    def _silent_nodes(self) -> list[End]:
         """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
         silent = [agent for agent in self._agents if agent.record is None]
         signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
@@ -657,10 +657,12 @@ class Attempt:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        known = [other.here for other in self._agents if other.here is not None]
+        places = [other.here for other in self._agents if other.here is not None]
         loopback = str(here["address"]).startswith("127.")
-        if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
-            ways = (f"{where['node']} {where['address']} ({where['interface']})" for where in known)
+        if len(places) == len(self._agents) and not self._spec.quiet and not loopback:
+            ways = (
+                f"{where['node']} {where['address']} ({where['interface']})" for where in places
+            )
             self._say(f"network: {', '.join(ways)}")
 
     def _send_all(self, **message: object) -> None:

@@ -98,8 +98,8 @@ class LogSync:
 
     def _send_part(self, file: RunFile, path: Path, channel: Channel) -> bool:
         facts = path.stat()
-        known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        version = "" if file.home == "grows" else known
+        state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        version = "" if file.home == "grows" else state
         before, at = self._sent.get(path, (None, 0))
         if before != version:  # an empty file is information, too
             at = 0
@@ -192,7 +192,7 @@ def _kind_of(name: PurePosixPath) -> RunFile | None:
     is_inside = not name.is_absolute() and ".." not in name.parts and "\0" not in str(name)
     if not is_inside or run_files.is_unfinished(name.name):
         return None
-    return next((one for one in SENT if one.match(str(name)) is not None), None)
+    return next((file for file in SENT if file.match(str(name)) is not None), None)
 
 
 def make_room(assignment: Assignment) -> None:

@@ -70,8 +70,8 @@ class Recovery:
         record = {"attempt": self.attempt, "fault_unix_s": times[0], "total_s": total}
         with suppress(CannotWrite):  # not a reason to end the run
             write_json(run_files.RECOVERY.path(self.run_dir), {**record, "parts_s": parts})
-        shown = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
-        return f"attempt {self.attempt}: {what} after {total:.1f} s: {shown}"
+        each = ", ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+        return f"attempt {self.attempt}: {what} after {total:.1f} s: {each}"
 
     @property
     def _earlier(self) -> Path:

@@ -32,7 +32,9 @@ class Stoppable:
     """
 
     def __init__(self, folder: Path, grace_s: float, say: Send) -> None:
-        self._folder, self._grace_s, self._say = folder, grace_s, say
+        self._folder = folder
+        self._grace_s = grace_s
+        self._say = say
         self._until: float | None = None
         self._catches_sigterm: bool | None = None  # whether the running program reacts to SIGTERM
 

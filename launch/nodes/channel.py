@@ -96,7 +96,8 @@ class Channel:
     """Two file descriptors, or a socket's one twice; the channel owns and closes them."""
 
     def __init__(self, reads: int, writes: int) -> None:
-        self._reads, self._writes = reads, writes
+        self._reads = reads
+        self._writes = writes
         self._lock = threading.RLock()  # for all writes, and for closing
         self._in = b""
         self.allowance_bytes: int | None = None  # may still come; None: any number
@@ -190,13 +191,15 @@ class Channel:
             if self.allowance_bytes is not None:
                 self.allowance_bytes -= len(new)
                 if self.allowance_bytes < 0:
-                    self.ended, self._in = True, b""
+                    self.ended = True
+                    self._in = b""
                     break
             if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
                 self._note(self._in)
         *lines, self._in = self._in.split(b"\n")
-        first, self._put_back = self._put_back, []
+        first = self._put_back
+        self._put_back = []
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
     def first(
@@ -365,8 +368,10 @@ class RunningClock:
     """Seconds in which the process was running, by `now`; any thread may ask."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._lock = now, threading.Lock()
-        self._looked, self._running_s = now(), 0.0
+        self._now = now
+        self._lock = threading.Lock()
+        self._looked = now()
+        self._running_s = 0.0
 
     def __call__(self) -> float:
         with self._lock:
@@ -409,9 +414,10 @@ def line_of_main_thread() -> str:
 FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
 QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
 TEXT_CHARACTERS = 4_096  # of a name, or a line of source
-SHOWN_CHARACTERS = 200
+EXCERPT_CHARACTERS = 200
 DATA_CHARACTERS = 400_000  # of a part of a file, as base64: see log_sync.CHUNK_BYTES
-SECONDS, MOST = 1e9, 1e18
+MOST_SECONDS = 1e9
+MOST_NUMBER = 1e18  # of any number
 RANKS = 65_536
 PORTS = range(1, 65_536)
 ADDRESS_CHARACTERS = 64  # of IPv6 with the name of a card
@@ -469,7 +475,7 @@ def quoted(value: object) -> str:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except RecursionError:
         text = "it is nested too deeply"
-    return ascii(text[:SHOWN_CHARACTERS])
+    return ascii(text[:EXCERPT_CHARACTERS])
 
 
 def cleaned(value: Any) -> Any:
@@ -529,7 +535,7 @@ def _is_true(value: object) -> bool:
 
 
 def _is_small_number(value: Any) -> bool:
-    return is_number(value) and abs(value) < MOST
+    return is_number(value) and abs(value) < MOST_NUMBER
 
 
 def _is_file_name(value: object) -> bool:
@@ -557,21 +563,21 @@ def _is_object(value: object) -> bool:
 
 WHERE = {"address": is_address, "port": is_port}
 ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
-SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
+SHORT_TEXT = _text(TEXT_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
-AGE = _seconds(SECONDS)
+AGE = _seconds(MOST_SECONDS)
 BEAT = (
     {"beat": (bool, int, float)},
-    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SHORT_TEXT},
 )
-PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
+PLACE = {"file": SHORT_TEXT, "line": (None, int), "function": SHORT_TEXT}
 COLLECTIVE = {
-    "group": SOURCE,
-    "description": SOURCE,
+    "group": SHORT_TEXT,
+    "description": SHORT_TEXT,
     "number": int,
-    "operation": SOURCE,
+    "operation": SHORT_TEXT,
     "shapes": [[int]],
-    "types": [SOURCE],
+    "types": [SHORT_TEXT],
     "waits": bool,
     "begun_unix_s": _is_small_number,
     "age_s": _is_small_number,
@@ -580,18 +586,18 @@ COLLECTIVE = {
 MEETING = {
     "rank": (None, int),
     "world_size": (None, int),
-    "store": SOURCE,
+    "store": SHORT_TEXT,
     "serves": bool,
     "by_launcher": bool,
-    "method": SOURCE,
+    "method": SHORT_TEXT,
 }
 STACKS = {
-    "gave_up?": (None, {"message": SOURCE, "frames": [PLACE]}),
+    "gave_up?": (None, {"message": SHORT_TEXT, "frames": [PLACE]}),
     "threads?": [
         {
-            "name": SOURCE,
+            "name": SHORT_TEXT,
             "main": bool,
-            "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_small_number}],
+            "frames": [{**PLACE, "text?": SHORT_TEXT, "for_s?": _is_small_number}],
         }
     ],
     "groups?": dict_of(is_line, {"ranks?": [_below(RANKS)], "begun?": int}),
@@ -628,7 +634,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
         "time_unix_s": _is_small_number,
         "answers": bool,
         "clock_offset_s": _is_small_number,
-        "process?": {"status": SOURCE, "words": SOURCE, "computing?": [is_count]},
+        "process?": {"status": SHORT_TEXT, "words": SHORT_TEXT, "computing?": [is_count]},
         "is_command?": bool,
         **STACKS,
     }
@@ -682,7 +688,7 @@ def forms_of_agent(assignment: Assignment) -> Forms:
 
 FROM_LEADER: Forms = {
     "beat": BEAT,
-    "assignment": {"assignment": _is_object, "proof?": SOURCE},
+    "assignment": {"assignment": _is_object, "proof?": SHORT_TEXT},
     "connect": {"connect": {"address": is_line, "port": is_port}},  # by number, or by name
     "keep": {"keep": ENDS},
     "choose_port": {"choose_port": _is_true},

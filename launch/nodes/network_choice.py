@@ -44,20 +44,22 @@ def choose(
     left = _own(probes)
     if network is not None:
         wanted = ipaddress.ip_network(network)
-        left = [[one for one in own if ipaddress.ip_address(one) in wanted] for own in left]
+        left = [
+            [address for address in own if ipaddress.ip_address(address) in wanted] for own in left
+        ]
         if not all(left):
             have = _all(probes, hosts)
             raise MusterError(f"not all nodes have an address in --network {network}: {have}")
     elif not any(given) and all(host in own for host, own in zip(hosts, left, strict=True)):
         given = hosts
-    named = [one if one in own else None for one, own in zip(given, left, strict=True)]
-    left = [[one] if one else own for one, own in zip(named, left, strict=True)]
+    named = [address if address in own else None for address, own in zip(given, left, strict=True)]
+    left = [[address] if address else own for address, own in zip(named, left, strict=True)]
     if common := _common(probes, left):
         logins = _Logins(probes)
         best, *others = sorted(common, key=lambda net: _rank(common[net], logins))
         return Choice(best, tuple(common[best]), tuple(net for net in common if net in others))
     are_asked_for = network is not None or all(named)
-    versions = {ipaddress.ip_address(one).version for own in left for one in own}
+    versions = {ipaddress.ip_address(address).version for own in left for address in own}
     if are_asked_for and all(len(own) == 1 for own in left) and len(versions) == 1:
         return Choice(network, tuple(own[0] for own in left))
     raise MusterError(
@@ -70,8 +72,8 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
     """Refuse two names of one machine, which would count as two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
-        every = sorted(one["address"] for one in probe["interfaces"])
-        own = tuple(one for one in every if not ipaddress.ip_address(one).is_loopback)
+        every = sorted(interface["address"] for interface in probe["interfaces"])
+        own = tuple(address for address in every if not ipaddress.ip_address(address).is_loopback)
         if own and own in seen:
             raise MusterError(
                 f"{seen[own]} and {name} are the same machine ({', '.join(own)}); name it once, "
@@ -87,7 +89,7 @@ def _refuse_absent(
     wrong = [
         f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
-        if address and address not in [one["address"] for one in probe["interfaces"]]
+        if address and address not in [interface["address"] for interface in probe["interfaces"]]
     ]
     if wrong:
         raise MusterError("\n".join(wrong))
@@ -95,23 +97,29 @@ def _refuse_absent(
 
 def _own(probes: Sequence[Probe]) -> list[list[str]]:
     """The addresses of each node that no other node has; container bridges are the same on all."""
-    every = [[one["address"] for one in probe["interfaces"]] for probe in probes]
+    every = [[interface["address"] for interface in probe["interfaces"]] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
-        [one for one in own if count[one] == 1 and not ipaddress.ip_address(one).is_loopback]
+        [
+            address
+            for address in own
+            if count[address] == 1 and not ipaddress.ip_address(address).is_loopback
+        ]
         for own in every
     ]
 
 
 def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
     """Every network that all nodes are on, with each node's first address in it."""
-    found: dict[str, dict[int, str]] = {}
+    networks: dict[str, dict[int, str]] = {}
     for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
-        for one in probe["interfaces"]:
-            if one["address"] in usable:
-                net = ipaddress.ip_network(f"{one['address']}/{one['netmask']}", strict=False)
-                found.setdefault(str(net), {}).setdefault(index, one["address"])
-    return {net: [*each.values()] for net, each in found.items() if len(each) == len(probes)}
+        for interface in probe["interfaces"]:
+            if interface["address"] in usable:
+                net = ipaddress.ip_network(
+                    f"{interface['address']}/{interface['netmask']}", strict=False
+                )
+                networks.setdefault(str(net), {}).setdefault(index, interface["address"])
+    return {net: [*each.values()] for net, each in networks.items() if len(each) == len(probes)}
 
 
 class _Logins:
@@ -121,7 +129,7 @@ class _Logins:
         self.addresses: set[str] = set()
         self.beside: set[str] = set()
         for probe in probes:
-            own = {one["address"]: one["name"] for one in probe["interfaces"]}
+            own = {interface["address"]: interface["name"] for interface in probe["interfaces"]}
             cards = {own.get(address) for address in probe["came_by"]}
             self.addresses |= set(probe["came_by"])
             self.beside |= {address for address, name in own.items() if name in cards}
@@ -129,7 +137,8 @@ class _Logins:
 
 def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
     """The sort key of a network, from the nodes' addresses on it: the lowest is the best."""
-    own, first = set(addresses), ipaddress.ip_address(addresses[0])
+    own = set(addresses)
+    first = ipaddress.ip_address(addresses[0])
     near = bool(own & logins.beside)
     return near, first.version, bool(own & logins.addresses), not first.is_private
 
@@ -137,6 +146,8 @@ def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, b
 def _all(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
     return "; ".join(
         f"{name} has "
-        + ", ".join(f"{one['address']} on {one['name']}" for one in probe["interfaces"])
+        + ", ".join(
+            f"{interface['address']} on {interface['name']}" for interface in probe["interfaces"]
+        )
         for name, probe in zip(hosts, probes, strict=True)
     )

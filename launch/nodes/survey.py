@@ -52,7 +52,9 @@ ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || 
 # The code's folder in the home of a node that does not see this machine's files. Beside an
 # installation the user may have a clone, too.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
-ANSWER_CHARACTERS, FAILED_CHARACTERS = 1_000_000, 1_000  # at most
+# At most.
+ANSWER_CHARACTERS = 1_000_000
+FAILED_CHARACTERS = 1_000
 ERROR_BYTES = 65_536  # that are read of a command's stderr, at its begin and at its end
 NO_ANSWER = "what it says is no answer of Muster's"
 LOOK = "look at python3 there, and its login shell"
@@ -142,7 +144,8 @@ class Survey:
         self._number += 1
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
-        asked, deadline = time.time(), running_s() + timeout_s
+        asked_unix_s = time.time()
+        deadline = running_s() + timeout_s
         for _, channel, _ in self._starts:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
@@ -159,7 +162,7 @@ class Survey:
                     elif not fits(reply["value"], FORMS[function]):
                         raise ValueError(quoted(reply["value"]))
                     else:
-                        answers[node] = Answer(reply["value"], asked, time.time())
+                        answers[node] = Answer(reply["value"], asked_unix_s, time.time())
                 except ValueError as error:
                     self._leave(node, str(error))
             if is_over:
@@ -174,10 +177,10 @@ class Survey:
         taken as if they had disks of their own.
         """
         answers = self.ask(node_facts.describe, request=request)
-        if IS_INSTALLED and len({bool(one.value["shared"]) for one in answers.values()}) > 1:
+        if IS_INSTALLED and len({bool(answer.value["shared"]) for answer in answers.values()}) > 1:
             answers = self.ask(node_facts.describe, request={**request, "proof": ""})
-        found = {index: answers[index].value for index in sorted(answers)}
-        return found, self.silent(answers)
+        probes = {index: answers[index].value for index in sorted(answers)}
+        return probes, self.silent(answers)
 
     def silent(self, answers: Mapping[int, Answer]) -> dict[int, str]:
         """One line for each node without an answer: the reason, and what to do."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from muster.errors import MusterError
 
 # By which torch chooses network cards.
-GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+GLOO = "GLOO_SOCKET_IFNAME"
+NCCL = "NCCL_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
 PORTS = range(20_000, 32_000)
 
@@ -55,7 +56,7 @@ def interface_of(address: str, network: str | None, node: str) -> str | None:
     """
     own = addresses()
     if network is not None and ipaddress.ip_address(address) not in ipaddress.ip_network(network):
-        here = ", ".join(f"{one} on {name}" for one, name in own.items())
+        here = ", ".join(f"{address} on {name}" for address, name in own.items())
         raise MusterError(
             f"{node} reaches node 0 from {address}, which is not in --network {network}; "
             f"it has {here}"
@@ -68,8 +69,8 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
     if interface is None:
         return {}
     # Without the "=" nccl matches prefixes: eth1 would also match eth10.
-    found = {GLOO: interface, NCCL: f"={interface}"}
-    return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
+    variables = {GLOO: interface, NCCL: f"={interface}"}
+    return {**variables, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else variables
 
 
 def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
@@ -98,10 +99,11 @@ def addresses() -> dict[str, str]:
     import psutil  # imported here: --help and --dry-run do not need it
 
     return {
-        one.address: name
+        card_address.address: name
         for name, several in psutil.net_if_addrs().items()
-        for one in several
-        if one.family in (socket.AF_INET, socket.AF_INET6) and "%" not in one.address
+        for card_address in several
+        if card_address.family in (socket.AF_INET, socket.AF_INET6)
+        and "%" not in card_address.address
     }
 
 
@@ -112,11 +114,11 @@ def own_address_in(network: str, node: str) -> str:
         MusterError: it has none in it; the message lists those it has.
     """
     wanted = ipaddress.ip_network(network)
-    found = addresses()
-    for address in found:
+    own = addresses()
+    for address in own:
         if ipaddress.ip_address(address) in wanted:
             return address
-    here = ", ".join(f"{one} on {name}" for one, name in found.items())
+    here = ", ".join(f"{address} on {name}" for address, name in own.items())
     raise MusterError(f"{node} has no address in --network {network}; it has {here}")
 
 

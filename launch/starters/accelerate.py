@@ -25,7 +25,8 @@ class Accelerate(Starter):
                 f"--workers accelerate starts equally many workers on each node, but here they are "
                 f"{', '.join(map(str, counts))}; use --workers torchrun"
             )
-        node, world_size = facts.nodes[node_rank], facts.world_size
+        node = facts.nodes[node_rank]
+        world_size = facts.world_size
         worker: Sequence[str] = node.worker(spec.program)
         if world_size > 1:  # one worker is started without torchrun
             worker = escaped(worker)

@@ -202,7 +202,9 @@ def starter_of(name: str) -> Starter:
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; a pure function."""
     of_node = starter_of(spec.workers).commands
-    return [one for node_rank in range(len(facts.nodes)) for one in of_node(spec, facts, node_rank)]
+    return [
+        each for node_rank in range(len(facts.nodes)) for each in of_node(spec, facts, node_rank)
+    ]
 
 
 class WarmInterpreter:

@@ -30,7 +30,7 @@ HELD = "C code, or the like, holds the GIL"
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
     """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
-    found = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
+    lines = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
     waits = _waiting(views)
@@ -43,22 +43,22 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
         causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
             causes.append(f"the same is true of ranks {_names(culprits[3:])}")
-    found += causes or _orders(views, waits, blocked)
-    return found or _slow(views) or _meetings(views) or _without_collectives(views)
+    lines += causes or _orders(views, waits, blocked)
+    return lines or _slow(views) or _meetings(views) or _without_collectives(views)
 
 
 def _slow(views: Mapping[int, RankView]) -> list[str]:
     """Ranks that repeatedly come to collectives later than most, while the run makes progress."""
-    found = []
+    lines = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
         slow = slow_ones({view.rank: view.arrivals(group) for view in members})
-        found += [
+        lines += [
             f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
             f"the median between collectives: it is {_place(views[rank])}"
             for rank, times in slow.items()
         ]
-    return found
+    return lines
 
 
 def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
@@ -69,14 +69,14 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     """
     if len(arrivals) < 2:
         return {}
-    common = sorted(set.intersection(*(set(one) for one in arrivals.values())))
+    common = sorted(set.intersection(*(set(times) for times in arrivals.values())))
     pairs = [(k, k + 1) for k in common if k + 1 in common]
     if len(pairs) < LEAST:
         return {}
-    ended = {k: max(one[k] for one in arrivals.values()) for k in common}
+    ended = {k: max(times[k] for times in arrivals.values()) for k in common}
     return {
-        rank: sum(max(0.0, one[after] - ended[before]) for before, after in pairs) / len(pairs)
-        for rank, one in arrivals.items()
+        rank: sum(max(0.0, times[after] - ended[before]) for before, after in pairs) / len(pairs)
+        for rank, times in arrivals.items()
     }
 
 
@@ -106,32 +106,36 @@ def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
 
 def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
     """For each waiting rank, the members of its group that have not begun its collective."""
-    found = {}
+    blocked = {}
     for rank, collective in _waiting(views).items():
         members = _members(views, collective.group)
         missing = [
-            one for one in members if one != rank and _is_missing(views.get(one), collective)
+            member
+            for member in members
+            if member != rank and _is_missing(views.get(member), collective)
         ]
         if missing:
-            found[rank] = missing
+            blocked[rank] = missing
     for rank, view in views.items():
         # it waited and gave up; it was waiting for the ranks that are still alive
-        if view.timed_out and rank not in found:
-            others = [other for other, one in views.items() if not one.ended]
-            found[rank] = [other for other in others if other not in found]
-    return found
+        if view.timed_out and rank not in blocked:
+            others = [other for other, its_view in views.items() if not its_view.ended]
+            blocked[rank] = [other for other in others if other not in blocked]
+    return blocked
 
 
 def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
-    known = (view.groups[group].ranks for view in views.values() if group in view.groups)
-    return next((ranks for ranks in known if ranks), tuple(views))
+    lists = (view.groups[group].ranks for view in views.values() if group in view.groups)
+    return next((ranks for ranks in lists if ranks), tuple(views))
 
 
-def _is_missing(view: RankView | None, one: Collective) -> bool:
+def _is_missing(view: RankView | None, collective: Collective) -> bool:
     """Whether a rank has not begun this collective, and did not end because another was gone."""
     if view is None:
         return True
-    return not view.lost_peer and view.groups.get(one.group, Group()).begun < one.number
+    return (
+        not view.lost_peer and view.groups.get(collective.group, Group()).begun < collective.number
+    )
 
 
 def _not_come(
@@ -140,13 +144,13 @@ def _not_come(
     blocked: Mapping[int, Sequence[int]],
     waits: Mapping[int, Collective],
 ) -> str:
-    waiting = sorted(one for one, others in blocked.items() if rank in others)
-    first = next((waits[one] for one in waiting if one in waits), None)
+    waiting = sorted(waiter for waiter, others in blocked.items() if rank in others)
+    first = next((waits[waiter] for waiter in waiting if waiter in waits), None)
     where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
     limit_s = first.limit_s if first else 0.0
-    if first is None or any(views[one].timed_out for one in waiting):
+    if first is None or any(views[waiter].timed_out for waiter in waiting):
         after = f" after {duration(limit_s)}" if limit_s else ""
         return f"{cause}; {_ranks(waiting)} gave up{after}"
     left = f", {duration(limit_s - first.age_s)} more at most" if limit_s else ""
@@ -182,31 +186,34 @@ def _own_condition(view: RankView) -> str:
             return f"it does not answer, and {view.words}: it starts, or {HELD}"
         return f"{HELD}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
-    if (one := view.waiting) is not None:
-        group = "" if one.group == "0" else f" of {group_name(one)}"
-        return f"{f'it waits in {one.name} {one.shape}'.rstrip()}{group}{_at(view)}{since}"
+    if (collective := view.waiting) is not None:
+        group = "" if collective.group == "0" else f" of {group_name(collective)}"
+        waits = f"it waits in {collective.name} {collective.shape}".rstrip()
+        return f"{waits}{group}{_at(view)}{since}"
     return f"it is {place or 'somewhere'}{since}, and {view.words}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:
     """Collectives that all ranks have begun, but with different operations, shapes or types."""
-    found = []
-    for group in dict.fromkeys(one.group for one in waits.values()):
-        number = min(one.number for one in waits.values() if one.group == group)
+    lines = []
+    for group in dict.fromkeys(collective.group for collective in waits.values()):
+        number = min(
+            collective.number for collective in waits.values() if collective.group == group
+        )
         kinds: dict[str, list[int]] = {}
         for rank in sorted(views.keys() & {*_members(views, group)}):
-            for one in views[rank].collectives:
-                if (one.group, one.number) == (group, number):
-                    kinds.setdefault(_kind(one), []).append(rank)
+            for collective in views[rank].collectives:
+                if (collective.group, collective.number) == (group, number):
+                    kinds.setdefault(_kind(collective), []).append(rank)
         if len(kinds) > 1:
             each = "; ".join(
                 f"{_ranks(ranks)}: {kind}{_at(views[ranks[0]])}" for kind, ranks in kinds.items()
             )
-            sample = next(one for one in waits.values() if one.group == group)
-            found.append(
+            sample = next(collective for collective in waits.values() if collective.group == group)
+            lines.append(
                 f"ranks disagree about collective {number} of {group_name(sample)}: {each}"
             )
-    return found
+    return lines
 
 
 def _orders(
@@ -216,7 +223,7 @@ def _orders(
 ) -> list[str]:
     """Ranks that wait for each other; not those that only wait for one of them."""
     cycle = {rank: list(others) for rank, others in blocked.items() if rank in waits}
-    while loose := set(cycle) - {one for others in cycle.values() for one in others}:
+    while loose := set(cycle) - {other for others in cycle.values() for other in others}:
         cycle = {rank: others for rank, others in cycle.items() if rank not in loose}
     if not cycle:
         return []
@@ -287,13 +294,13 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
     """If no rank waits in a collective: ranks that something stops, or that are apart from most."""
     if views and all(view.imports for view in views.values()):
         return ["all ranks import their modules"]
-    found = [
+    lines = [
         f"rank {rank} on {view.node}: {condition(view)}"
         for rank, view in views.items()
         if view.is_held or (not view.answers and not view.ended and not view.is_command)
     ]
-    if found:
-        return found
+    if lines:
+        return lines
     places = Counter(_function(view) for view in views.values() if view.place)
     ended = [view for view in views.values() if view.ended]
     going_on = [
@@ -308,14 +315,14 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
         ]
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
-        odd = [one for one in views.values() if one.place and _function(one) != usual]
-        odd = [one for one in odd if (one.for_s or 0) > BRIEF_WAIT_S]
+        odd = [view for view in views.values() if view.place and _function(view) != usual]
+        odd = [view for view in odd if (view.for_s or 0) > BRIEF_WAIT_S]
         if count > len(views) / 2 and odd:
-            found = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in odd[:3]]
-            rest = [one for one in views.values() if _function(one) == usual]
-            found.append(f"{_ranks([one.rank for one in rest])}: {condition(rest[0])}")
-            return found
-    still = [one for one in views.values() if (one.for_s or 0) > BRIEF_WAIT_S]
+            lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in odd[:3]]
+            rest = [view for view in views.values() if _function(view) == usual]
+            lines.append(f"{_ranks([view.rank for view in rest])}: {condition(rest[0])}")
+            return lines
+    still = [view for view in views.values() if (view.for_s or 0) > BRIEF_WAIT_S]
     if still and len(places) == 1:
         return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
     return ["no rank waits long for another in a collective"]
@@ -325,22 +332,23 @@ def _function(view: RankView) -> tuple[str, str]:
     return (view.place.file, view.place.function) if view.place else ("", "")
 
 
-def _kind(one: Collective) -> str:
-    if one.operation not in SAME_SHAPE:
-        return one.operation
-    return f"{one.operation} {one.shape} {'/'.join(one.types)}".strip()
+def _kind(collective: Collective) -> str:
+    if collective.operation not in SAME_SHAPE:
+        return collective.operation
+    return f"{collective.operation} {collective.shape} {'/'.join(collective.types)}".strip()
 
 
 def _at(view: RankView) -> str:
     return f", in {view.place}" if view.place else ""
 
 
-def group_name(one: Collective) -> str:
+def group_name(collective: Collective) -> str:
     """`the default group`, or `group 1 (pair)`."""
-    if one.description in ("default_pg", "") and one.group in ("0", ""):
+    if collective.description in ("default_pg", "") and collective.group in ("0", ""):
         return "the default group"
-    known = one.description not in ("", "undefined")
-    return f"group {one.group}{f' ({one.description})' if known else ''}"
+    has_description = collective.description not in ("", "undefined")
+    description = f" ({collective.description})" if has_description else ""
+    return f"group {collective.group}{description}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

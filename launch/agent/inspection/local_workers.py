@@ -60,18 +60,18 @@ def ask(
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
     """The process of each rank that still exists."""
-    found = {}
+    pids = {}
     for rank in ranks:  # the program itself, if a wrapper started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
         is_known = raw is not None and is_count(raw["pid"])
         state = state_of(raw["pid"]) if raw is not None and is_known else None
         if state is not None and state.status != "zombie":
-            found[rank] = state.pid
-    if len(found) < len(ranks):  # another command, or a program that has not begun
+            pids[rank] = state.pid
+    if len(pids) < len(ranks):  # another command, or a program that has not begun
         for process in process_tree.descendants():
             if (other := process_tree.rank_of(process)) is not None and other in ranks:
-                found.setdefault(other, process.pid)
-    return found
+                pids.setdefault(other, process.pid)
+    return pids
 
 
 def _reply(
@@ -128,7 +128,9 @@ def _add_process(report: Report, folder: Path, pid: int | None) -> None:
         report["threads"] = _dumped(folder, report["rank"], pid)
         report["is_command"] = not report["threads"]
     helpers = map(state_of, helpers_of(pid, is_program=not report.get("is_command")))
-    computing = [one.pid for one in helpers if one is not None and one.status == "running"]
+    computing = [
+        helper.pid for helper in helpers if helper is not None and helper.status == "running"
+    ]
     report["process"]["computing"] = computing
 
 
@@ -162,19 +164,19 @@ def threads_of(text: str) -> list[Thread]:
     """
     threads: list[Thread] = []
     for line in text.splitlines():
-        if found := THREAD.match(line):
-            is_current = found[1] == "Current thread"
-            name = "main" if is_current else found["name"] or found[2]
+        if match := THREAD.match(line):
+            is_current = match[1] == "Current thread"
+            name = "main" if is_current else match["name"] or match[2]
             threads.append({"name": name, "main": is_current, "frames": []})
-        elif threads and (found := FRAME.match(line)):
-            number = int(found["line"]) if found["line"].isdigit() else 0
-            source = linecache.getline(found["file"], number).strip()[:200]
+        elif threads and (match := FRAME.match(line)):
+            number = int(match["line"]) if match["line"].isdigit() else 0
+            source = linecache.getline(match["file"], number).strip()[:200]
             threads[-1]["frames"].insert(
                 0,  # the dump has the innermost first
                 {
-                    "file": found["file"],
+                    "file": match["file"],
                     "line": number,
-                    "function": found["function"],
+                    "function": match["function"],
                     "text": source,
                 },
             )

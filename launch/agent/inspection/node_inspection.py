@@ -54,13 +54,17 @@ class NodeInspection:
     def __init__(
         self, folder: Path, assignment: Assignment, leader: Channel, since_s: float
     ) -> None:
-        self._folder, self._ranks, self._leader = folder, assignment.ranks, leader
+        self._folder = folder
+        self._ranks = assignment.ranks
+        self._leader = leader
         self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self._activity = Activity()
         self._sampled = since_s
         self._every_s = assignment.spec.progress_every_s
         self._sampler = threading.Thread()  # the last one; this one never started
-        self._looked, self._has_given_up, self._has_ended = 0.0, False, False
+        self._looked = 0.0
+        self._has_given_up = False
+        self._has_ended = False
 
     def sees_workers(self) -> bool:
         """Whether any worker has not ended yet."""
@@ -140,16 +144,20 @@ class _Seen:
 
     @classmethod
     def of(cls, pid: int, number: int, *, is_program: bool) -> "_Seen":
-        states = [one for one in map(state_of, tree_of(pid)) if one is not None]
+        states = [state for state in map(state_of, tree_of(pid)) if state is not None]
         helpers = helpers_of(pid, is_program=is_program)
         return cls(
             running_s(),
-            frozenset(one.pid for one in states),
-            sum(one.io_bytes for one in states),
-            sum(one.cpu_s for one in states),
-            sum(one.page_faults for one in states),
+            frozenset(state.pid for state in states),
+            sum(state.io_bytes for state in states),
+            sum(state.cpu_s for state in states),
+            sum(state.page_faults for state in states),
             number,
-            {one.pid: wanted_s(one.pid) or one.cpu_s for one in states if one.pid in helpers},
+            {
+                state.pid: wanted_s(state.pid) or state.cpu_s
+                for state in states
+                if state.pid in helpers
+            },
         )
 
 
@@ -170,7 +178,7 @@ class Activity:
         """Seconds since any of them was active."""
         if self._began is None:
             return 0.0
-        last = max((one.active_at for one in self._seen.values()), default=self._began)
+        last = max((worker.active_at for worker in self._seen.values()), default=self._began)
         return running_s() - last
 
     @contextmanager
@@ -194,19 +202,22 @@ class Activity:
         before_s = self.still_s
         nothing: Report = {}
         with self._lock:  # a question that begins from here on also affects the next look
-            was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
+            was_disturbed = self._is_disturbed
+            self._is_disturbed = self._questions > 0
         for rank, pid in pids.items():
             begun = progress.get(rank, nothing)
             old = self._seen.get(rank)
-            known = old.number if old is not None else -1  # without an answer it begins nothing
+            # without an answer it begins nothing
+            last_number = old.number if old is not None else -1
             is_program = bool(begun.get("answers", True))
-            new = _Seen.of(pid, begun.get("begun", known), is_program=is_program)
+            new = _Seen.of(pid, begun.get("begun", last_number), is_program=is_program)
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
                 counts = new.number != old.number  # a question does not change it
                 if not counts and (is_disturbed or not _is_active(old, new, len(places))):
-                    new.active_at, new.places = old.active_at, places
+                    new.active_at = old.active_at
+                    new.places = places
             self._seen[rank] = new
             self._began = self._began or now
         for rank in set(self._seen) - set(pids):  # ended, which is also progress

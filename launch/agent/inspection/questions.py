@@ -75,7 +75,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         )
     try:
         views = views_of(findings).values()
-        lines = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in views]
+        lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
     except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     if "sentences" not in findings:

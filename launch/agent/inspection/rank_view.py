@@ -108,14 +108,14 @@ class RankView:
         """The first collective in which it waits for others, or waited until its timeout."""
         if self.timed_out and self.collectives:
             return self.collectives[-1]
-        return next((one for one in self.collectives if one.waits), None)
+        return next((collective for collective in self.collectives if collective.waits), None)
 
     def arrivals(self, group: str) -> dict[int, float]:
         """When it came to each collective of a group, in Unix seconds of the leader's clock."""
         return {
-            one.number: one.begun_unix_s + self.clock_offset_s
-            for one in self.collectives
-            if one.group == group
+            collective.number: collective.begun_unix_s + self.clock_offset_s
+            for collective in self.collectives
+            if collective.group == group
         }
 
     @property
@@ -123,9 +123,9 @@ class RankView:
         """How long it has been in its place."""
         if self.waiting is not None:
             return self.waiting.age_s
-        known = [one.age_s for one in self.collectives[-1:]]
-        known += [self.place.for_s] if self.place and self.place.for_s is not None else []
-        return min(known) if known else None
+        ages = [collective.age_s for collective in self.collectives[-1:]]
+        ages += [self.place.for_s] if self.place and self.place.for_s is not None else []
+        return min(ages) if ages else None
 
     @property
     def is_held(self) -> bool:
@@ -148,13 +148,13 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
         place=own_place(main),
-        groups={name: Group(**one) for name, one in report.get("groups", {}).items()},
-        collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
+        groups={name: Group(**group) for name, group in report.get("groups", {}).items()},
+        collectives=tuple(Collective(**collective) for collective in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str(end.get("text", "")),
         timed_out=bool(gave_up or end.get("timed_out")),
         lost_peer=bool(end.get("lost_peer")),
-        imports=any("<frozen importlib" in str(one["file"]) for one in main),
+        imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
         computing=tuple(process.get("computing", ())),
         meeting=Meeting(**meeting) if meeting else None,
@@ -163,8 +163,8 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
 
 def own_place(frames: Sequence[Frame]) -> Place | None:
     """The innermost line of the user's program; of a library if there is none."""
-    own = [one for one in frames if not _is_library(str(one["file"]))]
-    rest = [one for one in frames if not str(one["file"]).endswith(OURS)]
+    own = [frame for frame in frames if not _is_library(str(frame["file"]))]
+    rest = [frame for frame in frames if not str(frame["file"]).endswith(OURS)]
     chosen = own or rest
     return Place(**chosen[-1]) if chosen else None
 

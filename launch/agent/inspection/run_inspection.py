@@ -66,23 +66,27 @@ class RunInspection:
         send: Send,
         say: Callable[[str], None],
     ) -> None:
-        self._spec, self._run_dir, self._nodes = spec, spec.run_dir, nodes
-        self._requests, self._send, self._say = requests, send, say
+        self._spec = spec
+        self._run_dir = spec.run_dir
+        self._nodes = nodes
+        self._requests = requests
+        self._send = send
+        self._say = say
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
         self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
         self.hang: End | None = None  # a hang because of which the run must end
         self._timeout: Findings = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
-        self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
+        self.findings_of: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
         self._is_still = False
 
     def tick(self) -> None:
         """Conclude a question that all have answered, or whose time is over."""
         self._look_for_hang()
-        for name, one in list(self._gatherings.items()):
-            late = running_s() - one.began > AGENTS_ANSWER_INSPECTION_S
-            if name != "end" and (late or len(one.complete) == len(self._nodes)):
+        for name, gathering in list(self._gatherings.items()):
+            late = running_s() - gathering.began > AGENTS_ANSWER_INSPECTION_S
+            if name != "end" and (late or len(gathering.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
     def begin(self, request: Mapping[str, object]) -> None:
@@ -109,17 +113,17 @@ class RunInspection:
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
             self._look(name)
-        elif (one := self._gatherings.get(name)) is not None:
+        elif (gathering := self._gatherings.get(name)) is not None:
             if "report" in message:
                 rank = message["report"]["rank"]
-                one.reports[rank] = message["report"]
-                one.node_of[rank] = self._nodes[index]
+                gathering.reports[rank] = message["report"]
+                gathering.node_of[rank] = self._nodes[index]
             if message.get("complete"):
-                one.complete.add(index)
+                gathering.complete.add(index)
 
     def _look(self, why: str) -> None:
         """Ask all agents once for a reason of the run itself, then let waiting workers continue."""
-        if why in self.found:
+        if why in self.findings_of:
             self._send(inspect={"id": why, "ask": "resume"})
         elif why not in self._gatherings:
             self._ask(why)
@@ -135,21 +139,21 @@ class RunInspection:
         if self.hang is not None:  # the run is being ended for a hang, which changes its workers
             return
         still_s = self._still_s()
-        pause_s = max(one["pause_s"] for one in self._still.values())
+        pause_s = max(still["pause_s"] for still in self._still.values())
         limit_s = self._spec.hang_after_s or max(HANG_AT_LEAST_S, PAUSES * pause_s)
         if still_s > limit_s and not self._is_still:
             self._is_still = True
-            self.found.pop("hang", None)
+            self.findings_of.pop("hang", None)
             self._look("hang")
         elif self._is_still and still_s < limit_s / 2:
             self._is_still = False
-            if "hang" in self.found:
+            if "hang" in self.findings_of:
                 self._say("it makes progress again")
 
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
         now = running_s()
-        return min(one["s"] + now - one["at"] for one in self._still.values())
+        return min(still["s"] + now - still["at"] for still in self._still.values())
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
@@ -171,22 +175,22 @@ class RunInspection:
         for name in self._gatherings:
             self._requests.answer(name, sentences=[])
 
-    def _conclude(self, one: Gathering) -> None:
-        findings = self._findings(one)
-        if one.name not in OWN_REASONS:
-            self._requests.answer(one.name, **findings)
+    def _conclude(self, gathering: Gathering) -> None:
+        findings = self._findings(gathering)
+        if gathering.name not in OWN_REASONS:
+            self._requests.answer(gathering.name, **findings)
             return
-        if one.name == "hang" and not self._is_still:  # it made progress during the inspection
-            return
-        self.found[one.name] = findings["sentences"]
-        if one.name == "hang":
+        if gathering.name == "hang" and not self._is_still:
+            return  # workers made progress during the inspection
+        self.findings_of[gathering.name] = findings["sentences"]
+        if gathering.name == "hang":
             self._announce(findings)
         else:
             self._timeout = findings
-        self._write(one.name, findings)
-        self._send(inspect={"id": one.name, "ask": "resume"})
+        self._write(gathering.name, findings)
+        self._send(inspect={"id": gathering.name, "ask": "resume"})
 
-    def _findings(self, one: Gathering) -> Findings:
+    def _findings(self, gathering: Gathering) -> Findings:
         """The findings from the answers, together with the answers, so that one file has all."""
         silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
@@ -194,19 +198,19 @@ class RunInspection:
             if index in self._waits
             else f"{silence}; is its link down?"
             for index, node in enumerate(self._nodes)
-            if index not in one.complete and one.name != "end"
+            if index not in gathering.complete and gathering.name != "end"
         }
         ends = self._ends()
         findings: Findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
-            "reports": [one.reports[rank] for rank in sorted(one.reports)],
-            "node_of": {str(rank): node for rank, node in one.node_of.items()},
+            "reports": [gathering.reports[rank] for rank in sorted(gathering.reports)],
+            "node_of": {str(rank): node for rank, node in gathering.node_of.items()},
             "lost": lost,
             "ends": ends,
         }
         # of an end they are needed for its cause where ranks have waited in vain, or read later
-        if one.name != "end" or any(end["timed_out"] for end in ends.values()):
+        if gathering.name != "end" or any(end["timed_out"] for end in ends.values()):
             findings["sentences"] = sentences_of(findings)
         return findings
 

@@ -46,7 +46,8 @@ def state_of(pid: int) -> ProcessState | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            status, times = process.status(), process.cpu_times()
+            status = process.status()
+            times = process.cpu_times()
             with suppress(psutil.AccessDenied, AttributeError):  # another user's process, or macOS
                 io = process.io_counters()
                 io_bytes = io.read_chars + io.write_chars
@@ -62,10 +63,10 @@ def tree_of(pid: int) -> list[int]:
 
     psutil would read the processes of all users.
     """
-    found = [pid]
-    for one in found:
-        found += _children_of(one)
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids += _children_of(parent)
+    return pids
 
 
 def helpers_of(pid: int, *, is_program: bool) -> list[int]:
@@ -75,7 +76,8 @@ def helpers_of(pid: int, *, is_program: bool) -> list[int]:
     """
     below = _children_of(pid)
     while not is_program and len(below) == 1:
-        pid, below = below[0], _children_of(below[0])
+        pid = below[0]
+        below = _children_of(pid)
     return tree_of(pid)[1:]
 
 
@@ -84,19 +86,19 @@ def wanted_s(pid: int) -> float:
 
     0: it has ended, or the kernel does not count them.
     """
-    found = 0.0
+    seconds = 0.0
     with suppress(OSError):
         for task in (PROC / str(pid) / "task").iterdir():
-            found += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
-    return found
+            seconds += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
+    return seconds
 
 
 def _children_of(pid: int) -> list[int]:
-    found = []
+    pids = []
     with suppress(OSError):
         for task in (PROC / str(pid) / "task").iterdir():
-            found += [int(child) for child in _read(task / "children").split()]
-    return found
+            pids += [int(child) for child in _read(task / "children").split()]
+    return pids
 
 
 def catches(pid: int, number: int) -> bool:

@@ -113,7 +113,9 @@ def end_descendants(
     given_up: float | None = None
     processes: dict[int, EndedProcess] = {}
     while remaining := [
-        one for one in descendants(excluded) if one.pid not in staying and _runs(one)
+        process
+        for process in descendants(excluded)
+        if process.pid not in staying and _runs(process)
     ]:
         now = running_s()
         if given_up is not None and now > given_up:
@@ -121,7 +123,7 @@ def end_descendants(
         kills = now > deadline or in_a_hurry()
         if kills and given_up is None:
             given_up = now + KILLED_PROCESS_IS_GONE_S
-        new = [one for one in remaining if one.pid not in processes]
+        new = [process for process in remaining if process.pid not in processes]
         for process in new:  # all of them first: one that gets a signal may end those below it
             processes[process.pid] = EndedProcess(process.pid, rank_of(process), _state(process))
         for process in remaining if kills else new:
@@ -151,15 +153,15 @@ def end_started(
         (grace_s, subprocess.Popen.kill),
     ):
         deadline = running_s() + seconds
-        while any(one.poll() is None for one in started):
+        while any(process.poll() is None for process in started):
             if running_s() > deadline or in_a_hurry():
                 break
             time.sleep(STARTED_PROCESS_TICK_S)
-        for one in started:
-            end(one)
-    for one in started:
+        for process in started:
+            end(process)
+    for process in started:
         with suppress(subprocess.TimeoutExpired):
-            one.wait(KILLED_PROCESS_IS_GONE_S)
+            process.wait(KILLED_PROCESS_IS_GONE_S)
 
 
 def rank_of(process: psutil.Process) -> int | None:

@@ -420,9 +420,9 @@ def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess])
 
 
 def records_of(assignment: Assignment) -> dict[int, dict[str, object]]:
-    known = {}
+    of_rank = {}
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
-            known[rank] = records.read(RANK_END, path, "cause", "message")
-    return {rank: record for rank, record in known.items() if record is not None}
+            of_rank[rank] = records.read(RANK_END, path, "cause", "message")
+    return {rank: record for rank, record in of_rank.items() if record is not None}
