@@ -58,7 +58,7 @@ JOB_TIME_TO_SPARE_S: Final = 10.0  # between the end of workers' grace and that 
 # -- the end: an agent reports to its leader -----------------------------------------------------
 AGENT_SENDS_FILES_EVERY_S: Final = 0.2
 FILES_TICK_S: Final = 0.001  # a pipe holds 64 kB: a longer one limits the speed
-LEADER_LETS_AGENT_GO_S: Final = 5.0  # after that
+LEADER_RELEASES_AGENT_S: Final = 5.0  # after that
 
 # -- the end: the leader waits for its agents ----------------------------------------------------
 AGENTS_RECORD_LOST_PEER_S: Final = 3.0  # the first trouble is known: others find it by themselves

@@ -21,7 +21,7 @@ from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 MESSAGE_CHARACTERS = 20_000
 TRACEBACK_CHARACTERS = 60_000
 NODE_CHARACTERS = 4_096
-RANKS = 65_536
+MOST_RANKS = 65_536
 CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
 # Of a worker's record: what is no consequence.
@@ -224,7 +224,7 @@ FORM: dict[str, Any] = {
     "message": _text(MESSAGE_CHARACTERS),
     "traceback": _text(TRACEBACK_CHARACTERS),
     "address": _text(NODE_CHARACTERS),
-    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= RANKS,
+    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= MOST_RANKS,
 }
 
 # Kinds that end a run by themselves.
@@ -282,7 +282,7 @@ def _order(end: End) -> tuple[float, int, str]:
     return end.time_unix_s, -1 if end.rank is None else end.rank, repr(end)
 
 
-def of_worker(
+def end_of_worker(
     node: str,
     rank: int,
     record: dict[str, Any] | None,
@@ -315,7 +315,7 @@ def of_worker(
     )
 
 
-def judged(record: dict[str, Any]) -> dict[str, Any]:
+def reclassified(record: dict[str, Any]) -> dict[str, Any]:
     """A worker's record; a crash because of a lost rank becomes a consequence, for any program."""
     message = record["message"]
     is_named = message.partition(":")[0] == PEER_FAILED
@@ -325,7 +325,7 @@ def judged(record: dict[str, Any]) -> dict[str, Any]:
 
 def _kind_of(record: dict[str, Any]) -> Kind:
     """The kind of end that a worker has recorded."""
-    cause = judged(record)["cause"]
+    cause = reclassified(record)["cause"]
     if cause == "lost_peer":
         return Kind.TIMED_OUT if TIMED_OUT.search(record["message"]) else Kind.LOST_PEER
     if cause == "signal":  # KeyboardInterrupt is an exception

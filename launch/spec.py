@@ -247,7 +247,7 @@ class NodeCommand:
             env["MASTER_PORT"] = str(master_port)
         return replace(self, argv=tuple(argv), env=env)
 
-    def of_rank(self, node_rank: int) -> "NodeCommand":
+    def for_node_rank(self, node_rank: int) -> "NodeCommand":
         """The command of another node, if the node's rank is all that differs; else this one."""
         argv = list(self.argv)
         at = next((at for at, word in enumerate(argv) if word in RANK_FLAGS), None)

@@ -49,7 +49,7 @@ from launch.nodes.message_types import (
     Listening,
     Send,
 )
-from launch.nodes.this_machine import among, free_port, is_free
+from launch.nodes.this_machine import free_port, is_free, ports_of
 from launch.spec import Assignment
 from muster.errors import MusterError
 
@@ -61,7 +61,7 @@ ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
 # And POLLERR and POLLHUP, for which poll never has to be asked. A leader on a Mac has no such name,
 # and needs `Meeting` alone.
-ENDS: int = getattr(select, "POLLRDHUP", 0)
+PEER_CLOSED: int = getattr(select, "POLLRDHUP", 0)
 UNREACHABLE = (
     errno.ETIMEDOUT,
     errno.EHOSTUNREACH,
@@ -70,7 +70,7 @@ UNREACHABLE = (
     errno.ENETDOWN,
 )
 MOST_ACCEPTED = 1_024  # connections of no node, of which the leader knows
-SHOWN = 3  # of them
+MOST_NAMED = 3  # of them
 
 Message = dict[str, object]
 How = Literal["closed", "silent"]
@@ -87,16 +87,16 @@ class Connections:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
-    def __init__(self, assignment: Assignment, say: Send) -> None:
+    def __init__(self, assignment: Assignment, send: Send) -> None:
         self._assignment = assignment
-        self._say = say
+        self._send = send
         self._end: Listener | Connector | None = None
         self._must_choose = False
         self.master_port: int | None = None  # that of the start, which all have got
         if assignment.index == 0:
             address = assignment.coordinator_address
             self._end = Listener(assignment.name, address, assignment.coordinator_ports)
-            say(listening={"address": self._end.own_address, "port": self._end.port})
+            send(listening={"address": self._end.own_address, "port": self._end.port})
 
     @property
     def own_address(self) -> str:
@@ -129,10 +129,10 @@ class Connections:
         """
         if isinstance(self._end, Listener) and self._must_choose:
             self._must_choose = False
-            self._say(master_port=_master_port(self._assignment))
+            self._send(master_port=_master_port(self._assignment))
             self._end.stop_accepting()  # before, its own port would count as a free one
         for message in [] if self._end is None else self._end.tick():
-            self._say(**message)
+            self._send(**message)
 
     def close(self) -> None:
         if self._end is not None:
@@ -203,7 +203,7 @@ class Listener:
                 continue
             self._open[connection.fileno()] = accepted
             self._unknown[accepted.ends] = accepted
-            self._poll.register(connection, ENDS)
+            self._poll.register(connection, PEER_CLOSED)
             yield {"accepted": _as_message(accepted.ends)}
 
     def _forget(self, accepted: "_Accepted") -> None:
@@ -306,7 +306,7 @@ class Connector:
         ends = _ends_of(connection)
         self._ends = ends
         self.own_address = ends[0]
-        self._poll.modify(connection, ENDS)
+        self._poll.modify(connection, PEER_CLOSED)
         self._reason = ""
         return [{"connected": _as_message(ends)}]
 
@@ -382,7 +382,7 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
 
 def _master_port(assignment: Assignment) -> int:
     if assignment.master_port is None:
-        return free_port(ports=among(assignment.spec.ports))
+        return free_port(ports=ports_of(assignment.spec.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
             f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
@@ -450,9 +450,9 @@ class Meeting:
         connection = ReportedConnection(
             node=_endpoint(*report["peer"]), node_0=_endpoint(*report["own"])
         )
-        strange = self._strange()
-        if len(strange) >= MOST_ACCEPTED:
-            del self._accepted[strange[0]]
+        unmatched = self._unmatched()
+        if len(unmatched) >= MOST_ACCEPTED:
+            del self._accepted[unmatched[0]]
         self._accepted[connection] = report
 
     def connected(self, index: int, report: ConnectionEnds) -> None:
@@ -549,7 +549,7 @@ class Meeting:
         is_node_0 = broken.by == {index} or 1 < others == len(self._breaks)
         return Loss(0 if is_node_0 else index, broken.how, now_s - self._first_break_s)
 
-    def _strange(self) -> list[ReportedConnection]:
+    def _unmatched(self) -> list[ReportedConnection]:
         """The connections of node 0 that no other node has reported."""
         own = set(self._connected.values())
         return [accepted for accepted in self._accepted if accepted not in own]
@@ -561,13 +561,13 @@ class Meeting:
         if connection is None:
             reason = self._reasons.get(index)
             return f"{name} could not connect: {reason}." if reason else ""
-        strange = self._strange()
-        if not strange:
+        unmatched = self._unmatched()
+        if not unmatched:
             return (
                 f"{name} is connected {connection}, but node 0 has no such connection: another "
                 "program listens there; choose the network with --network."
             )
-        latest = ", ".join(map(str, strange[-SHOWN:]))
+        latest = ", ".join(map(str, unmatched[-MOST_NAMED:]))
         return (
             f"{name} is connected {connection}, but node 0 sees connections {latest} alone: "
             "something between them changes addresses (NAT), which gloo and NCCL do not allow; "

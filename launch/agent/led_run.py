@@ -34,7 +34,7 @@ from typing import TypeAlias
 
 from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.log_sync import Received
+from launch.agent.log_sync import ReceivedFiles
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts, on_stop
 from launch.agent.recovery import Recovery
@@ -107,14 +107,15 @@ class LedRun:
         self._prefixes = prefixes
         self._is_local = is_local
         self._patience_s = patience_s
-        self._inside = inside or SchedulersJob(str(os.getpid()))
+        self._job = inside or SchedulersJob(str(os.getpid()))
         self._complete = complete
-        self.job_id = self._inside.job_id
-        self.cluster = self._inside.cluster
+        self.job_id = self._job.job_id
+        self.cluster = self._job.cluster
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
         self._agents: dict[str, AgentConnection] = {}  # by node, those that were started last
-        self._others: frozenset[int] = frozenset()  # children of this process that are not ours
+        # children of this process that are no agents of this run
+        self._other_children: frozenset[int] = frozenset()
         self._attempt: Attempt | None = None
 
     @property
@@ -128,13 +129,13 @@ class LedRun:
         return None if self._attempt is None else self._attempt.noticed_unix_s
 
     @property
-    def shown(self) -> bytes:
+    def output_tail(self) -> bytes:
         """The end of what was printed of its workers' output."""
-        return b"" if self._attempt is None else self._attempt.shown
+        return b"" if self._attempt is None else self._attempt.output_tail
 
     def lives(self, node: NodeFacts) -> bool:
         """Whether the agent of this node can take part in another attempt, as far as is known."""
-        agent = self._agents.get(_key(node))
+        agent = self._agents.get(_node_key(node))
         return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
@@ -145,17 +146,19 @@ class LedRun:
             Stopped: a signal came before the attempt has begun.
         """
         if self._attempt is None and self._is_local:
-            self._others = process_tree.children()
+            self._other_children = process_tree.children()
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                living = {_key(node) for node in facts.nodes if self.lives(node)}  # asked once
+                living = {_node_key(node) for node in facts.nodes if self.lives(node)}  # asked once
                 self._leave_all_but(living)
-                new = {at: node for at, node in enumerate(facts.nodes) if _key(node) not in living}
+                new = {
+                    at: node for at, node in enumerate(facts.nodes) if _node_key(node) not in living
+                }
                 if new:
                     started = self._start_agents(new, self._heartbeat)
                     for node, agent in zip(new.values(), started, strict=True):
-                        self._agents[_key(node)] = AgentConnection(agent)
+                        self._agents[_node_key(node)] = AgentConnection(agent)
                 facts = self._complete(facts)
             self._begin(spec, facts)
         except BaseException:
@@ -171,13 +174,13 @@ class LedRun:
         signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
         self._attempt = Attempt(
             spec,
-            [self._agents[_key(node)] for node in facts.nodes],
+            [self._agents[_node_key(node)] for node in facts.nodes],
             self.signals,
-            self._inside.is_nearly_over,
+            self._job.is_nearly_over,
             prefixes=self._prefixes,
         )
         plan = self._plan(spec, facts)
-        self._attempt.start(assignments_of(spec, facts, plan, self._inside.ends_unix_s()))
+        self._attempt.start(assignments_of(spec, facts, plan, self._job.ends_unix_s()))
 
     def wait(self) -> int:
         """Wait for the end of the attempt; return its exit code, see `Attempt.wait`.
@@ -211,7 +214,7 @@ class LedRun:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
-                excluded={*self._others, *(process.pid for process in others)},
+                excluded={*self._other_children, *(process.pid for process in others)},
             )
         else:  # ssh's remaining processes, such as a shared connection, are not ours
             started = {agent.process for agent in agents}
@@ -228,7 +231,7 @@ class LedRun:
         return self._attempt is not None and self._attempt.interrupted_twice
 
 
-def _key(node: NodeFacts) -> str:
+def _node_key(node: NodeFacts) -> str:
     """The node among those of its run, over all attempts."""
     return f"{node.spec.name} {node.name}"
 
@@ -260,19 +263,19 @@ class AgentConnection:
         self.assignment = assignment
         self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
-        self._files: Received | None = None
+        self._files: ReceivedFiles | None = None
         self.here: Here | None = None  # where it is, once that is known
         self.is_done = False
         self._loss: End | None = None
         self.record: AgentEnd | None = None  # of the end of its attempt
-        self._is_named = False  # as one whose work stands still
+        self._is_stall_printed = False  # as one whose work stands still
         self.channel.send(**self._message_of(assignment))
 
     @property
-    def files(self) -> Received:
+    def files(self) -> ReceivedFiles:
         """What comes of its files, from a node with a disk of its own."""
         if self._files is None:
-            self._files = Received(self._run_dir, self.assignment)
+            self._files = ReceivedFiles(self._run_dir, self.assignment)
         return self._files
 
     @property
@@ -285,16 +288,16 @@ class AgentConnection:
         self.record = message["ended"]
         self._leaves = bool(message.get("leaves"))
 
-    def standing(self, message: AgentMessage) -> str | None:
+    def stall_line(self, message: AgentMessage) -> str | None:
         """What to print of an agent whose work stands still, or goes on after that; once."""
         stands_s = float(message.get("stands_s", 0.0))
-        if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
-            self._is_named = True
+        if not self._is_stall_printed and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+            self._is_stall_printed = True
             what = str(message["waits_for"])
             hint = "; is its disk full or slow?" if what.startswith("/") else ""
             return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
-        if self._is_named and not stands_s:
-            self._is_named = False
+        if self._is_stall_printed and not stands_s:
+            self._is_stall_printed = False
             return f"{self.place} goes on"
         return None
 
@@ -323,7 +326,7 @@ class AgentConnection:
         return End(kind, self.assignment.name, at, message=message, address=address)
 
 
-class State(Enum):
+class AttemptState(Enum):
     """The state of an attempt; see above."""
 
     RUNNING = "running"
@@ -353,23 +356,24 @@ class Attempt:
         self._agents = agents
         self._signals = signals
         self._is_nearly_over = is_nearly_over
-        self._state = State.RUNNING
+        self._state = AttemptState.RUNNING
         self._ends_s = 0.0  # by when the state has to change
         self._has_announced_end = False  # of the job's time, to all agents
-        self._may_leave = False  # whether all agents know that all have done their part
+        self._has_released_agents = False  # whether all agents know that all have done their part
         self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
         self._first: End | None = None  # the first failure among these
         self.noticed_unix_s: float | None = None  # when this side heard of it
         self.cause: End | None = None  # judged when it is over
-        self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
-        self._patient_s = 0.0  # deadline of workers that are stopping cleanly
+        # when a node last sent a part of its files, or that it waits for a disk
+        self._files_came_s = 0.0
+        self._workers_stop_by_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._recovery = self._recovers() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
     @property
-    def shown(self) -> bytes:
+    def output_tail(self) -> bytes:
         """The end of what was printed of the workers' output."""
         return self._follower.tail
 
@@ -391,7 +395,7 @@ class Attempt:
         128 + its number if a signal ended the run; else 1.
         """
         try:
-            while self._state is not State.OVER:
+            while self._state is not AttemptState.OVER:
                 self._tick()
                 self._advance()
         finally:
@@ -401,7 +405,7 @@ class Attempt:
                 if not agent.is_over:  # it is late: it ends with its channel, and its workers, too
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
-            self._show(last=True)
+            self._print_output(last=True)
         self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
         if in_order and (self._signals or self._first is None):  # else that is their reason
@@ -436,23 +440,25 @@ class Attempt:
     def _advance(self) -> None:
         """Change the state where that is due."""
         if all(agent.is_over for agent in self._agents):
-            self._change(State.OVER)
-        elif self._state is State.RUNNING:
+            self._change(AttemptState.OVER)
+        elif self._state is AttemptState.RUNNING:
             if self._signals:
-                self._change(State.STOPPING)
+                self._change(AttemptState.STOPPING)
             elif self._first is not None:
-                self._change(State.FAILED)
+                self._change(AttemptState.FAILED)
         elif self.interrupted_twice:
             self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
-            self._change(State.OVER)
+            self._change(AttemptState.OVER)
         elif running_s() > self._latest_s():
-            self._change(State.STOPPING if self._state is State.FAILED else State.OVER)
+            self._change(
+                AttemptState.STOPPING if self._state is AttemptState.FAILED else AttemptState.OVER
+            )
 
-    def _change(self, state: State) -> None:
+    def _change(self, state: AttemptState) -> None:
         self._state = state
-        if state is State.FAILED:
+        if state is AttemptState.FAILED:
             self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
-        elif state is State.STOPPING:
+        elif state is AttemptState.STOPPING:
             self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
@@ -461,10 +467,10 @@ class Attempt:
 
     def _latest_s(self) -> float:
         """By when the state has to change: later while workers may stop, or files still come."""
-        patient_s = max(self._ends_s, self._patient_s)
+        stop_by_s = max(self._ends_s, self._workers_stop_by_s)
         return min(
-            patient_s + AGENTS_SEND_FILES_S,
-            max(patient_s, self._fed_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+            stop_by_s + AGENTS_SEND_FILES_S,
+            max(stop_by_s, self._files_came_s + AGENTS_PAUSE_BETWEEN_FILES_S),
         )
 
     def _tick(self) -> None:
@@ -478,23 +484,25 @@ class Attempt:
         if self._meeting.has_begun:
             self._look_for_lost_nodes()
         else:
-            self._gather()
-        self._show()
+            self._meet()
+        self._print_output()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
             self._recovery = None
-            self._say(line)
+            self._print_line(line)
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
             self._inspection.tick()
             if self._inspection.hang is not None:
-                self._hear_of(self._inspection.hang, tells=False)
+                self._note_end(self._inspection.hang, tells=False)
         for agent in self._agents:
             if lost := agent.loss():
-                self._hear_of(lost)
-        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
-            self._may_leave = True
+                self._note_end(lost)
+        if not self._has_released_agents and all(
+            agent.is_done or agent.is_over for agent in self._agents
+        ):
+            self._has_released_agents = True
             self._send_all(go=True)
 
     def _recovers(self) -> Recovery:
@@ -510,11 +518,11 @@ class Attempt:
         if self._inspection is None:
             names = [agent.assignment.name for agent in self._agents]
             self._inspection = RunInspection(
-                self._spec, names, self._requests, self._send_all, self._say
+                self._spec, names, self._requests, self._send_all, self._print_line
             )
         return self._inspection
 
-    def _hear_of(self, end: End, *, tells: bool = True) -> None:
+    def _note_end(self, end: End, *, tells: bool = True) -> None:
         """Note an end; all agents end for the first failure, whoever has noticed it.
 
         `tells`: whether they are told now; after a hang they are stopped.
@@ -543,34 +551,36 @@ class Attempt:
                 is_whole = is_file or is_end
                 self._take(agent, message if is_whole else cleaned(message))
         except OddMessage as error:
-            self._hear_of(agent.end_of(Kind.ODD, str(error)))
+            self._note_end(agent.end_of(Kind.ODD, str(error)))
             agent.channel.close()  # which ends it
 
     def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
-        if line := agent.standing(message):
-            self._say(line)
+        if line := agent.stall_line(message):
+            self._print_line(line)
         if self._inspection is not None:
             self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
         if "stands_s" in message:  # what it sends is late
-            self._fed_s = running_s()
+            self._files_came_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
         elif "file" in message:
-            self._fed_s = running_s()
+            self._files_came_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
             agent.files.take(message, host)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
-            self._welcome(agent, message["here"])
+            self._note_place(agent, message["here"])
         elif "stopping" in message:
-            if not self._patient_s and not self._spec.quiet:
+            if not self._workers_stop_by_s and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
-                self._say(f"{how}{again}")
-            self._patient_s = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
+                self._print_line(f"{how}{again}")
+            self._workers_stop_by_s = (
+                running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
+            )
         elif "failed" in message:
             self._take_end(agent, message["failed"])
         elif "worker_end" in message:
@@ -580,7 +590,7 @@ class Attempt:
         elif "ended" in message:
             agent.take_record(message)
             is_early = message["ended"]["code"] and not agent.is_done
-            if is_early and self._state is State.RUNNING and not self._signals:
+            if is_early and self._state is AttemptState.RUNNING and not self._signals:
                 self._fail(self._unnamed_failure(agent))
 
     def _unnamed_failure(self, agent: AgentConnection) -> End:
@@ -616,7 +626,7 @@ class Attempt:
             if self._recovery is not None:
                 self._recovery.connected_unix_s = time.time()
 
-    def _gather(self) -> None:
+    def _meet(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
         meeting = self._meeting
         node_0 = self._agents[0]
@@ -625,35 +635,35 @@ class Attempt:
         if meeting.where is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(choose_port=True)
-        if self._state is not State.RUNNING:
+        if self._state is not AttemptState.RUNNING:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)
-            self._say(line)
+            self._print_line(line)
         if why := meeting.failure(running_s()):
-            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
+            self._note_end(self._agents[meeting.at_fault].end_of(Kind.APART, why))
 
     def _look_for_lost_nodes(self) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""
         loss = self._meeting.loss(running_s())
-        if loss is None or self._state is not State.RUNNING or self._may_leave:
+        if loss is None or self._state is not AttemptState.RUNNING or self._has_released_agents:
             return
         lost = self._agents[loss.index]
         since_unix_s = time.time() - loss.for_s
         if loss.how == "closed":
-            self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
+            self._note_end(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
         else:
             silent_s = AGENT_LOST_WHEN_SILENT_S
-            self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
+            self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
     def _take_end(self, agent: AgentConnection, value: Mapping[str, object]) -> None:
         """Take an end that happened on an agent's node, under the name that it has here."""
         end = End.from_json(value)
         if end is not None:
-            self._hear_of(replace(end, node=agent.assignment.name))
+            self._note_end(replace(end, node=agent.assignment.name))
 
-    def _welcome(self, agent: AgentConnection, here: Here) -> None:
+    def _note_place(self, agent: AgentConnection, here: Here) -> None:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
@@ -663,7 +673,7 @@ class Attempt:
             ways = (
                 f"{where['node']} {where['address']} ({where['interface']})" for where in places
             )
-            self._say(f"network: {', '.join(ways)}")
+            self._print_line(f"network: {', '.join(ways)}")
 
     def _send_all(self, **message: object) -> None:
         for agent in self._agents:
@@ -672,13 +682,13 @@ class Attempt:
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         try:
             print(line, flush=True)
         except BrokenPipeError:
             self._signals.append(signal.SIGPIPE)
 
-    def _show(self, *, last: bool = False) -> None:
+    def _print_output(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
         except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends

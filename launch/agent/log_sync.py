@@ -26,7 +26,7 @@ from muster.writing import open_plain, writing
 CHUNK_BYTES = 262_144
 # The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
-SENT = tuple(file for file in run_files.FILES if file.home != "stays")
+SENT_FILES = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
 class LogSync:
@@ -90,8 +90,8 @@ class LogSync:
             print(f"note: {path} is not sent: {error.strerror}", file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[RunFile, Path]]:
-        for file in SENT:
-            paths = _of_node(file, self._run_dir, self._assignment, self._host)
+        for file in SENT_FILES:
+            paths = _paths_on_node(file, self._run_dir, self._assignment, self._host)
             if paths is None:
                 paths = file.find(self._run_dir) if self._assignment.index == 0 else []
             yield from ((file, path) for path in paths)
@@ -116,7 +116,7 @@ class LogSync:
         return bool(new) and not is_last
 
 
-def _of_node(
+def _paths_on_node(
     file: RunFile, run_dir: Path, assignment: Assignment, host: str | None
 ) -> list[Path] | None:
     """The paths of such a file that this node writes; None: node 0 writes it, once for the run."""
@@ -129,13 +129,13 @@ def _of_node(
     return None
 
 
-class Received:
+class ReceivedFiles:
     """The leader's side: it writes what the node with this assignment sends."""
 
     def __init__(self, run_dir: Path, assignment: Assignment) -> None:
         self._run_dir = run_dir
         self._assignment = assignment
-        self._ends: dict[str, int] = {}  # how much of each file has come
+        self._received_bytes: dict[str, int] = {}  # how much of each file has come
 
     def take(self, message: AgentMessage, host: str | None) -> None:
         """Write a part of a file of this node, which has said that it is on this host.
@@ -149,10 +149,10 @@ class Received:
         assignment = self._assignment
         name = PurePosixPath(message["file"])
         path = self._run_dir / name
-        file = _kind_of(name)
+        file = _file_of(name)
         if file is not None and host is None and "{host}" in file.pattern:
             return
-        own = None if file is None else _of_node(file, self._run_dir, assignment, host)
+        own = None if file is None else _paths_on_node(file, self._run_dir, assignment, host)
         if file is None or (assignment.index != 0 if own is None else path not in own):
             raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
         at = message["at"]
@@ -168,7 +168,7 @@ class Received:
                 stream.truncate()
             if not grows and message["last"]:
                 into.replace(path)
-        self._ends[message["file"]] = at + len(data)
+        self._received_bytes[message["file"]] = at + len(data)
 
     def _data_of(self, message: AgentMessage) -> bytes:
         """The part of the file, which begins at its begin, or where the last one has ended.
@@ -178,7 +178,7 @@ class Received:
         """
         name = message["file"]
         at = message["at"]
-        end = self._ends.get(name, 0)
+        end = self._received_bytes.get(name, 0)
         if at not in (0, end):
             raise OddMessage(f"byte {at} of {quoted(name)}, of which it sent {end}")
         try:
@@ -187,12 +187,12 @@ class Received:
             raise OddMessage(f"no base64, as a part of {quoted(name)}") from None
 
 
-def _kind_of(name: PurePosixPath) -> RunFile | None:
+def _file_of(name: PurePosixPath) -> RunFile | None:
     """The file that `name` is, if a node may send it."""
     is_inside = not name.is_absolute() and ".." not in name.parts and "\0" not in str(name)
     if not is_inside or run_files.is_unfinished(name.name):
         return None
-    return next((file for file in SENT if file.match(str(name)) is not None), None)
+    return next((file for file in SENT_FILES if file.match(str(name)) is not None), None)
 
 
 def make_room(assignment: Assignment) -> None:

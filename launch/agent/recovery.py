@@ -21,7 +21,7 @@ from launch.nodes.channel import running_s
 from muster import records, run_files
 from muster.writing import CannotWrite, write_json
 
-SHARE = 0.02  # of the time since the start, between two looks
+LOOK_SHARE = 0.02  # of the time since the start, between two looks
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Recovery:
         if self.connected_unix_s is None:
             return False
         now = running_s()
-        wait_s = max((now - self._began_s) * SHARE, RECOVERY_LOOK_LEAST_S)
+        wait_s = max((now - self._began_s) * LOOK_SHARE, RECOVERY_LOOK_LEAST_S)
         if now - self._looked_s < min(wait_s, RECOVERY_LOOK_MOST_S):
             return False
         self._looked_s = now
@@ -53,8 +53,8 @@ class Recovery:
 
     def look(self) -> str | None:
         """The line to print when the attempt is back at work; it is also recorded."""
-        back = self._back()
-        before = self._before()
+        back = self._first_work()
+        before = self._earlier_times()
         if back is None or before is None or self.connected_unix_s is None:
             return None
         what = back[0]
@@ -77,7 +77,7 @@ class Recovery:
     def _earlier(self) -> Path:
         return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
 
-    def _before(self) -> tuple[float, float, float] | None:
+    def _earlier_times(self) -> tuple[float, float, float] | None:
         """When the fault came, was noticed, and nothing was left; None where nobody recorded it."""
         path = run_files.EXIT.path(self._earlier)
         record = records.read(run_files.EXIT, path, "time_unix_s")
@@ -88,7 +88,7 @@ class Recovery:
         noticed = float(record.get("noticed_unix_s") or over)
         return end.time_unix_s or noticed, noticed, over  # of some ends nobody knows the time
 
-    def _back(self) -> tuple[str, dict[str, float]] | None:
+    def _first_work(self) -> tuple[str, dict[str, float]] | None:
         """What the attempt was back at, and the times of its phases; None: not yet."""
         path = run_files.START.path(self.run_dir)
         start = records.read(run_files.START, path, "step", "marks_unix_s")

@@ -31,10 +31,10 @@ class Stoppable:
     tells the leader that it must be patient.
     """
 
-    def __init__(self, folder: Path, grace_s: float, say: Send) -> None:
+    def __init__(self, folder: Path, grace_s: float, send: Send) -> None:
         self._folder = folder
         self._grace_s = grace_s
-        self._say = say
+        self._send = send
         self._until: float | None = None
         self._catches_sigterm: bool | None = None  # whether the running program reacts to SIGTERM
 
@@ -71,8 +71,8 @@ class Stoppable:
 
     def _ask(self, pids: Collection[int], **more: bool) -> None:
         self._until = running_s() + self._grace_s
-        process_tree.ask(pids)
-        self._say(stopping=self._grace_s, **more)
+        process_tree.send_sigterm(pids)
+        self._send(stopping=self._grace_s, **more)
 
     def is_last_moment(self, left_s: float | None) -> bool:
         """Whether only the grace of workers that catch SIGTERM is left of a job's time.

@@ -8,7 +8,7 @@ from launch.nodes import node_facts
 from launch.nodes.channel import is_line, is_port, is_size
 from muster.records import dict_of, fits
 
-GPUS = 1_024  # on one node
+MOST_GPUS = 1_024  # on one node
 
 
 def _is_host(value: object) -> bool:
@@ -26,7 +26,7 @@ def _is_interface(value: Any) -> bool:
 
 
 def _are_gpus(value: Any) -> bool:
-    return fits(value, [is_line]) and len(value) <= GPUS
+    return fits(value, [is_line]) and len(value) <= MOST_GPUS
 
 
 def _is_node(value: object) -> bool:

@@ -106,7 +106,7 @@ class Channel:
         self.noise: list[str] = []  # lines that are no messages: of a remote shell, say
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of our messages was received
-        self._looked = self._heard = running_s()  # last; and when anything was received last
+        self._looked_s = self._heard_s = running_s()  # last; and when anything was received last
         self._offset_s = -math.inf
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
@@ -122,7 +122,7 @@ class Channel:
 
         What came after that is not known yet: a disk may have held this process up since then.
         """
-        return self._looked - self._heard
+        return self._looked_s - self._heard_s
 
     @property
     def clock_offset_s(self) -> float:
@@ -146,10 +146,10 @@ class Channel:
         with self._lock:
             self.flush()
             if not self._out and not self.ended:
-                self.send(beat=time.time(), **self._standing())
+                self.send(beat=time.time(), **self._stall())
 
-    def _standing(self) -> dict[str, Any]:
-        waits_for, since_s = noted_wait() or ("", self._looked)
+    def _stall(self) -> dict[str, Any]:
+        waits_for, since_s = noted_wait() or ("", self._looked_s)
         stands_s = running_s() - since_s
         if stands_s <= MAIN_LOOP_STANDS_AFTER_S:
             return {}
@@ -171,7 +171,7 @@ class Channel:
     def receive(self) -> list[dict[str, Any]]:
         """The messages received; afterwards `ended` says whether there will be more."""
         self.flush()
-        self._looked = running_s()
+        self._looked_s = running_s()
         left = RECEIVE_BYTES
         while not self.ended and left > 0:
             try:
@@ -185,7 +185,7 @@ class Channel:
             if not new:
                 self.ended = True
                 break
-            self._heard = self._looked
+            self._heard_s = self._looked_s
             left -= len(new)
             self._in += new
             if self.allowance_bytes is not None:
@@ -283,22 +283,22 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
-        self._wires: list[Channel] = []
-        self._over = threading.Event()
+        self._channels: list[Channel] = []
+        self._has_stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, channel: Channel) -> None:
         """Also use this channel from now on."""
-        if channel in self._wires:
+        if channel in self._channels:
             return
-        self._wires = [*self._wires, channel]  # a new list: the thread may read the old one
+        self._channels = [*self._channels, channel]  # a new list: the thread may read the old one
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """Send no more signs of life."""
-        self._over.set()
+        self._has_stopped.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -307,13 +307,13 @@ class Heartbeat:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             running_s()  # which goes by these looks
-            for channel in self._wires:
+            for channel in self._channels:
                 channel.beat()
-            if self._over.wait(BEAT_EVERY_S):
+            if self._has_stopped.wait(BEAT_EVERY_S):
                 return
 
 
-def talk_to(
+def start_with_pipes(
     argv: Sequence[str], errors: IO[bytes], **how: Any
 ) -> "tuple[subprocess.Popen[bytes], Channel]":
     """Start a command, with pipes to and from it; `how` is as in `subprocess.Popen`."""
@@ -359,7 +359,7 @@ def start_each(
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the leader
             argv = argv_of(index, node)
-            process, channel = talk_to(argv, errors, cwd=CHECKOUT, start_new_session=True)
+            process, channel = start_with_pipes(argv, errors, cwd=CHECKOUT, start_new_session=True)
         heartbeat.add(channel)
         yield AgentProcess(channel, process)
 
@@ -370,14 +370,14 @@ class RunningClock:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._looked = now()
+        self._looked_s = now()
         self._running_s = 0.0
 
     def __call__(self) -> float:
         with self._lock:
             now = self._now()
-            passed_s = now - self._looked
-            self._looked = now
+            passed_s = now - self._looked_s
+            self._looked_s = now
             self._running_s += passed_s if passed_s <= ITSELF_STOPPED_AFTER_S else STOP_COUNTS_AS_S
             return self._running_s
 
@@ -418,8 +418,8 @@ EXCERPT_CHARACTERS = 200
 DATA_CHARACTERS = 400_000  # of a part of a file, as base64: see log_sync.CHUNK_BYTES
 MOST_SECONDS = 1e9
 MOST_NUMBER = 1e18  # of any number
-RANKS = 65_536
-PORTS = range(1, 65_536)
+MOST_RANKS = 65_536
+ALL_PORTS = range(1, 65_536)
 ADDRESS_CHARACTERS = 64  # of IPv6 with the name of a card
 ID_CHARACTERS = 64  # of a question
 ODD = "sent an odd message"  # what is said of an agent for which there is nothing else to say
@@ -502,7 +502,7 @@ def _below(end: int) -> Callable[[Any], bool]:
 
 
 def is_port(value: object) -> bool:
-    return fits(value, int) and value in PORTS
+    return fits(value, int) and value in ALL_PORTS
 
 
 def is_address(value: object) -> bool:
@@ -561,8 +561,8 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-WHERE = {"address": is_address, "port": is_port}
-ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
+ENDPOINT = {"address": is_address, "port": is_port}
+CONNECTION_ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
 SHORT_TEXT = _text(TEXT_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
 AGE = _seconds(MOST_SECONDS)
@@ -570,7 +570,7 @@ BEAT = (
     {"beat": (bool, int, float)},
     {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SHORT_TEXT},
 )
-PLACE = {"file": SHORT_TEXT, "line": (None, int), "function": SHORT_TEXT}
+SOURCE_LINE = {"file": SHORT_TEXT, "line": (None, int), "function": SHORT_TEXT}
 COLLECTIVE = {
     "group": SHORT_TEXT,
     "description": SHORT_TEXT,
@@ -583,7 +583,7 @@ COLLECTIVE = {
     "age_s": _is_small_number,
     "limit_s": _is_small_number,
 }
-MEETING = {
+INIT_CALL = {
     "rank": (None, int),
     "world_size": (None, int),
     "store": SHORT_TEXT,
@@ -592,17 +592,17 @@ MEETING = {
     "method": SHORT_TEXT,
 }
 STACKS = {
-    "gave_up?": (None, {"message": SHORT_TEXT, "frames": [PLACE]}),
+    "gave_up?": (None, {"message": SHORT_TEXT, "frames": [SOURCE_LINE]}),
     "threads?": [
         {
             "name": SHORT_TEXT,
             "main": bool,
-            "frames": [{**PLACE, "text?": SHORT_TEXT, "for_s?": _is_small_number}],
+            "frames": [{**SOURCE_LINE, "text?": SHORT_TEXT, "for_s?": _is_small_number}],
         }
     ],
-    "groups?": dict_of(is_line, {"ranks?": [_below(RANKS)], "begun?": int}),
+    "groups?": dict_of(is_line, {"ranks?": [_below(MOST_RANKS)], "begun?": int}),
     "collectives?": [COLLECTIVE],
-    "meeting?": (None, MEETING),
+    "meeting?": (None, INIT_CALL),
 }
 
 
@@ -653,16 +653,21 @@ def forms_of_agent(assignment: Assignment) -> Forms:
     }
     if assignment.index == 0:
         connections = {
-            "listening": {"listening": WHERE},
-            "accepted": {"accepted": ENDS},
+            "listening": {"listening": ENDPOINT},
+            "accepted": {"accepted": CONNECTION_ENDS},
             "master_port": {"master_port": is_port},
         }
     else:
-        connections = {"connected": {"connected": ENDS}, "unreached": {"unreached": is_line}}
+        connections = {
+            "connected": {"connected": CONNECTION_ENDS},
+            "unreached": {"unreached": is_line},
+        }
     return {
         "beat": BEAT,
         **connections,
-        "broken": {"broken": {**ENDS, "how": lambda value: value in ("closed", "silent")}},
+        "broken": {
+            "broken": {**CONNECTION_ENDS, "how": lambda value: value in ("closed", "silent")}
+        },
         "here": {"here": here},
         "file": {
             "file": _is_file_name,
@@ -690,7 +695,7 @@ FROM_LEADER: Forms = {
     "beat": BEAT,
     "assignment": {"assignment": _is_object, "proof?": SHORT_TEXT},
     "connect": {"connect": {"address": is_line, "port": is_port}},  # by number, or by name
-    "keep": {"keep": ENDS},
+    "keep": {"keep": CONNECTION_ENDS},
     "choose_port": {"choose_port": _is_true},
     "start": {"start": is_port},
     "notice": {"notice": _is_true},

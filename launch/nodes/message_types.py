@@ -85,7 +85,7 @@ class CollectiveReport(TypedDict):
     limit_s: float
 
 
-class MeetingReport(TypedDict):
+class InitCallReport(TypedDict):
     """A rank in `init_process_group`."""
 
     rank: int | None
@@ -120,7 +120,7 @@ class Report(TypedDict, total=False):
     threads: list[Thread]
     groups: dict[str, GroupReport]
     collectives: list[CollectiveReport]
-    meeting: MeetingReport | None
+    meeting: InitCallReport | None
 
 
 class Still(TypedDict):

@@ -41,29 +41,34 @@ def choose(
     """
     _refuse_twins(probes, hosts)
     _refuse_absent(probes, hosts, given)
-    left = _own(probes)
+    candidates = _unique_addresses(probes)
     if network is not None:
         wanted = ipaddress.ip_network(network)
-        left = [
-            [address for address in own if ipaddress.ip_address(address) in wanted] for own in left
+        candidates = [
+            [address for address in own if ipaddress.ip_address(address) in wanted]
+            for own in candidates
         ]
-        if not all(left):
-            have = _all(probes, hosts)
+        if not all(candidates):
+            have = _listing(probes, hosts)
             raise MusterError(f"not all nodes have an address in --network {network}: {have}")
-    elif not any(given) and all(host in own for host, own in zip(hosts, left, strict=True)):
+    elif not any(given) and all(host in own for host, own in zip(hosts, candidates, strict=True)):
         given = hosts
-    named = [address if address in own else None for address, own in zip(given, left, strict=True)]
-    left = [[address] if address else own for address, own in zip(named, left, strict=True)]
-    if common := _common(probes, left):
-        logins = _Logins(probes)
-        best, *others = sorted(common, key=lambda net: _rank(common[net], logins))
+    requested = [
+        address if address in own else None for address, own in zip(given, candidates, strict=True)
+    ]
+    candidates = [
+        [address] if address else own for address, own in zip(requested, candidates, strict=True)
+    ]
+    if common := _common_networks(probes, candidates):
+        logins = _LoginAddresses(probes)
+        best, *others = sorted(common, key=lambda net: _sort_key(common[net], logins))
         return Choice(best, tuple(common[best]), tuple(net for net in common if net in others))
-    are_asked_for = network is not None or all(named)
-    versions = {ipaddress.ip_address(address).version for own in left for address in own}
-    if are_asked_for and all(len(own) == 1 for own in left) and len(versions) == 1:
-        return Choice(network, tuple(own[0] for own in left))
+    are_asked_for = network is not None or all(requested)
+    versions = {ipaddress.ip_address(address).version for own in candidates for address in own}
+    if are_asked_for and all(len(own) == 1 for own in candidates) and len(versions) == 1:
+        return Choice(network, tuple(own[0] for own in candidates))
     raise MusterError(
-        f"the nodes have no network in common: {_all(probes, hosts)}; where they reach each "
+        f"the nodes have no network in common: {_listing(probes, hosts)}; where they reach each "
         "other all the same, give each its address= in a hosts file"
     )
 
@@ -87,7 +92,8 @@ def _refuse_absent(
 ) -> None:
     """Refuse an address that was given for a node but that the node does not have."""
     wrong = [
-        f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
+        f"{name} does not have the address {address} that was given for it: "
+        f"{_listing([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
         if address and address not in [interface["address"] for interface in probe["interfaces"]]
     ]
@@ -95,7 +101,7 @@ def _refuse_absent(
         raise MusterError("\n".join(wrong))
 
 
-def _own(probes: Sequence[Probe]) -> list[list[str]]:
+def _unique_addresses(probes: Sequence[Probe]) -> list[list[str]]:
     """The addresses of each node that no other node has; container bridges are the same on all."""
     every = [[interface["address"] for interface in probe["interfaces"]] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
@@ -109,10 +115,12 @@ def _own(probes: Sequence[Probe]) -> list[list[str]]:
     ]
 
 
-def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+def _common_networks(
+    probes: Sequence[Probe], candidates: Sequence[Sequence[str]]
+) -> dict[str, list[str]]:
     """Every network that all nodes are on, with each node's first address in it."""
     networks: dict[str, dict[int, str]] = {}
-    for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
+    for index, (probe, usable) in enumerate(zip(probes, candidates, strict=True)):
         for interface in probe["interfaces"]:
             if interface["address"] in usable:
                 net = ipaddress.ip_network(
@@ -122,7 +130,7 @@ def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str,
     return {net: [*each.values()] for net, each in networks.items() if len(each) == len(probes)}
 
 
-class _Logins:
+class _LoginAddresses:
     """The addresses through which ssh logged in, and all others of the same interfaces."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
@@ -135,7 +143,7 @@ class _Logins:
             self.beside |= {address for address, name in own.items() if name in cards}
 
 
-def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
+def _sort_key(addresses: Sequence[str], logins: _LoginAddresses) -> tuple[bool, int, bool, bool]:
     """The sort key of a network, from the nodes' addresses on it: the lowest is the best."""
     own = set(addresses)
     first = ipaddress.ip_address(addresses[0])
@@ -143,7 +151,7 @@ def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, b
     return near, first.version, bool(own & logins.addresses), not first.is_private
 
 
-def _all(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
+def _listing(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
     return "; ".join(
         f"{name} has "
         + ", ".join(

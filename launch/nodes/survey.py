@@ -32,7 +32,7 @@ from typing import IO, Any
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
-from launch.nodes.channel import Channel, quoted, running_s, talk_to
+from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.printable import printable
 from muster.records import anything, fits
@@ -107,7 +107,7 @@ class Survey:
         try:
             for command in self._transport.commands:
                 errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
-                process, channel = talk_to(command, errors, env=self._transport.env)
+                process, channel = start_with_pipes(command, errors, env=self._transport.env)
                 self._starts.append((process, channel, errors))
                 channel.write(b"%d\n%s" % (len(source), source))
         except BaseException:  # a probe could not start: those before it end
@@ -150,11 +150,11 @@ class Survey:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
-            all_ended = all(self._start(index)[1].ended for index in left)
+            all_ended = all(self._started_for(index)[1].ended for index in left)
             is_over = all_ended or running_s() >= deadline
             for node, part in self._received():
                 try:
-                    reply = self._whole(node, part)
+                    reply = self._complete_answer(node, part)
                     if reply is None or reply["to"] != self._number:
                         continue
                     if "failed" in reply:
@@ -164,7 +164,7 @@ class Survey:
                     else:
                         answers[node] = Answer(reply["value"], asked_unix_s, time.time())
                 except ValueError as error:
-                    self._leave(node, str(error))
+                    self._ignore(node, str(error))
             if is_over:
                 break
             time.sleep(SURVEY_TICK_S)
@@ -194,7 +194,7 @@ class Survey:
             return names
         return [self._transport.names[index] for index in probes]
 
-    def _start(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
+    def _started_for(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
         """The process that was started for a node, or for all of them."""
         return self._starts[min(index, len(self._starts) - 1)]
 
@@ -205,10 +205,10 @@ class Survey:
             return f"{name}: its Python could not report on the node: {failed}"
         if index in self._odd:
             return f"{name}: {NO_ANSWER}: {self._odd[index]}; {LOOK}"
-        process, channel, errors = self._start(index)
+        process, channel, errors = self._started_for(index)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(NODE_LEAVES_SURVEY_S if channel.ended else 0)
-            lines = [*channel.noise, _ends_of(errors)]
+            lines = [*channel.noise, _begin_and_end_of(errors)]
             return printable(self._transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
@@ -221,7 +221,7 @@ class Survey:
         """The new parts of answers, each with its node."""
         for index, (_, channel, _) in enumerate(self._starts):
             for part in channel.receive():
-                node = index if self._is_alone(index) else self._named(part)
+                node = index if self._is_alone(index) else self._node_named_in(part)
                 if node is not None and node not in self._odd:
                     yield node, part
 
@@ -229,13 +229,13 @@ class Survey:
         """Whether a node has a connection of its own."""
         return index < len(self._starts) - 1 or len(self._starts) == len(self._transport.names)
 
-    def _named(self, part: Mapping[str, Any]) -> int | None:
+    def _node_named_in(self, part: Mapping[str, Any]) -> int | None:
         """The node that an answer names; None if there is none of that number."""
         numbers = {str(index): index for index in range(len(self._transport.names))}
         node = part.get("node")
         return numbers.get(node) if isinstance(node, str) else None
 
-    def _whole(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _complete_answer(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
         """The complete answer, if this is its last part.
 
         Raises:
@@ -258,7 +258,7 @@ class Survey:
             raise ValueError(quoted(text))
         return dict(reply)
 
-    def _leave(self, node: int, reply: str) -> None:
+    def _ignore(self, node: int, reply: str) -> None:
         """Take nothing more from a node."""
         self._odd[node] = reply
         self._parts.pop(node, None)
@@ -270,7 +270,7 @@ def _any_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= ERROR_BYTES
 
 
-def _ends_of(errors: IO[bytes]) -> str:
+def _begin_and_end_of(errors: IO[bytes]) -> str:
     """What a command has written to its stderr; of very much the begin and the end."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(0)
@@ -279,7 +279,7 @@ def _ends_of(errors: IO[bytes]) -> str:
     return (begin + errors.read(ERROR_BYTES)).decode(errors="replace")
 
 
-def here(count: int) -> Transport:
+def local_transport(count: int) -> Transport:
     """A process of this machine for each node: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:

@@ -13,15 +13,15 @@ from muster.errors import MusterError
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
-PORTS = range(20_000, 32_000)
+DEFAULT_PORTS = range(20_000, 32_000)
 
 
-def among(ports: Sequence[int] | None) -> range:
-    """All ports from the first of `ports` to the last; `PORTS` if none are given."""
-    return range(ports[0], ports[1] + 1) if ports else PORTS
+def ports_of(ports: Sequence[int] | None) -> range:
+    """All ports from the first of `ports` to the last; `DEFAULT_PORTS` if none are given."""
+    return range(ports[0], ports[1] + 1) if ports else DEFAULT_PORTS
 
 
-def free_port(ports: range = PORTS) -> int:
+def free_port(ports: range = DEFAULT_PORTS) -> int:
     """A free port of these.
 
     Raises:

@@ -21,7 +21,7 @@ from muster.errors import refuse
 
 READ_BYTES = 65_536
 # What differs between the attempts of a run, and is of no interest to a library as it is imported.
-OF_AN_ATTEMPT = (
+ATTEMPT_VARIABLES = (
     *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
 )
@@ -175,7 +175,7 @@ def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
     program = next(word for word in words[words.index("--") + 1 :] if word != "--fill-in")
     has_several = words[words.index("--nproc") + 1] != "1"  # otherwise they use more threads
     env: Mapping[str, str] = {**node.env, **command.env}
-    others = {name: value for name, value in env.items() if not name.startswith(OF_AN_ATTEMPT)}
+    others = {name: value for name, value in env.items() if not name.startswith(ATTEMPT_VARIABLES)}
     return command.argv[: _position(command)], command.cwd, modules, program, has_several, others
 
 

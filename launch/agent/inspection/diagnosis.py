@@ -17,15 +17,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
+from launch.agent.inspection.rank_view import Collective, Group, InitCall, RankView
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
 from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-LEAST = 10  # collectives of all ranks: with fewer no rank is judged
-SLOW = 1.25  # times the median, to count as slow
-HELD = "C code, or the like, holds the GIL"
+LEAST_COLLECTIVES = 10  # collectives of all ranks: with fewer no rank is judged
+SLOW_FACTOR = 1.25  # times the median, to count as slow
+GIL_IS_HELD = "C code, or the like, holds the GIL"
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
@@ -43,16 +43,16 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
         causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
             causes.append(f"the same is true of ranks {_names(culprits[3:])}")
-    lines += causes or _orders(views, waits, blocked)
-    return lines or _slow(views) or _meetings(views) or _without_collectives(views)
+    lines += causes or _circular_waits(views, waits, blocked)
+    return lines or _slow_rank_lines(views) or _waits_in_init(views) or _without_collectives(views)
 
 
-def _slow(views: Mapping[int, RankView]) -> list[str]:
+def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
     """Ranks that repeatedly come to collectives later than most, while the run makes progress."""
     lines = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
-        slow = slow_ones({view.rank: view.arrivals(group) for view in members})
+        slow = slow_ranks({view.rank: view.arrivals(group) for view in members})
         lines += [
             f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
             f"the median between collectives: it is {_place(views[rank])}"
@@ -65,13 +65,13 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     """Seconds that each rank has computed between the collectives that all have reached.
 
     `arrivals`: for each rank, when it came to each collective, by the collective's number, in
-    seconds of one clock. Empty if there are fewer than `LEAST` in a row.
+    seconds of one clock. Empty if there are fewer than `LEAST_COLLECTIVES` in a row.
     """
     if len(arrivals) < 2:
         return {}
     common = sorted(set.intersection(*(set(times) for times in arrivals.values())))
     pairs = [(k, k + 1) for k in common if k + 1 in common]
-    if len(pairs) < LEAST:
+    if len(pairs) < LEAST_COLLECTIVES:
         return {}
     ended = {k: max(times[k] for times in arrivals.values()) for k in common}
     return {
@@ -80,14 +80,14 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     }
 
 
-def slow_ones(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Ranks whose own time is at least `SLOW` times the median of all, and the factor."""
+def slow_ranks(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    """Ranks whose own time is at least `SLOW_FACTOR` times the median of all, and the factor."""
     own = own_times(arrivals)
     usual = median(own.values()) if own else 0.0
     return {
         rank: seconds / max(usual, 1e-9)
         for rank, seconds in own.items()
-        if seconds - usual > CLOCKS_DIFFER_S and seconds > SLOW * usual
+        if seconds - usual > CLOCKS_DIFFER_S and seconds > SLOW_FACTOR * usual
     }
 
 
@@ -183,8 +183,8 @@ def _own_condition(view: RankView) -> str:
         if view.is_command:
             return f"it {view.words}; it is not a Python program, so its place is not known"
         if not place:
-            return f"it does not answer, and {view.words}: it starts, or {HELD}"
-        return f"{HELD}, called {place}, and it {view.words}"
+            return f"it does not answer, and {view.words}: it starts, or {GIL_IS_HELD}"
+        return f"{GIL_IS_HELD}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
     if (collective := view.waiting) is not None:
         group = "" if collective.group == "0" else f" of {group_name(collective)}"
@@ -216,7 +216,7 @@ def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective
     return lines
 
 
-def _orders(
+def _circular_waits(
     views: Mapping[int, RankView],
     waits: Mapping[int, Collective],
     blocked: Mapping[int, Sequence[int]],
@@ -235,25 +235,25 @@ def _orders(
     return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
 
 
-def _meetings(views: Mapping[int, RankView]) -> list[str]:
+def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
     """Why ranks do not leave `init_process_group`."""
-    met = {
-        rank: view.meeting
+    calls = {
+        rank: view.init_call
         for rank, view in views.items()
-        if view.meeting is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
+        if view.init_call is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
     }
-    if not met:
+    if not calls:
         return []
-    waiting = _waiting_in_init(views, list(met))
-    if problem := _wrong_numbers(views, met):
+    waiting = _waiting_in_init(views, list(calls))
+    if problem := _wrong_numbers(views, calls):
         return [f"{waiting}: {problem}"]
-    absent = [view for view in views.values() if view.meeting is None and not view.groups]
-    stores = {call.store: call for call in met.values() if call.store}
-    served = any(call.serves for call in met.values())
-    by_launcher = any(call.by_launcher for call in met.values())
+    absent = [view for view in views.values() if view.init_call is None and not view.groups]
+    stores = {call.store: call for call in calls.values() if call.store}
+    served = any(call.serves for call in calls.values())
+    by_launcher = any(call.by_launcher for call in calls.values())
     elsewhere = not by_launcher and any(view.rank == 0 for view in absent)
     foreign = [call for call in stores.values() if call.method.startswith("tcp:")]
-    if stores and not served and not elsewhere and (len(met) == len(views) or foreign):
+    if stores and not served and not elsewhere and (len(calls) == len(views) or foreign):
         address = " and ".join(stores)
         why = f"{waiting}, for a store at {address}, which nobody serves"
         advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
@@ -275,16 +275,16 @@ def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str
     return f"{_ranks(ranks)} {verb} in init_process_group{_at(views[ranks[0]])}"
 
 
-def _wrong_numbers(views: Mapping[int, RankView], met: Mapping[int, Meeting]) -> str:
+def _wrong_numbers(views: Mapping[int, RankView], calls: Mapping[int, InitCall]) -> str:
     """Why their numbers cannot make a group; or ""."""
     by_number: dict[int, list[int]] = {}
-    for rank, call in met.items():
+    for rank, call in calls.items():
         if call.rank is not None:
             by_number.setdefault(call.rank, []).append(rank)
     for number, ranks in by_number.items():
         if ranks[1:]:
             return f"{_ranks(ranks)} all call it with rank={number}; each needs its own, as in RANK"
-    most = max((call.world_size or 0 for call in met.values()), default=0)
+    most = max((call.world_size or 0 for call in calls.values()), default=0)
     if most > len(views):
         return f"it waits for {most} ranks (world_size={most}), and the run has {len(views)}"
     return ""

@@ -8,7 +8,7 @@ meanwhile. What its program has started, such as a pool that prepares data, make
 it computes: nothing tells its loops apart. A rank that evaluates, saves, compiles or loads counts
 as active for all others that wait for it.
 
-Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked`, `_sampled`,
+Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked_s`, `_sampled_s`,
 `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
 thread of its own. The thread puts its result into `_answers`, a queue, and the next `tick` sends
 it. At most one thread samples at a time; it alone changes `_activity`, except for the number of
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.agent.inspection import local_workers
-from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
+from launch.agent.processes.process_state import cpu_demand_s, helpers_of, state_of, tree_of
 from launch.deadlines import (
     PROGRESS_READ_EVERY_S,
     WORKER_ANSWERS_LAST_LOOK_S,
@@ -59,10 +59,10 @@ class NodeInspection:
         self._leader = leader
         self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self._activity = Activity()
-        self._sampled = since_s
+        self._sampled_s = since_s
         self._every_s = assignment.spec.progress_every_s
         self._sampler = threading.Thread()  # the last one; this one never started
-        self._looked = 0.0
+        self._looked_s = 0.0
         self._has_given_up = False
         self._has_ended = False
 
@@ -84,14 +84,14 @@ class NodeInspection:
     def tick(self) -> None:
         """Send finished answers; check whether a worker waits for an inspection."""
         now = running_s()
-        if now - self._looked > PROGRESS_READ_EVERY_S:
-            self._looked = now
+        if now - self._looked_s > PROGRESS_READ_EVERY_S:
+            self._looked_s = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._leader.send(inspected={"id": "timeout", "look": True})
-        is_due = now - self._sampled > self._every_s
+        is_due = now - self._sampled_s > self._every_s
         if is_due and not self._sampler.is_alive():
-            self._sampled = now
+            self._sampled_s = now
             sampler = threading.Thread(target=self._sample, daemon=True)
             with suppress(RuntimeError):  # at a limit of threads: no reason to end a run
                 sampler.start()
@@ -129,7 +129,7 @@ class NodeInspection:
 
 
 @dataclass
-class _Seen:
+class _Sample:
     """One worker with its descendants: what all of them have done since they began."""
 
     at: float
@@ -143,7 +143,7 @@ class _Seen:
     places: set[int] = field(default_factory=set)  # of its main thread since then
 
     @classmethod
-    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Seen":
+    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
         states = [state for state in map(state_of, tree_of(pid)) if state is not None]
         helpers = helpers_of(pid, is_program=is_program)
         return cls(
@@ -154,7 +154,7 @@ class _Seen:
             sum(state.page_faults for state in states),
             number,
             {
-                state.pid: wanted_s(state.pid) or state.cpu_s
+                state.pid: cpu_demand_s(state.pid) or state.cpu_s
                 for state in states
                 if state.pid in helpers
             },
@@ -165,7 +165,7 @@ class Activity:
     """When each worker of this node last made progress."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._samples: dict[int, _Sample] = {}
         self._began: float | None = None  # when a worker was first seen, or the last end of one
         # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
@@ -178,7 +178,7 @@ class Activity:
         """Seconds since any of them was active."""
         if self._began is None:
             return 0.0
-        last = max((worker.active_at for worker in self._seen.values()), default=self._began)
+        last = max((worker.active_at for worker in self._samples.values()), default=self._began)
         return running_s() - last
 
     @contextmanager
@@ -206,11 +206,11 @@ class Activity:
             self._is_disturbed = self._questions > 0
         for rank, pid in pids.items():
             begun = progress.get(rank, nothing)
-            old = self._seen.get(rank)
+            old = self._samples.get(rank)
             # without an answer it begins nothing
             last_number = old.number if old is not None else -1
             is_program = bool(begun.get("answers", True))
-            new = _Seen.of(pid, begun.get("begun", last_number), is_program=is_program)
+            new = _Sample.of(pid, begun.get("begun", last_number), is_program=is_program)
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
@@ -218,16 +218,16 @@ class Activity:
                 if not counts and (is_disturbed or not _is_active(old, new, len(places))):
                     new.active_at = old.active_at
                     new.places = places
-            self._seen[rank] = new
+            self._samples[rank] = new
             self._began = self._began or now
-        for rank in set(self._seen) - set(pids):  # ended, which is also progress
-            del self._seen[rank]
+        for rank in set(self._samples) - set(pids):  # ended, which is also progress
+            del self._samples[rank]
             self._began = now
         if self.still_s < before_s:
             self.longest_pause_s = max(self.longest_pause_s, before_s)
 
 
-def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
+def _is_active(old: _Sample, new: _Sample, places: int) -> bool:
     if new.pids != old.pids or new.io_bytes > old.io_bytes:
         return True
     elapsed = max(new.at - old.at, 1e-3)

@@ -62,7 +62,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     """
     findings: Findings
     if run_state.of(run_dir).over:
-        findings, why = _seen(run_dir)
+        findings, why = _recorded(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
@@ -87,7 +87,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         _show_threads(report)
 
 
-def _seen(run_dir: Path) -> tuple[Findings, str]:
+def _recorded(run_dir: Path) -> tuple[Findings, str]:
     """The inspection recorded for a run that is over, of the most telling reason.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from launch.agent.processes.process_state import HELD
+from launch.agent.processes.process_state import HELD_STATES
 from launch.nodes.message_types import Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
@@ -62,7 +62,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class InitCall:
     """What a rank in `init_process_group` has given, and what it waits for."""
 
     rank: int | None
@@ -101,7 +101,7 @@ class RankView:
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
     computing: tuple[int, ...] = ()  # the processes that it has started and that compute
-    meeting: Meeting | None = None  # it is in `init_process_group`
+    init_call: InitCall | None = None  # it is in `init_process_group`
 
     @property
     def waiting(self) -> Collective | None:
@@ -129,7 +129,7 @@ class RankView:
 
     @property
     def is_held(self) -> bool:
-        return self.status in HELD
+        return self.status in HELD_STATES
 
 
 def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
@@ -140,7 +140,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
     gave_up: GaveUp = report.get("gave_up") or {}
     end: RankEnd = exit_record or {}
     main = gave_up.get("frames") or main
-    meeting = report.get("meeting")
+    init_call = report.get("meeting")
     return RankView(
         rank=int(report["rank"]),
         node=node,
@@ -157,7 +157,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
         computing=tuple(process.get("computing", ())),
-        meeting=Meeting(**meeting) if meeting else None,
+        init_call=InitCall(**init_call) if init_call else None,
     )
 
 

@@ -64,14 +64,14 @@ class RunInspection:
         nodes: Sequence[str],
         requests: RequestFile,  # each request in it is for `begin`
         send: Send,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         self._spec = spec
         self._run_dir = spec.run_dir
         self._nodes = nodes
         self._requests = requests
         self._send = send
-        self._say = say
+        self._print_line = print_line
         # for each agent, since when no worker has made progress
         self._still: dict[int, dict[str, float]] = {}
         self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
@@ -79,7 +79,7 @@ class RunInspection:
         self._timeout: Findings = {}  # what was seen while ranks waited in a collective
         self._gatherings: dict[str, Gathering] = {}
         self.findings_of: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
-        self._is_still = False
+        self._is_pause_too_long = False
 
     def tick(self) -> None:
         """Conclude a question that all have answered, or whose time is over."""
@@ -141,14 +141,14 @@ class RunInspection:
         still_s = self._still_s()
         pause_s = max(still["pause_s"] for still in self._still.values())
         limit_s = self._spec.hang_after_s or max(HANG_AT_LEAST_S, PAUSES * pause_s)
-        if still_s > limit_s and not self._is_still:
-            self._is_still = True
+        if still_s > limit_s and not self._is_pause_too_long:
+            self._is_pause_too_long = True
             self.findings_of.pop("hang", None)
             self._look("hang")
-        elif self._is_still and still_s < limit_s / 2:
-            self._is_still = False
+        elif self._is_pause_too_long and still_s < limit_s / 2:
+            self._is_pause_too_long = False
             if "hang" in self.findings_of:
-                self._say("it makes progress again")
+                self._print_line("it makes progress again")
 
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
@@ -157,7 +157,7 @@ class RunInspection:
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
-        self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
+        self._print_line(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"] = self._spec.on_hang
         findings["text"] = text
         if self._spec.on_hang != "warn":
@@ -180,7 +180,7 @@ class RunInspection:
         if gathering.name not in OWN_REASONS:
             self._requests.answer(gathering.name, **findings)
             return
-        if gathering.name == "hang" and not self._is_still:
+        if gathering.name == "hang" and not self._is_pause_too_long:
             return  # workers made progress during the inspection
         self.findings_of[gathering.name] = findings["sentences"]
         if gathering.name == "hang":

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 PROC = Path("/proc")
-WORDS = {  # psutil's words
+DESCRIPTIONS = {  # psutil's words
     "stopped": "is stopped by a signal (SIGSTOP)",
     "tracing-stop": "is held by a debugger",
     "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
@@ -16,7 +16,7 @@ WORDS = {  # psutil's words
     "dead": "has ended",
     "running": "computes",
 }
-HELD = ("stopped", "tracing-stop", "disk-sleep")
+HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class ProcessState:
     @property
     def words(self) -> str:
         """A text such as `is stopped by a signal (SIGSTOP)`."""
-        return WORDS.get(self.status, "sleeps")
+        return DESCRIPTIONS.get(self.status, "sleeps")
 
     @property
     def is_held(self) -> bool:
         """Whether it cannot continue by itself."""
-        return self.status in HELD
+        return self.status in HELD_STATES
 
 
 def state_of(pid: int) -> ProcessState | None:
@@ -81,7 +81,7 @@ def helpers_of(pid: int, *, is_program: bool) -> list[int]:
     return tree_of(pid)[1:]
 
 
-def wanted_s(pid: int) -> float:
+def cpu_demand_s(pid: int) -> float:
     """Seconds for which a process has computed, or waited for a core, on a machine with too few.
 
     0: it has ended, or the kernel does not count them.

@@ -29,7 +29,7 @@ from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.worker.process import PR_SET_CHILD_SUBREAPER, prctl
 
-STATES = {
+REPORTED_STATES = {
     "stopped": "had been stopped, as by SIGSTOP",
     "disk-sleep": "was waiting for a disk or a file server",
     "tracing-stop": "was held by a debugger",
@@ -71,7 +71,7 @@ def reap_orphans(excluded: Collection[int]) -> None:
             return
 
 
-def ask(pids: Collection[int]) -> None:
+def send_sigterm(pids: Collection[int]) -> None:
     """Send SIGTERM to those of `pids` that are below this process."""
     for process in descendants():
         if process.pid in pids:
@@ -187,7 +187,7 @@ def rank_text(process: psutil.Process) -> str:
 
 def _state(process: psutil.Process) -> str:
     with suppress(psutil.Error):
-        return STATES.get(process.status(), "")
+        return REPORTED_STATES.get(process.status(), "")
     return ""
 
 

@@ -21,7 +21,7 @@ from launch.deadlines import (
     STARTER_LOG_READ_EVERY_S,
     STARTER_OUTWAITS_GRACE_S,
 )
-from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
+from launch.ends import End, Kind, StarterEnd, WorkerEnd, end_of_worker, on_leaders_clock
 from launch.nodes.channel import running_s, waiting_for
 from launch.nodes.this_machine import (
     absent_interface,
@@ -123,7 +123,7 @@ class Workload:
         if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
         self._looked = now
-        if not failed(self._assignment):
+        if not failed_ranks(self._assignment):
             return None
         self._failed_at = self._failed_at or now
         if now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
@@ -339,7 +339,7 @@ def stopped_cleanly(assignment: Assignment) -> str:
     return str(ends[assignment.ranks[0]]["message"])
 
 
-def failed(assignment: Assignment) -> list[int]:
+def failed_ranks(assignment: Assignment) -> list[int]:
     """The workers of this node that recorded a failure."""
     ends = records_of(assignment)
     return [rank for rank, end in ends.items() if end.get("cause") not in ("done", "stopped")]
@@ -377,7 +377,7 @@ def ends_of_workers(
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
             record = records.read(RANK_END, path, *OF_RANK)
-        end = of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
+        end = end_of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
         if end is not None:
             ends.append(end)
     return ends
