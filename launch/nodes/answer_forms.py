@@ -1,4 +1,4 @@
-"""The forms of what a node may answer: it is not trusted with more than facts about itself."""
+"""The forms of what a node may answer: a node may only report facts about itself."""
 
 import ipaddress
 from collections.abc import Callable

@@ -1,12 +1,12 @@
 """Choose the network for the nodes' gradients, from each node's list of interfaces.
 
-How it works: each node begins with all addresses that no other node has. Each request leaves fewer:
-first `--network`, then the address from a hosts file or a manifest, or the host itself if it is an
-address. Among the remaining ones the nodes look for a network that all of them are on. An
+How it works: the candidates of each node are all its addresses that no other node has. Each request
+removes candidates: first `--network`, then the address from a hosts file or a manifest, or the host
+itself if it is an address. Of the remaining networks one is chosen that all nodes are on. An
 experiment network is preferred to the login network. So the address that ssh used
-(`SSH_CONNECTION`), and all others of that interface, come last; then IPv4 comes before IPv6, and
-private addresses before public ones. If the nodes have no network in common, as with /32 addresses,
-they use the requested addresses if there is one for each.
+(`SSH_CONNECTION`), and all other addresses of that interface, come last. IPv4 comes before IPv6,
+and private addresses come before public ones. If the nodes have no network in common, as with /32
+addresses, they use the requested addresses if there is one for each node.
 
 Gloo and NCCL need an address of the node itself. So a given address that the node does not have is
 an error, not a hint.
@@ -34,10 +34,10 @@ class Choice:
 def choose(
     probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
-    """The addresses for traffic between nodes; `given` are those of a hosts file.
+    """The network and the addresses for traffic between nodes; `given`: those of a hosts file.
 
     Raises:
-        MusterError: there are none; lists what each node has.
+        MusterError: there are none; the message lists the addresses of each node.
     """
     _refuse_twins(probes, hosts)
     _refuse_absent(probes, hosts, given)

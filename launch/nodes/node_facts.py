@@ -1,8 +1,8 @@
 """A node's side of a survey: it answers questions about itself, its folder and its network.
 
-The text of this file is the first thing sent to the node's `python3`, so it needs the standard
-library of Python 3.8 alone. Then each line of stdin is a question: the name of a function below,
-and its arguments. The process ends with its stdin, that is when the survey ends for any reason.
+The text of this file is the first thing that is sent to the node's `python3`, so it needs only the
+standard library of Python 3.8. Then each line of stdin is a question: the name of a function below,
+and its arguments. The process ends when its stdin ends: when the survey ends, for any reason.
 
 srun gives the same stdin to all tasks, so all nodes are asked the same. A function finds its own
 node's arguments under `question["node"]`. srun also mixes and splits the tasks' output. So an
@@ -37,16 +37,18 @@ PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files, so it goes only into folders with this file.
 MARKER = ".muster-sent"
-# An environment may be in the folder before the code; a file system's root has the other.
+# What may be in the folder before the code: an environment, and what the root of a file system has.
 HARMLESS = (".venv", "lost+found")
-# Unreliable IPv6 addresses.
+# The marks of IPv6 addresses that may soon go away.
 UNRELIABLE = ("temporary", "deprecated", "tentative")
-# In logs/ of a node with its own disk: what a run was sent, and the mark of its own run folder.
+# In logs/ of a node with its own disk: how the names of what a run was sent begin, and the name of
+# the mark in a run folder that an agent has made.
 SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
 TAKEN = ".taken"  # the mark of a run folder where a run was started
-LEFTOVERS = 1_000  # that are named at once
-START_S = 3600.0  # from the copy of a project, or the end of an attempt, to the agents' records
+LEFTOVERS = 1_000  # at most in one answer
+# The longest time from the copy of a project, or the end of an attempt, to the agents' records.
+START_S = 3600.0
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -59,7 +61,7 @@ for package in m.distributions():
     try:
         entries += package.entry_points
     except Exception:
-        pass  # a stranger's file may be damaged
+        pass  # the file of another package may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")},
                   "plugins": sorted({entry.group + ":" + entry.name for entry in entries
@@ -124,7 +126,8 @@ def describe(question):  # type: ignore[no-untyped-def]
 def claim(question):  # type: ignore[no-untyped-def]
     """Mark this node's folder for the checkout; create it if it does not exist.
 
-    Returns the reason against it: the names of other content, or why it cannot be written.
+    Returns {}, or why the code must not be sent there: the names of other content in the folder, or
+    why the folder cannot be written.
     """
     node = question["node"]
     folder = question["folders"][node]
@@ -144,7 +147,7 @@ def claim(question):  # type: ignore[no-untyped-def]
 
 
 def claimed_by(question):  # type: ignore[no-untyped-def]
-    """The nodes whose `claim` is visible in this node's folder: they share it.
+    """The nodes whose `claim` is visible in this node's folder: these nodes share it.
 
     The folders' paths prove nothing: machines of one image have equal paths, and nodes that share a
     home may have it at different paths.
@@ -156,7 +159,8 @@ def claimed_by(question):  # type: ignore[no-untyped-def]
 def leftovers(question):  # type: ignore[no-untyped-def]
     """What runs have left on this node: below its own checkout, and in its temporary folder.
 
-    `named`: the runs that the user named. Nothing is left over of a run whose agent lives.
+    In a question `named` has the runs that the user named. What a run whose agent lives has written
+    is not left over: its `used` is true.
     """
     left = []
     for path, run in _left(question["folders"][question["node"]]):
@@ -174,7 +178,7 @@ def leftovers(question):  # type: ignore[no-untyped-def]
 
 
 def remove_leftovers(question):  # type: ignore[no-untyped-def]
-    """Remove those of `leftovers` that are asked for; returns the errors, by path."""
+    """Remove the requested ones of `leftovers`; returns the errors, by path."""
     node = question["node"]
     failed = {}
     for path, run in _left(question["folders"][node]):
@@ -193,8 +197,8 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
 def _left(folder):  # type: ignore[no-untyped-def]
     """The folders that runs have made here, each with its run; "" for a temporary folder.
 
-    Only a folder that Muster was sent to has some, and only a run folder that an agent has claimed
-    is a copy: any other is the user's own record of the run.
+    Only a folder that Muster was sent to has such folders. And only a run folder that an agent has
+    claimed is a copy: any other run folder is the user's own record of the run.
     """
     folders = []
     logs = os.path.join(folder, "logs")
@@ -213,7 +217,7 @@ def _left(folder):  # type: ignore[no-untyped-def]
 
 
 def _is_copy(names):  # type: ignore[no-untyped-def]
-    """Whether a run folder with these names was made by an agent, and not where a run started."""
+    """Whether an agent has made the run folder with these names, and no run was started in it."""
     return TAKEN not in names and any(name.startswith(CLAIMED) for name in names)
 
 
@@ -222,7 +226,7 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
     folders = []
     for root in sorted({os.path.realpath(tempfile.gettempdir()), "/tmp"}):
         names = []
-        with contextlib.suppress(OSError):  # nobody may look there, say
+        with contextlib.suppress(OSError):  # this user may not list it
             names = sorted(os.listdir(root))
         for name in names:
             path = os.path.join(root, name)
@@ -254,7 +258,7 @@ def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
 
 
 def _may_live(record, is_named):  # type: ignore[no-untyped-def]
-    """Whether an agent may live; of one on another node that shares this disk nothing is known."""
+    """Whether an agent may live; an agent on another node that shares this disk may always live."""
     try:
         with open(record, encoding="utf-8") as file:
             agent = json.load(file)
@@ -286,13 +290,13 @@ def _has_files(path):  # type: ignore[no-untyped-def]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """The names in a folder to which the code was never sent, and so must not be sent."""
+    """The names in a folder that is not ours: the code was never sent there, and must not be."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
 
 def _has_code(path="", digest=""):  # type: ignore[no-untyped-def]
-    """Whether this node has the installation that this file describes; a checkout has none."""
+    """Whether this node has the same installation; true for a checkout, which has no such file."""
     if not path:
         return True
     try:
@@ -345,7 +349,7 @@ def _interfaces():  # type: ignore[no-untyped-def]
 
 
 def _address_towards(host):  # type: ignore[no-untyped-def]
-    """This node's address on the way to another; None where that is nobody, or this one."""
+    """This node's address on the way to `host`; None if there is no host, or it is this node."""
     if not host:
         return None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -356,7 +360,7 @@ def _address_towards(host):  # type: ignore[no-untyped-def]
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
-    """Free space at `path`, existing or not; a path in the checkout counts in the node's."""
+    """Free space at `path`, which need not exist; a path in the checkout is taken in the node's."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
     nearest = next(parent for parent in (Path(path), *Path(path).parents) if parent.is_dir())
@@ -366,7 +370,7 @@ def _disk(path, here, folder):  # type: ignore[no-untyped-def]
 
 def _gpus():  # type: ignore[no-untyped-def]
     argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    # others are warnings, of a card's infoROM say
+    # other lines are warnings, for example about a card's infoROM
     return [line.strip() for line in _output(argv, timeout_s=30) if "," in line]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster.errors import MusterError
 
-# By which torch chooses network cards.
+# The variables by which gloo and nccl choose network cards.
 GLOO = "GLOO_SOCKET_IFNAME"
 NCCL = "NCCL_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
@@ -17,7 +17,7 @@ DEFAULT_PORTS = range(20_000, 32_000)
 
 
 def ports_of(ports: Sequence[int] | None) -> range:
-    """All ports from the first of `ports` to the last; `DEFAULT_PORTS` if none are given."""
+    """The range from the first to the last of `ports`; `DEFAULT_PORTS` if it is None."""
     return range(ports[0], ports[1] + 1) if ports else DEFAULT_PORTS
 
 
@@ -68,16 +68,18 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
     """The variables that make gloo and nccl use the interface, and nccl IPv6 if needed."""
     if interface is None:
         return {}
-    # Without the "=" nccl matches prefixes: eth1 would also match eth10.
+    # Without the "=" nccl matches prefixes: eth1 would also match eth10; see
+    # https://github.com/NVIDIA/nccl/issues/177.
     variables = {GLOO: interface, NCCL: f"={interface}"}
     return {**variables, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else variables
 
 
 def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
-    """The variable, if workers would look for a card that is not among `own`, a node's cards.
+    """The variable by which workers would look for a card that this node does not have; or None.
 
-    gloo takes names, separated by commas; nccl beginnings of names, `=NAME`, and after `^` what not
-    to use. Only the one that workers of this node use counts.
+    `own`: the names of the node's cards. gloo takes names, separated by commas. nccl takes the
+    beginnings of names, or `=NAME` for whole names, or `^` and what not to use. Only the variable
+    of the backend that this node's workers use is examined.
     """
     variable = NCCL if gpu_count() else GLOO
     value = env.get(variable, "")
@@ -111,7 +113,7 @@ def own_address_in(network: str, node: str) -> str:
     """This machine's address in `network`.
 
     Raises:
-        MusterError: it has none in it; the message lists those it has.
+        MusterError: it has no address in it; the message lists the addresses that it has.
     """
     wanted = ipaddress.ip_network(network)
     own = addresses()
