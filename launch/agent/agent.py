@@ -7,13 +7,13 @@ channel or falls silent, or when it gets a signal.
 In an attempt it starts the node's workers. Whatever ends first, be it a worker, torchrun, another
 node, the leader or this process itself, all processes of the attempt here end.
 
-How an attempt works: one loop looks, every 50 ms and whenever the leader has sent something, at the
-connections to other nodes, signals and its own workers. The order of what follows an end matters:
-the leader, which has the other nodes end, is told first, then workers get a moment to write down
-that they lost a peer, then they are ended, then this node's record is written and sent. Last it
-waits until all nodes have done that: until then the others need its connection to node 0.
+How an attempt works: one loop looks at the connections to other nodes, at signals and at the
+workers, every 50 ms and whenever the leader has sent something. After an end, the order of the
+steps matters. First the leader is told, which has the other nodes end. Then workers get a moment to
+record that they lost a peer. Then they are ended. Then this node's record is written and sent. Last
+the agent waits until all nodes have done that: until then the others need its connection to node 0.
 
-The states of an attempt, and what changes them; `_change` is the one place that does:
+The states of this node's part of an attempt; only `_change` changes the state:
 
     MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
@@ -22,7 +22,7 @@ The states of an attempt, and what changes them; `_change` is the one place that
     ENDING     nothing is waited for any more: what still runs is ended
 
 MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
-what came; the loop acts on it in `_tick`.
+which signals came; the loop acts on them in `_tick`.
 """
 
 import os
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
-PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
+PATH_BYTES = 60  # of a temporary folder: a socket's path below it may have 103 bytes in all
 
 
 def main() -> int:
@@ -118,7 +118,7 @@ class Agent:
         self._leader = leader
         self._read = read
         self._signals = Signals()
-        self._attempt = -1  # the number of the last one
+        self._attempt = -1  # the number of the last attempt
         self._warm = WarmInterpreter()
 
     def run(self) -> int:
@@ -146,7 +146,7 @@ class Agent:
         """The assignment in a message.
 
         Raises:
-            OddMessage: it has no form of ours, or was carried out before.
+            OddMessage: it has none of our forms, or was carried out before.
         """
         try:
             assignment = self._read(message)
@@ -167,9 +167,9 @@ class Agent:
             return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
     def _next_assignment(self) -> LeaderMessage | None:
-        """The message with the next one; None when there is no other.
+        """The message with the next assignment; None if there is none.
 
-        What still comes of the last attempt, such as the request to stop it, is of no use any more.
+        What still comes for the last attempt, such as the request to stop it, is dropped.
         """
         leader = self._leader
         while (
@@ -188,7 +188,7 @@ class Agent:
 
 
 class PartState(Enum):
-    """The state of an attempt on this node; see above."""
+    """The state of this node's part of an attempt; see above."""
 
     MEETING = "meeting"
     RUNNING = "running"
@@ -205,7 +205,7 @@ class Outcome:
     cause: str  # done | stopped | command | peer | signal | told | launcher | refused
     message: str
     why: str = ""  # for workers that are asked to stop
-    ends: tuple[End, ...] = ()  # which this agent has seen itself: of its node, or of its workers
+    ends: tuple[End, ...] = ()  # of this node or its workers, as this agent has seen them
     time_unix_s: float = field(default_factory=time.time)
 
 
@@ -214,11 +214,11 @@ class Signals:
     """What the handlers of this process have received."""
 
     stops: list[int] = field(default_factory=list)
-    first_unix_s: float = 0.0  # when the first of these came
+    first_unix_s: float = 0.0  # when the first of `stops` came
     notices: list[int] = field(default_factory=list)  # announcements of the time limit
 
     def note_stop(self, number: int) -> None:
-        """Note a stop signal, from its handler: what workers do because of it comes later."""
+        """Note a stop signal; its handler calls this, before workers can react to the signal."""
         self.first_unix_s = self.first_unix_s or time.time()
         self.stops.append(number)
 
@@ -239,18 +239,18 @@ class NodeAttempt:
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
-        # by a clock that stops with a job: Slurm gives it the time later in which it is suspended
+        # by a clock that stops with the job: Slurm adds the time of a suspension to the job's time
         left_s = assignment.left_s()
         self._ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
         self._state = PartState.MEETING
-        self._outcome: Outcome | None = None  # why it is over, or will be: in the last three states
+        self._outcome: Outcome | None = None  # of the last three states: why it ends or has ended
         self._clean_outcome: Outcome | None = None  # how its workers ended, if that was no failure
-        self._has_asked_all = False  # all workers have got SIGTERM, which is no failure of theirs
+        self._has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
         self._is_urgent = False
-        self._reported: dict[int, End] = {}  # of each rank, what its leader knows
+        self._reported: dict[int, End] = {}  # by rank: the ends that the leader knows
         self._failure_elsewhere: str | None = None  # what has failed elsewhere
-        self._unreported_ends: tuple[End, ...] = ()  # of that, what the leader does not know
+        self._unreported_ends: tuple[End, ...] = ()  # its ends that the leader does not know
         self._is_released = False
         self._connections: Connections | None = None
         self._workload: Workload | None = None
@@ -291,7 +291,7 @@ class NodeAttempt:
         number: int | None = None,
         time_unix_s: float | None = None,
     ) -> End:
-        """An end that this agent sees, of its node."""
+        """An end of this node, as its agent sees it."""
         own_time = time.time() if time_unix_s is None else time_unix_s
         at = on_leaders_clock(own_time, self._leader.clock_offset_s)
         name = self._assignment.name
@@ -318,7 +318,7 @@ class NodeAttempt:
         )
         self._workers_began_s = running_s()
         self._change(PartState.RUNNING)
-        # loaded now that no worker waits for it, and before a failure does
+        # imported here: no worker waits for it now, and a failure must not wait for it later
         from launch.agent.inspection import node_inspection  # noqa: F401
 
         while workload.runs and self._goes_on():
@@ -337,7 +337,7 @@ class NodeAttempt:
         return self._state is not PartState.ENDING
 
     def _change(self, state: PartState, outcome: Outcome | None = None) -> None:
-        """Enter a state; what comes while it is ending changes nothing."""
+        """Change to a state; from ENDING nothing changes any more."""
         if self._state is PartState.ENDING:
             return
         self._state = state
@@ -349,7 +349,7 @@ class NodeAttempt:
             self._send(done=True)
 
     def _outcome_of_workers(self) -> Outcome:
-        """The end of a node whose workers have all ended without failure."""
+        """The outcome on a node whose workers have all ended without failure."""
         if stopped := stopped_cleanly(self._assignment):
             return Outcome(STOPPED, "stopped", stopped)
         if self._has_asked_all and self._outcome is not None:
@@ -387,7 +387,7 @@ class NodeAttempt:
             )
 
     def _look_at_workers(self) -> None:
-        """Inspect workers from when one waits for that, or it is time to see if they go on."""
+        """Inspect the workers once one waits for that, or once their progress is due to be seen."""
         if self._workload is None:
             return
         if self._inspection is None:
@@ -407,7 +407,7 @@ class NodeAttempt:
 
     @property
     def _leader_silence_s(self) -> float:
-        """How long its leader may be silent: not as long if this node has lost node 0 as well."""
+        """How long its leader may be silent: shorter if this node has also lost node 0."""
         is_cut_off = self._connections is not None and self._connections.is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
@@ -416,7 +416,7 @@ class NodeAttempt:
         self._change(PartState.ENDING, Outcome(1, "launcher", end.text, ends=(end,)))
 
     def _hear(self) -> None:
-        """Note what the leader says; the next assignment is for the next attempt."""
+        """Take the leader's messages, up to the assignment of the next attempt."""
         messages = self._leader.receive()
         for at, received in enumerate(messages):
             if "assignment" in received:
@@ -445,18 +445,21 @@ class NodeAttempt:
             self._is_released = self._is_released or "go" in message
 
     def _note_failure_elsewhere(self, why: str, unreported_ends: tuple[End, ...] = ()) -> None:
-        """Something has failed elsewhere; the first one counts."""
+        """Note that something has failed elsewhere; only the first failure counts."""
         if self._failure_elsewhere is None:
             self._failure_elsewhere = why
             self._unreported_ends = unreported_ends
 
     def _request_stop(self, outcome: Outcome) -> None:
-        """Somebody asks for the end; the first one counts."""
+        """Stop because somebody asks for the end; only the first request counts."""
         if self._state in (PartState.MEETING, PartState.RUNNING):
             self._change(PartState.STOPPING, outcome)
 
     def _act_on_notice(self) -> None:
-        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+        """Ask workers that can stop cleanly to stop, since the job's time is nearly over.
+
+        Other workers are asked at the last moment.
+        """
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._ends_s is None else self._ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
@@ -466,8 +469,8 @@ class NodeAttempt:
     def _stop(self) -> None:
         """Let workers end by themselves on a request to end the run, as long as they have time.
 
-        A failure, whose code is not that of a signal, gives time only to workers that can stop
-        cleanly.
+        After a failure, whose code is not that of a signal, only workers that can stop cleanly have
+        time.
         """
         outcome = self._outcome
         assert outcome is not None
@@ -482,7 +485,7 @@ class NodeAttempt:
             self._change(PartState.ENDING, outcome)
 
     def _environment(self, address: str) -> dict[str, str] | None:
-        """What the workers start with; None if the attempt ended while the prologue ran."""
+        """The environment of the workers; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
         interface = interface_of(address, assignment.network, assignment.name)
         self._send(here=write_agent(assignment, address, interface))
@@ -501,7 +504,7 @@ class NodeAttempt:
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(excluded=workload.pids)
         failure = workload.failure()
-        if failure is None or self._has_asked_all:  # SIGTERM ended them, which is no failure
+        if failure is None or self._has_asked_all:  # an end by our SIGTERM is no failure
             return
         offset_s = self._leader.clock_offset_s
         ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
@@ -533,7 +536,7 @@ class NodeAttempt:
             staying=self._warm.pids,
         )
         if outcome is not self._clean_outcome:
-            # what has ended since then did so because of this end
+            # the processes that have ended since then ended because of this outcome
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
         record = self._write_exit(outcome, processes)
@@ -548,7 +551,7 @@ class NodeAttempt:
         deadline = running_s() + LEADER_RELEASES_AGENT_S
         while not self._can_leave() and not leader.ended and running_s() < deadline:
             wait_for_news([leader], MAIN_LOOP_TICK_S)
-            self._hear()  # no answers any more: the leader may be at the next attempt
+            self._hear()  # without an answer: the leader may already be at the next attempt
         if self._connections is not None:
             self._connections.close()
         return outcome.code
@@ -570,7 +573,7 @@ class NodeAttempt:
         return write_exit(self._assignment, outcome, offset_s, processes, killed)
 
     def _can_leave(self) -> bool:
-        """Whether nobody needs this agent any more."""
+        """Whether no other node needs this agent any more in this attempt."""
         return self._is_released or self._assignment.count == 1 or self._in_a_hurry()
 
     def _is_busy(self) -> bool:
@@ -597,7 +600,10 @@ class NodeAttempt:
 
 
 def write_agent(assignment: Assignment, address: str, interface: str | None) -> dict[str, object]:
-    """Record this agent; a process is identified by its pid and its start time."""
+    """Record this agent, and return the record.
+
+    A process is identified by its pid and its start time.
+    """
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -624,10 +630,9 @@ def write_exit(
 ) -> dict[str, object]:
     """Record how this node's part ended, with each worker's own record of its end.
 
-    `ends`: what no worker has recorded, as values.
-    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
-    workers that were alive until this agent ended them, with their states. `full`: one line, where
-    the run folder's disk is full.
+    In the record, `ends` has the ends that no worker has recorded. `oom_kills`: how many processes
+    the kernel has killed meanwhile for lack of memory. `ended` has the workers that this agent had
+    to end, with their states. `full`: one line, if the run folder's disk is full.
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
@@ -657,7 +662,7 @@ def write_exit(
 
 
 def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
-    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0 if unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.

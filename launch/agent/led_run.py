@@ -1,26 +1,27 @@
 """A run that this process leads: its agents, which live as long as the run, and its attempts.
 
-An agent is started on each node once. It is spoken to through a channel: a pipe here, or one
-through ssh, or a connection from a task of srun. In each attempt it gets an assignment. Whatever
-happens to one of the agents, or to this process, the workers of all end together. After a failure
-the agents that still live get the next assignment. Where an agent was lost, and its node answers,
-another one is started. At the run's end all channels are closed, which ends the agents.
+An agent is started once on each node. Its leader reaches it through a channel: a pipe on this
+machine, a pipe through ssh, or a connection from a task of srun. In each attempt the agent gets an
+assignment. Whatever happens to one of the agents, or to this process, all workers end together.
+After a failure the agents that still live get the next assignment. Where an agent was lost, and its
+node answers, another agent is started. At the run's end all channels are closed, which ends the
+agents.
 
-The states of an attempt, and what changes them; `_change` is the one place that does:
+The states of an attempt; only `_change` changes the state:
 
     RUNNING    each agent has its assignment: nodes connect, then workers start and run
     FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
-    STOPPING   all agents were told to stop: after a failure, or for a signal that came here
+    STOPPING   all agents were told to stop: after a failure, or because this process got a signal
     OVER       each agent has sent its last record of the attempt, or is gone, or was too late
 
     RUNNING -> OVER is an attempt without failure.
 
-The messages are in launch/nodes/channel.py, with their forms. What has none of these, or names a
-file that is not the node's own, is that agent's failure: its channel is closed, and nothing more is
-taken from it.
+The messages are in launch/nodes/channel.py, with their forms. A message that has none of these
+forms, or that names a file of another node, is the failure of its agent: the channel is closed, and
+nothing more is taken from that agent.
 
-One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
-handlers append to a list, and `tick` looks at it.
+One thread does all of this. A second thread, the heartbeat's, only writes to the channels. Signal
+handlers append to a list, and `_tick` and `_advance` look at it.
 """
 
 import os
@@ -67,8 +68,8 @@ from muster.errors import STOPPED
 from muster.printable import signal_name
 from muster.writing import full_disk, write_json, writing
 
-# Starts an agent on each of these nodes, in their order, which are named by their index in the run.
-# The heartbeat reaches each from its start on.
+# Starts an agent on each of these nodes, in their order. The nodes are given by their index in the
+# run. The heartbeat reaches each agent from its start on.
 StartAgents: TypeAlias = Callable[[Mapping[int, NodeFacts], Heartbeat], Iterable[AgentProcess]]
 Plan: TypeAlias = Callable[[LaunchSpec, Facts], Sequence[NodeCommand]]
 
@@ -87,8 +88,8 @@ class SchedulersJob:
 class LedRun:
     """A run led by this process: `start` starts an attempt, `wait` waits for its end, and so on.
 
-    `complete` adds to facts what only agents know, once they are started; `plan` makes commands
-    of them. `close` lets all agents go.
+    `complete` adds to the facts what only started agents know; `plan` makes commands from the
+    facts. `close` ends all agents.
     """
 
     def __init__(
@@ -113,19 +114,19 @@ class LedRun:
         self.cluster = self._job.cluster
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
-        self._agents: dict[str, AgentConnection] = {}  # by node, those that were started last
+        self._agents: dict[str, AgentConnection] = {}  # by node: the agent that was started last
         # children of this process that are no agents of this run
         self._other_children: frozenset[int] = frozenset()
         self._attempt: Attempt | None = None
 
     @property
     def cause(self) -> End | None:
-        """What the last attempt ended for; None if it went well."""
+        """Why the last attempt ended; None if it went well."""
         return None if self._attempt is None else self._attempt.cause
 
     @property
     def noticed_unix_s(self) -> float | None:
-        """When this process heard of a failure first, in the last attempt."""
+        """When this process first heard of a failure in the last attempt."""
         return None if self._attempt is None else self._attempt.noticed_unix_s
 
     @property
@@ -139,7 +140,7 @@ class LedRun:
         return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
-        """Start an attempt: agents where none lives, and then the part of each.
+        """Start an attempt: first agents where none lives, then each agent's part.
 
         Raises:
             MusterError: an agent does not start.
@@ -150,7 +151,9 @@ class LedRun:
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                living = {_node_key(node) for node in facts.nodes if self.lives(node)}  # asked once
+                living = {
+                    _node_key(node) for node in facts.nodes if self.lives(node)
+                }  # once for all
                 self._leave_all_but(living)
                 new = {
                     at: node for at, node in enumerate(facts.nodes) if _node_key(node) not in living
@@ -166,12 +169,12 @@ class LedRun:
             raise
 
     def _leave_all_but(self, stay: Collection[str]) -> None:
-        """End the agents that take no part in the next attempt, with what is left of them."""
+        """End the agents that take no part in the next attempt, and their processes."""
         self._end([key for key in self._agents if key not in stay])
 
     def _begin(self, spec: LaunchSpec, facts: Facts) -> None:
         on_stop(lambda number, _: self.signals.append(number))
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: no other process could lead
         self._attempt = Attempt(
             spec,
             [self._agents[_node_key(node)] for node in facts.nodes],
@@ -185,8 +188,8 @@ class LedRun:
     def wait(self) -> int:
         """Wait for the end of the attempt; return its exit code, see `Attempt.wait`.
 
-        Agents that were lost or were too late are then ended: until then their workers may write
-        into the run folder.
+        Agents that were lost or too late are then ended, since their workers may still write into
+        the run folder.
         """
         assert self._attempt is not None
         try:
@@ -198,12 +201,12 @@ class LedRun:
         return code
 
     def close(self) -> None:
-        """End all agents, and what they were started by; it may be called more than once."""
+        """End all agents, and the processes that started them; may be called more than once."""
         self._heartbeat.stop()
         self._end([*self._agents])
 
     def _end(self, keys: Collection[str]) -> None:
-        """End the agents of these nodes, and the processes that started them alone."""
+        """End the agents of these nodes, and the processes that have started only these agents."""
         if not keys:
             return
         agents = [self._agents[key] for key in keys]
@@ -216,7 +219,7 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 excluded={*self._other_children, *(process.pid for process in others)},
             )
-        else:  # ssh's remaining processes, such as a shared connection, are not ours
+        else:  # other processes of ssh, such as a shared connection, are not ended
             started = {agent.process for agent in agents}
             process_tree.end_started(
                 [process for process in started if process not in others],
@@ -224,7 +227,7 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )
-        # not before: a signal may come meanwhile, and `close` ends what is left
+        # not earlier: if a signal interrupts this, `close` ends what is left
         self._agents = {key: agent for key, agent in self._agents.items() if key not in keys}
 
     def _is_in_a_hurry(self) -> bool:
@@ -232,7 +235,7 @@ class LedRun:
 
 
 def _node_key(node: NodeFacts) -> str:
-    """The node among those of its run, over all attempts."""
+    """The key of a node, which is the same in all attempts of its run."""
     return f"{node.spec.name} {node.name}"
 
 
@@ -246,12 +249,12 @@ class AgentConnection:
         self.process = started.process
         self.channel = started.channel
         self._message_of = started.message_of
-        self._leaves = False  # it was sent a signal, and ends after this attempt
+        self._leaves = False  # the agent got a signal, and ends after this attempt
 
     def lives(self) -> bool:
-        """Whether it can take part in another attempt, as far as is known by now.
+        """Whether the agent can take part in another attempt, as far as is known by now.
 
-        Between two attempts nobody else looks at its channel, perhaps for minutes.
+        It looks at the channel itself: between two attempts nobody else does, perhaps for minutes.
         """
         if not self.channel.ended:
             self.channel.put_back(self.channel.receive())
@@ -264,16 +267,16 @@ class AgentConnection:
         self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
         self._files: ReceivedFiles | None = None
-        self.here: Here | None = None  # where it is, once that is known
+        self.here: Here | None = None  # where the agent is, as soon as it has reported that
         self.is_done = False
         self._loss: End | None = None
         self.record: AgentEnd | None = None  # of the end of its attempt
-        self._is_stall_printed = False  # as one whose work stands still
+        self._is_stall_printed = False  # that the agent's work stands still
         self.channel.send(**self._message_of(assignment))
 
     @property
     def files(self) -> ReceivedFiles:
-        """What comes of its files, from a node with a disk of its own."""
+        """The files that a node with its own disk sends."""
         if self._files is None:
             self._files = ReceivedFiles(self._run_dir, self.assignment)
         return self._files
@@ -284,12 +287,12 @@ class AgentConnection:
         return name if self.here is None else f"{name} ({self.here['address']})"
 
     def take_record(self, message: AgentMessage) -> None:
-        """Take its last message of the attempt: what it has recorded, and whether it leaves."""
+        """Take the last message of an attempt: the agent's record, and whether the agent leaves."""
         self.record = message["ended"]
         self._leaves = bool(message.get("leaves"))
 
     def stall_line(self, message: AgentMessage) -> str | None:
-        """What to print of an agent whose work stands still, or goes on after that; once."""
+        """The line to print when the agent's work stands still, or goes on after that; once."""
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_stall_printed and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_stall_printed = True
@@ -306,11 +309,11 @@ class AgentConnection:
         return self.record is not None or self.channel.ended
 
     def loss(self) -> End | None:
-        """Why nothing more will come of it; None while it lives, or where all has come."""
+        """Why nothing more will come from the agent; None while it lives, or if all has come."""
         if self.record is not None or self._loss is not None:
             return self._loss
         patience_s = AGENT_LOST_WHEN_SILENT_S
-        if not self.channel.has_message:  # it still has to log in, and to load its modules
+        if not self.channel.has_message:  # the agent may still log in, or import its modules
             patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
@@ -357,13 +360,13 @@ class Attempt:
         self._signals = signals
         self._is_nearly_over = is_nearly_over
         self._state = AttemptState.RUNNING
-        self._ends_s = 0.0  # by when the state has to change
-        self._has_announced_end = False  # of the job's time, to all agents
-        self._has_released_agents = False  # whether all agents know that all have done their part
-        self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
+        self._ends_s = 0.0  # when the state has to change
+        self._has_announced_end = False  # all agents know that the job's time is nearly over
+        self._has_released_agents = False  # all agents know that all have done their part
+        self._ends: list[End] = []  # in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these
-        self.noticed_unix_s: float | None = None  # when this side heard of it
-        self.cause: End | None = None  # judged when it is over
+        self.noticed_unix_s: float | None = None  # when this side heard of the first failure
+        self.cause: End | None = None  # decided when the attempt is over
         # when a node last sent a part of its files, or that it waits for a disk
         self._files_came_s = 0.0
         self._workers_stop_by_s = 0.0  # deadline of workers that are stopping cleanly
@@ -402,13 +405,13 @@ class Attempt:
             if self._inspection is not None:
                 self._inspection.finish()
             for agent in self._agents:
-                if not agent.is_over:  # it is late: it ends with its channel, and its workers, too
+                if not agent.is_over:  # too late: it ends with its channel, with its workers
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
             self._print_output(last=True)
         self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self._signals or self._first is None):  # else that is their reason
+        if in_order and (self._signals or self._first is None):  # else they stopped for a failure
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
@@ -416,7 +419,7 @@ class Attempt:
         return 1 if self._first is not None or any(codes) else 0
 
     def _judge(self) -> End | None:
-        """The cause among all that has ended, in whatever order this side heard of it."""
+        """The cause among all ends, in whatever order this side heard of them."""
         ends = [*self._ends, *self._silent_nodes()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
@@ -424,12 +427,12 @@ class Attempt:
         cause = cause_of(ends, nodes) if ends else None
         if cause is None or cause.kind in OF_ITS_OWN:
             return cause
-        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # what is missing fitted nowhere
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # so records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))
         return cause_of(ends, nodes)
 
     def _silent_nodes(self) -> list[End]:
-        """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
+        """The ends of silent nodes, if a scheduler has sent a signal to all other nodes."""
         silent = [agent for agent in self._agents if agent.record is None]
         signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
         others = {agent.assignment.name for agent in self._agents if agent not in silent}
@@ -466,7 +469,7 @@ class Attempt:
                 self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
 
     def _latest_s(self) -> float:
-        """By when the state has to change: later while workers may stop, or files still come."""
+        """When the state has to change: later while workers may stop, or while files still come."""
         stop_by_s = max(self._ends_s, self._workers_stop_by_s)
         return min(
             stop_by_s + AGENTS_SEND_FILES_S,
@@ -523,9 +526,9 @@ class Attempt:
         return self._inspection
 
     def _note_end(self, end: End, *, tells: bool = True) -> None:
-        """Note an end; all agents end for the first failure, whoever has noticed it.
+        """Note an end; because of the first failure all agents end, whoever has noticed it.
 
-        `tells`: whether they are told now; after a hang they are stopped.
+        `tells`: whether agents are told of it now. They are not told of a hang, but stopped later.
         """
         if end in self._ends:
             return
@@ -534,7 +537,7 @@ class Attempt:
             self._fail(end, tells=tells)
 
     def _fail(self, end: End, *, tells: bool = True) -> None:
-        """Have all agents end for this, if nothing has failed before."""
+        """Have all agents end because of this failure, if it is the first."""
         if self._first is None:
             self._first = end
             self.noticed_unix_s = time.time()
@@ -542,24 +545,24 @@ class Attempt:
                 self._send_all(lost=end.line)
 
     def _hear(self, agent: AgentConnection) -> None:
-        """Take an agent's messages; one that has none of our forms is the last of that agent."""
+        """Take an agent's messages; after a message with none of our forms, take no more."""
         try:
             for received in agent.channel.receive():
                 message = read_agent(received, agent.forms)
-                is_file = "file" in message  # its name, and what is in it, stay as they are
-                is_end = "failed" in message or "worker_end" in message  # which cleans itself
-                is_whole = is_file or is_end
-                self._take(agent, message if is_whole else cleaned(message))
+                is_file = "file" in message  # the file's name and content must not be changed
+                is_end = "failed" in message or "worker_end" in message  # `End` cleans its texts
+                is_unchanged = is_file or is_end
+                self._take(agent, message if is_unchanged else cleaned(message))
         except OddMessage as error:
             self._note_end(agent.end_of(Kind.ODD, str(error)))
-            agent.channel.close()  # which ends it
+            agent.channel.close()  # which ends the agent
 
     def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
         if line := agent.stall_line(message):
             self._print_line(line)
         if self._inspection is not None:
             self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
-        if "stands_s" in message:  # what it sends is late
+        if "stands_s" in message:  # a part of a file that it sends may be late
             self._files_came_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
@@ -594,15 +597,15 @@ class Attempt:
                 self._fail(self._unnamed_failure(agent))
 
     def _unnamed_failure(self, agent: AgentConnection) -> End:
-        """Why a node has ended its part of an attempt, if it says of no end that it is a failure.
+        """Why a node has ended its part of an attempt early, although no end of it is a failure.
 
-        Some of its ranks may have stopped in order, and others be done.
+        Some of its ranks may have stopped in order while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
         return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
 
     def _connect(self, agent: AgentConnection, message: AgentMessage) -> None:
-        """Take a report of a connection to node 0, or of the port that it has chosen."""
+        """Take a report of a connection to node 0, or of the port that node 0 has chosen."""
         meeting = self._meeting
         index = agent.assignment.index
         if "listening" in message:
@@ -658,7 +661,7 @@ class Attempt:
             self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
     def _take_end(self, agent: AgentConnection, value: Mapping[str, object]) -> None:
-        """Take an end that happened on an agent's node, under the name that it has here."""
+        """Take an end on an agent's node, under the name that the node has here."""
         end = End.from_json(value)
         if end is not None:
             self._note_end(replace(end, node=agent.assignment.name))

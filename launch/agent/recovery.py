@@ -1,10 +1,10 @@
 """Measure the seconds from the end of an attempt to the first step of the next.
 
-How it works: each part ends at a recorded time, by the leader's clock. The record of the earlier
-attempt's end has three: of its cause, as the agent or the starter reported it; of when the leader
-heard of a failure first; and of when nothing was left. The leader knows when all agents were
-connected again. For what follows rank 0's `start.json` has the times, by its node's clock. A
-program that records no steps counts as back with its first output.
+How it works: each part of a recovery ends at a recorded time, by the leader's clock. The record of
+the earlier attempt's end has three times: when the cause happened, as the agent or the starter
+reported it; when the leader first heard of a failure; and when no process was left. The leader
+knows when all agents were connected again. The later times are in rank 0's `start.json`, by its
+node's clock. A program that records no steps counts as back with its first output.
 """
 
 import math
@@ -28,8 +28,8 @@ LOOK_SHARE = 0.02  # of the time since the start, between two looks
 class Recovery:
     """The recovery of the present attempt of a run that was restarted.
 
-    `has_output`: whether its workers have printed anything. `clock_offset_s`: to add to the clock
-    of node 0 to have the leader's.
+    `has_output`: whether its workers have printed anything. `clock_offset_s`: seconds to add to the
+    clock of node 0 to get the leader's.
     """
 
     run_dir: Path
@@ -41,7 +41,7 @@ class Recovery:
     _looked_s: float = -math.inf
 
     def is_due(self) -> bool:
-        """Whether it is time to look: rarely, where nothing has come for long, or ever will."""
+        """Whether it is time to look: the longer nothing has come, the more rarely."""
         if self.connected_unix_s is None:
             return False
         now = running_s()
@@ -60,7 +60,7 @@ class Recovery:
         what = back[0]
         marks = back[1]
         times = [*before, self.connected_unix_s, *marks.values()]
-        times = [*accumulate(times, max)]  # two machines' clocks may differ by more than a part
+        times = [*accumulate(times, max)]  # clocks of two machines may differ by more than a part
         names = ["noticed", "stopped", "agents", *marks]
         parts = {
             name: round(end - begin, 3)
@@ -78,7 +78,7 @@ class Recovery:
         return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
 
     def _earlier_times(self) -> tuple[float, float, float] | None:
-        """When the fault came, was noticed, and nothing was left; None where nobody recorded it."""
+        """When the fault happened, was noticed, and no process was left; None if not recorded."""
         path = run_files.EXIT.path(self._earlier)
         record = records.read(run_files.EXIT, path, "time_unix_s")
         end = None if record is None else End.from_json(record.get("end"))
@@ -86,10 +86,10 @@ class Recovery:
             return None
         over = float(record["time_unix_s"])
         noticed = float(record.get("noticed_unix_s") or over)
-        return end.time_unix_s or noticed, noticed, over  # of some ends nobody knows the time
+        return end.time_unix_s or noticed, noticed, over  # some ends have no known time
 
     def _first_work(self) -> tuple[str, dict[str, float]] | None:
-        """What the attempt was back at, and the times of its phases; None: not yet."""
+        """What the attempt's first work was, and the times of its phases; None: not yet."""
         path = run_files.START.path(self.run_dir)
         start = records.read(run_files.START, path, "step", "marks_unix_s")
         if start is not None:

@@ -1,16 +1,17 @@
-"""What a run hangs on, in sentences: the first is the cause, as far as the ranks can tell.
+"""Why a run hangs, in sentences: the first is the cause, as far as the ranks can tell.
 
 How it works: a rank that waits in a collective waits for the members of its group that have not
-begun it. Following that from rank to rank ends at those that wait for nobody: they are the cause,
-and what each of them does is said. Where it ends nowhere, ranks wait for each other in different
-orders. Ranks that have all begun the same collective, and wait, must disagree about it: another
-operation, shape or type. Without collectives, the rank that is elsewhere than most is named.
+begun that collective. Followed from rank to rank, these waits lead to ranks that wait for nobody.
+These ranks are the cause, and the sentences say what each of them does. If the waits lead to no
+such rank, ranks wait for each other in different orders. Ranks that have all begun the same
+collective, and wait, must disagree about its operation, shape or type. If no rank waits in a
+collective, the rank that is elsewhere than most is named.
 
-A slow rank is judged by when it comes to collectives: all ranks end one at about the same time,
-when the last has come. What a rank needs from there until it comes to the next one is its own time;
-what is left until the others have come, it waits. Step times are alike on all ranks and say
-nothing. Times of different nodes are put on one clock, that of the run's leader, by the offsets
-that agents have measured.
+A slow rank is recognised by when it comes to collectives. All ranks leave a collective at about the
+same time, when the last rank has come to it. A rank's own time is the time from there until it
+comes to the next collective. Then it waits until the others have come. Step times say nothing,
+since they are alike on all ranks. Times of different nodes are put on one clock, that of the run's
+leader, by the offsets that agents have measured.
 """
 
 from collections import Counter
@@ -23,8 +24,8 @@ from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-LEAST_COLLECTIVES = 10  # collectives of all ranks: with fewer no rank is judged
-SLOW_FACTOR = 1.25  # times the median, to count as slow
+LEAST_COLLECTIVES = 10  # with fewer collectives of all ranks, no rank counts as slow
+SLOW_FACTOR = 1.25  # a rank is slow if its own time is longer than this times the median
 GIL_IS_HELD = "C code, or the like, holds the GIL"
 
 
@@ -48,7 +49,7 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
 
 
 def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
-    """Ranks that repeatedly come to collectives later than most, while the run makes progress."""
+    """A sentence for each rank that comes to collectives later than most, while the run goes on."""
     lines = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
@@ -65,7 +66,7 @@ def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     """Seconds that each rank has computed between the collectives that all have reached.
 
     `arrivals`: for each rank, when it came to each collective, by the collective's number, in
-    seconds of one clock. Empty if there are fewer than `LEAST_COLLECTIVES` in a row.
+    seconds of one clock. The result is empty for fewer than `LEAST_COLLECTIVES` in a row.
     """
     if len(arrivals) < 2:
         return {}
@@ -117,7 +118,7 @@ def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
         if missing:
             blocked[rank] = missing
     for rank, view in views.items():
-        # it waited and gave up; it was waiting for the ranks that are still alive
+        # a rank that gave up was waiting for the ranks that are still alive
         if view.timed_out and rank not in blocked:
             others = [other for other, its_view in views.items() if not its_view.ended]
             blocked[rank] = [other for other in others if other not in blocked]
@@ -160,7 +161,7 @@ def _not_come(
 def condition(view: RankView) -> str:
     """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`.
 
-    Of one that waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
+    If it waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
     """
     if view.ended:
         return f"it has ended: {view.ended}"
@@ -221,7 +222,7 @@ def _circular_waits(
     waits: Mapping[int, Collective],
     blocked: Mapping[int, Sequence[int]],
 ) -> list[str]:
-    """Ranks that wait for each other; not those that only wait for one of them."""
+    """Ranks that wait for each other, without ranks that only wait for one of these."""
     cycle = {rank: list(others) for rank, others in blocked.items() if rank in waits}
     while loose := set(cycle) - {other for others in cycle.values() for other in others}:
         cycle = {rank: others for rank, others in cycle.items() if rank not in loose}
@@ -276,7 +277,7 @@ def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str
 
 
 def _wrong_numbers(views: Mapping[int, RankView], calls: Mapping[int, InitCall]) -> str:
-    """Why their numbers cannot make a group; or ""."""
+    """Why the ranks and world sizes of these calls cannot make a group; or ""."""
     by_number: dict[int, list[int]] = {}
     for rank, call in calls.items():
         if call.rank is not None:
@@ -291,7 +292,7 @@ def _wrong_numbers(views: Mapping[int, RankView], calls: Mapping[int, InitCall])
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
-    """If no rank waits in a collective: ranks that something stops, or that are apart from most."""
+    """If no rank waits in a collective: ranks that are held, or are elsewhere than most."""
     if views and all(view.imports for view in views.values()):
         return ["all ranks import their modules"]
     lines = [

@@ -3,10 +3,10 @@
 How progress is seen: every few seconds each worker, with all its child processes, is examined. It
 is active if it has begun a collective, read or written anything, touched new memory while
 computing, or run through different code. On a busy machine the last takes several looks. An endless
-loop does none of these, nor does a rank that waits in a collective, however much it computes
-meanwhile. What its program has started, such as a pool that prepares data, makes progress whenever
-it computes: nothing tells its loops apart. A rank that evaluates, saves, compiles or loads counts
-as active for all others that wait for it.
+loop does none of these. A rank that waits in a collective does none of these either, however much
+it computes meanwhile. A process that the program has started, such as a pool that prepares data, is
+active whenever it computes: an endless loop in it cannot be recognised. One rank that evaluates,
+saves, compiles or loads is progress for all others that wait for it.
 
 Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked_s`, `_sampled_s`,
 `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
@@ -42,14 +42,14 @@ from launch.nodes.channel import Channel, running_s
 from launch.nodes.message_types import Inspected, Question, Report, Still
 from launch.spec import Assignment
 
-BUSY = 0.05  # share of a core: with less a worker waits
-HELPERS_BUSY = 0.5  # of all that it has started: with less they watch, or write a log
+BUSY = 0.05  # share of a core; a worker that uses less waits
+HELPERS_BUSY = 0.5  # the same for all processes that it has started; else they watch, or log
 FAULTS_PER_S = 10.0  # page faults of newly used memory
-PLACES = 5  # positions of the main thread if nothing else changes: a small loop has 1 to 4
+PLACES = 5  # different positions of the main thread; a small endless loop has 1 to 4
 
 
 class NodeInspection:
-    """Of the workers of one node, which began at `since_s`."""
+    """The inspection of the workers of one node, which began at `since_s`."""
 
     def __init__(
         self, folder: Path, assignment: Assignment, leader: Channel, since_s: float
@@ -61,7 +61,7 @@ class NodeInspection:
         self._activity = Activity()
         self._sampled_s = since_s
         self._every_s = assignment.spec.progress_every_s
-        self._sampler = threading.Thread()  # the last one; this one never started
+        self._sampler = threading.Thread()  # the last one that was started; at first none
         self._looked_s = 0.0
         self._has_given_up = False
         self._has_ended = False
@@ -74,7 +74,7 @@ class NodeInspection:
         """Begin to answer a request; the answer is sent by a later tick."""
         match request["ask"]:
             case "stacks":
-                with suppress(RuntimeError):  # at a limit of threads it does not answer
+                with suppress(RuntimeError):  # at a limit of threads: no answer
                     threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
                 for path in self._folder.glob("*.gave_up"):
@@ -100,7 +100,7 @@ class NodeInspection:
             self._leader.send(inspected=self._answers.get())
 
     def last_look(self) -> None:
-        """Record what workers do that are about to be ended; once; waits for their answers."""
+        """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
             self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
@@ -115,7 +115,7 @@ class NodeInspection:
         self._answers.put({"id": request["id"], "complete": True})
 
     def _sample(self) -> None:
-        """Report since when no worker has made progress."""
+        """Report for how long no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
         pids = {rank: pid for rank, report in progress.items() if (pid := report["pid"])}
@@ -130,7 +130,7 @@ class NodeInspection:
 
 @dataclass
 class _Sample:
-    """One worker with its descendants: what all of them have done since they began."""
+    """What one worker and its descendants have done since they began, at one time."""
 
     at: float
     pids: frozenset[int]
@@ -138,9 +138,9 @@ class _Sample:
     cpu_s: float
     page_faults: int
     number: int  # of collectives that it has begun
-    helpers: dict[int, float]  # what its program has started: seconds that each wanted to compute
+    helpers: dict[int, float]  # by process that its program has started: see `cpu_demand_s`
     active_at: float = field(default_factory=running_s)
-    places: set[int] = field(default_factory=set)  # of its main thread since then
+    places: set[int] = field(default_factory=set)  # of its main thread, since `active_at`
 
     @classmethod
     def of(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
@@ -166,7 +166,7 @@ class Activity:
 
     def __init__(self) -> None:
         self._samples: dict[int, _Sample] = {}
-        self._began: float | None = None  # when a worker was first seen, or the last end of one
+        self._began: float | None = None  # when a worker was first seen, or last ended
         # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
         self._questions = 0  # questions that workers are answering now
@@ -175,7 +175,7 @@ class Activity:
 
     @property
     def still_s(self) -> float:
-        """Seconds since any of them was active."""
+        """Seconds since any worker was active."""
         if self._began is None:
             return 0.0
         last = max((worker.active_at for worker in self._samples.values()), default=self._began)
@@ -183,9 +183,10 @@ class Activity:
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """A context in which workers answer questions and read their source for it: no progress.
+        """A context in which workers answer questions, which is no progress.
 
-        It takes time, and another thread may look at the workers meanwhile.
+        They read their source files for that. It takes time, and another thread may look at the
+        workers meanwhile.
         """
         with self._lock:
             self._questions += 1
@@ -197,11 +198,11 @@ class Activity:
                 self._questions -= 1
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Report]) -> None:
-        """Examine each rank's process; `progress`: its collectives and seen positions."""
+        """Examine each rank's process; `progress`: by rank, its collectives and positions."""
         now = running_s()
         before_s = self.still_s
         nothing: Report = {}
-        with self._lock:  # a question that begins from here on also affects the next look
+        with self._lock:  # a question that begins after this also affects the next look
             was_disturbed = self._is_disturbed
             self._is_disturbed = self._questions > 0
         for rank, pid in pids.items():
@@ -214,7 +215,7 @@ class Activity:
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
-                counts = new.number != old.number  # a question does not change it
+                counts = new.number != old.number  # no question changes this number
                 if not counts and (is_disturbed or not _is_active(old, new, len(places))):
                     new.active_at = old.active_at
                     new.places = places

@@ -1,4 +1,4 @@
-"""`muster jobs stacks`: ask a run, and show in one line each what every rank does."""
+"""`muster jobs stacks`: ask a run what its ranks do, and print one line for each rank."""
 
 import json
 import secrets
@@ -26,7 +26,7 @@ REASONS = {
 
 
 def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
-    """What a run answers; None if nothing comes in time; see `launch/runs/log_tail.py`.
+    """The answer of a run; None if none comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
         MusterError: the run folder cannot be written.
@@ -55,7 +55,7 @@ def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:
-    """Print what each rank does, and what blocks the run; of a run that is over, the last record.
+    """Print what each rank does, and what blocks the run; for a run that is over, from its record.
 
     Raises:
         MusterError: nobody answers.
@@ -76,7 +76,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
     try:
         views = views_of(findings).values()
         lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
-    except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # as from another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     if "sentences" not in findings:
         findings["sentences"] = sentences_of(findings)
@@ -88,7 +88,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
 
 
 def _recorded(run_dir: Path) -> tuple[Findings, str]:
-    """The inspection recorded for a run that is over, of the most telling reason.
+    """The inspection recorded of a run that is over, and why it was made; the most useful one.
 
     Raises:
         MusterError: there is none.

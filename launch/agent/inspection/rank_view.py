@@ -15,7 +15,7 @@ OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "
 
 @dataclass(frozen=True)
 class Place:
-    """A line that a thread is in, and the least time for which it has been there."""
+    """A line that a thread is in, and for how long at least it has been there."""
 
     file: str
     line: int | None
@@ -39,7 +39,7 @@ class Collective:
     operation: str
     shapes: Sequence[Sequence[int]]
     types: Sequence[str]
-    waits: bool  # whether it has not ended
+    waits: bool  # the rank still waits in it
     age_s: float
     limit_s: float  # torch's timeout for it
     begun_unix_s: float = 0.0  # by its node's clock
@@ -63,14 +63,14 @@ class Group:
 
 @dataclass(frozen=True)
 class InitCall:
-    """What a rank in `init_process_group` has given, and what it waits for."""
+    """A rank's call of `init_process_group`: its arguments, and what it waits for."""
 
     rank: int | None
     world_size: int | None
     store: str  # the address to which it is connecting, or at which it waits for the others
-    serves: bool  # the store there
+    serves: bool  # this rank serves that store
     by_launcher: bool  # torchrun serves the store, and no rank does
-    method: str  # its init_method
+    method: str  # the init_method
 
 
 class RankEnd(TypedDict, total=False):
@@ -88,20 +88,20 @@ class RankView:
 
     rank: int
     node: str
-    answers: bool  # itself; otherwise the kernel or faulthandler gave all that follows
+    answers: bool  # itself; otherwise all that follows is from the kernel or faulthandler
     status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
-    place: Place | None = None  # innermost of the user's own lines
+    place: Place | None = None  # the innermost of the user's own lines
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    clock_offset_s: float = 0.0  # to add to its node's clock, to have the leader's
+    clock_offset_s: float = 0.0  # to add to its node's clock to get the leader's
     ended: str = ""  # how it ended, if it has
-    timed_out: bool = False  # it ends, or has ended, because others had not come to a collective
+    timed_out: bool = False  # it ends, or has ended, since others did not come to a collective
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
     computing: tuple[int, ...] = ()  # the processes that it has started and that compute
-    init_call: InitCall | None = None  # it is in `init_process_group`
+    init_call: InitCall | None = None  # if it is in `init_process_group`
 
     @property
     def waiting(self) -> Collective | None:
@@ -133,7 +133,7 @@ class RankView:
 
 
 def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
-    """The view of the rank that `report` is from, in the form of `local_workers.ask`."""
+    """The view of the rank that `report` is about, a report of `local_workers.ask`."""
     process: ProcessReport = report.get("process", {})
     threads = report.get("threads", [])
     main = next((thread["frames"] for thread in threads if thread.get("main")), [])
@@ -162,7 +162,7 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
 
 
 def own_place(frames: Sequence[Frame]) -> Place | None:
-    """The innermost line of the user's program; of a library if there is none."""
+    """The innermost line of the user's program; of a library, if the program has none."""
     own = [frame for frame in frames if not _is_library(str(frame["file"]))]
     rest = [frame for frame in frames if not str(frame["file"]).endswith(OURS)]
     chosen = own or rest

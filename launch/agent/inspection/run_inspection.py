@@ -3,7 +3,7 @@
 The messages, in JSON through the channels between leader and agents:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
-    agent -> leader     inspected: {"id", "report"}, one of each rank, then one with "complete"
+    agent -> leader     inspected: {"id", "report"}, one for each rank, then one with "complete"
 """
 
 import time
@@ -26,8 +26,8 @@ from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
 
-OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a request
-PAUSES = 10  # so many usual ones, and `HANG_AT_LEAST_S`, are too long a pause
+OWN_REASONS = ("timeout", "hang")  # reasons for an inspection that nobody has requested
+PAUSES = 10  # a pause is too long after so many usual pauses, and `HANG_AT_LEAST_S`
 
 
 class Findings(TypedDict, total=False):
@@ -72,17 +72,17 @@ class RunInspection:
         self._requests = requests
         self._send = send
         self._print_line = print_line
-        # for each agent, since when no worker has made progress
+        # by agent: for how long no worker has made progress, and when the agent reported that
         self._still: dict[int, dict[str, float]] = {}
-        self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
+        self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
         self.hang: End | None = None  # a hang because of which the run must end
-        self._timeout: Findings = {}  # what was seen while ranks waited in a collective
+        self._timeout: Findings = {}  # of ranks that have waited in a collective in vain
         self._gatherings: dict[str, Gathering] = {}
-        self.findings_of: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
+        self.findings_of: dict[str, list[str]] = {}  # the sentences, by reason
         self._is_pause_too_long = False
 
     def tick(self) -> None:
-        """Conclude a question that all have answered, or whose time is over."""
+        """Conclude each question that all agents have answered, or whose time is over."""
         self._look_for_hang()
         for name, gathering in list(self._gatherings.items()):
             late = running_s() - gathering.began > AGENTS_ANSWER_INSPECTION_S
@@ -95,7 +95,7 @@ class RunInspection:
             self._ask(str(request["id"]))
 
     def note_wait(self, index: int, what: str | None) -> None:
-        """An agent waits for its disk, say, and cannot see its workers' progress; None: it can."""
+        """Note what an agent waits for, so that it sees no progress of workers; None: nothing."""
         if what is None:
             self._waits.pop(index, None)
             return
@@ -122,7 +122,7 @@ class RunInspection:
                 gathering.complete.add(index)
 
     def _look(self, why: str) -> None:
-        """Ask all agents once for a reason of the run itself, then let waiting workers continue."""
+        """Ask all agents for one of `OWN_REASONS`; if that was done, let waiting workers go on."""
         if why in self.findings_of:
             self._send(inspect={"id": why, "ask": "resume"})
         elif why not in self._gatherings:
@@ -133,10 +133,10 @@ class RunInspection:
         self._send(inspect={"id": name, "ask": "stacks"})
 
     def _look_for_hang(self) -> None:
-        """Ask all agents where their workers are, once in each pause that is too long."""
+        """Ask all agents what their workers do, once in each pause that is too long."""
         if len(self._still) < len(self._nodes) or self._spec.hang_after_s == 0:
             return
-        if self.hang is not None:  # the run is being ended for a hang, which changes its workers
+        if self.hang is not None:  # the run is being ended because of a hang: workers change
             return
         still_s = self._still_s()
         pause_s = max(still["pause_s"] for still in self._still.values())
@@ -168,7 +168,7 @@ class RunInspection:
         return of_timeout(self._timeout, ends)
 
     def finish(self) -> None:
-        """The run is over: record what workers did that had to be ended."""
+        """Record what the workers did that had to be ended, since the run is over."""
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
             self._write(last.name, self._findings(last))
@@ -191,7 +191,7 @@ class RunInspection:
         self._send(inspect={"id": gathering.name, "ask": "resume"})
 
     def _findings(self, gathering: Gathering) -> Findings:
-        """The findings from the answers, together with the answers, so that one file has all."""
+        """The answers and what they mean, so that one file has all of it."""
         silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
             node: f"its agent waits for {self._waits[index]}"
@@ -209,13 +209,13 @@ class RunInspection:
             "lost": lost,
             "ends": ends,
         }
-        # of an end they are needed for its cause where ranks have waited in vain, or read later
+        # of an end they are only needed now if ranks have waited in vain; else they are made later
         if gathering.name != "end" or any(end["timed_out"] for end in ends.values()):
             findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, RankEnd]:
-        """How the ranks ended that have ended."""
+        """How those ranks have ended that have ended, by rank."""
         ends: dict[str, RankEnd] = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
@@ -233,7 +233,7 @@ class RunInspection:
         return ends
 
     def _write(self, name: str, findings: Findings) -> None:
-        with suppress(CannotWrite):  # the run ends in any case
+        with suppress(CannotWrite):  # no reason to end a run
             write_json(STACKS.path(self._run_dir, name=name), findings)
 
 
@@ -256,7 +256,7 @@ def views_of(findings: Findings) -> dict[int, RankView]:
     }
     groups = [group for view in views.values() for group in view.groups.values()]
     for rank in {rank for group in groups for rank in group.ranks} - set(views):
-        if str(rank) not in ends:  # nothing is known of it
+        if str(rank) not in ends:  # nothing is known about this rank
             views[rank] = view_of({"rank": rank}, "a node that does not answer")
     for name, end in ends.items():
         if int(name) not in views:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 PROC = Path("/proc")
-DESCRIPTIONS = {  # psutil's words
+DESCRIPTIONS = {  # by psutil's word for the state
     "stopped": "is stopped by a signal (SIGSTOP)",
     "tracing-stop": "is held by a debugger",
     "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
@@ -48,7 +48,7 @@ def state_of(pid: int) -> ProcessState | None:
         with process.oneshot():
             status = process.status()
             times = process.cpu_times()
-            with suppress(psutil.AccessDenied, AttributeError):  # another user's process, or macOS
+            with suppress(psutil.AccessDenied, AttributeError):  # another user's, or on macOS
                 io = process.io_counters()
                 io_bytes = io.read_chars + io.write_chars
     except psutil.Error:
@@ -61,7 +61,7 @@ def state_of(pid: int) -> ProcessState | None:
 def tree_of(pid: int) -> list[int]:
     """`pid` and all its descendants, parents first, as far as /proc shows them.
 
-    psutil would read the processes of all users.
+    This does not use psutil, which would read the processes of all users.
     """
     pids = [pid]
     for parent in pids:
@@ -72,7 +72,8 @@ def tree_of(pid: int) -> list[int]:
 def helpers_of(pid: int, *, is_program: bool) -> list[int]:
     """The processes that a worker's program has started, such as a pool that prepares data.
 
-    `is_program`: `pid` is the program itself, else the command that runs it, perhaps in a shell.
+    `is_program`: whether `pid` is the program itself. Else it is the command that runs the program,
+    perhaps in a shell.
     """
     below = _children_of(pid)
     while not is_program and len(below) == 1:
@@ -82,9 +83,9 @@ def helpers_of(pid: int, *, is_program: bool) -> list[int]:
 
 
 def cpu_demand_s(pid: int) -> float:
-    """Seconds for which a process has computed, or waited for a core, on a machine with too few.
+    """Seconds for which a process has computed, or waited for a core on a busy machine.
 
-    0: it has ended, or the kernel does not count them.
+    0 if it has ended, or the kernel does not count them.
     """
     seconds = 0.0
     with suppress(OSError):
