@@ -474,14 +474,14 @@ class NodeAttempt:
         """
         outcome = self._outcome
         assert outcome is not None
-        if not self._in_a_hurry():
+        if not self._is_in_a_hurry():
             self._stoppable.ask(outcome.why)
             workload = self._workload
             is_busy = workload is not None and workload.runs and workload.may_have_workers
             if outcome.code > 128 and is_busy and not self._has_asked_all:
                 self._inspect().last_look()
                 self._has_asked_all = self._stoppable.ask_all()
-        if self._in_a_hurry() or not self._stoppable.has_time:
+        if self._is_in_a_hurry() or not self._stoppable.has_time:
             self._change(PartState.ENDING, outcome)
 
     def _environment(self, address: str) -> dict[str, str] | None:
@@ -498,6 +498,7 @@ class NodeAttempt:
         return sourced
 
     def _tick_on(self) -> bool:
+        """Look at all sources of events; return whether the attempt goes on."""
         self._tick()
         return self._goes_on()
 
@@ -526,12 +527,12 @@ class NodeAttempt:
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
                 time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
-        if self._has_workers() and not self._in_a_hurry():
+        if self._has_workers() and not self._is_in_a_hurry():
             self._inspect().last_look()
         self._end_idle_starter()
         processes = process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
-            in_a_hurry=self._in_a_hurry,
+            in_a_hurry=self._is_in_a_hurry,
             meanwhile=self._end_idle_starter,
             staying=self._warm.pids,
         )
@@ -574,7 +575,7 @@ class NodeAttempt:
 
     def _can_leave(self) -> bool:
         """Whether no other node needs this agent any more in this attempt."""
-        return self._is_released or self._assignment.count == 1 or self._in_a_hurry()
+        return self._is_released or self._assignment.count == 1 or self._is_in_a_hurry()
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
@@ -592,7 +593,7 @@ class NodeAttempt:
         self._look_at_workers()
         self._hear()
 
-    def _in_a_hurry(self) -> bool:
+    def _is_in_a_hurry(self) -> bool:
         return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
 
     def _send(self, **message: object) -> None:

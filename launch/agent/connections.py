@@ -72,9 +72,9 @@ MOST_ACCEPTED = 1_024  # connections of no node that the leader remembers
 MOST_NAMED = 3  # of these, in a message
 
 Message = dict[str, object]
-How = Literal["closed", "silent"]
+BreakKind = Literal["closed", "silent"]
 Endpoint = tuple[str, int]  # an address and a port
-Ends = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
+BothEnds = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
 
 
 class Connections:
@@ -152,13 +152,13 @@ class Listener:
         self.port: int = where[1]
         self._poll = select.poll()
         self._open: dict[int, _Accepted] = {}  # by the number of its open file
-        self._unknown: dict[Ends, _Accepted] = {}  # the open ones that the leader does not know
+        self._unknown: dict[BothEnds, _Accepted] = {}  # the open ones that the leader does not know
 
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
         return [*self._ended(), *self._accepted()]
 
-    def keep(self, ends: Ends) -> None:
+    def keep(self, ends: BothEnds) -> None:
         """Keep this connection: the leader knows that it is one of the run's."""
         self._unknown.pop(ends, None)
 
@@ -237,7 +237,7 @@ class Connector:
         self._own = own
         self.own_address: str | None = None  # once it is connected
         self._connection: socket.socket | None = None
-        self._ends: Ends | None = None  # of a connection that stands
+        self._ends: BothEnds | None = None  # of a connection that stands
         self._poll = select.poll()
         self._next_s = running_s()  # when the next try begins, or when the present one is over
         self._reason = ""  # why it is not connected, as it was last reported
@@ -319,25 +319,25 @@ class Connector:
         return [{"unreached": reason}]
 
 
-def ends_in(message: ConnectionEnds) -> Ends:
+def ends_in(message: ConnectionEnds) -> BothEnds:
     """The ends that such a message names."""
     own_address, own_port = message["own"]
     peer_address, peer_port = message["peer"]
     return own_address, own_port, peer_address, peer_port
 
 
-def _ends_of(connection: socket.socket) -> Ends:
+def _ends_of(connection: socket.socket) -> BothEnds:
     own = connection.getsockname()
     peer = connection.getpeername()
     return own[0], own[1], peer[0], peer[1]
 
 
-def _as_message(ends: Ends) -> Message:
+def _as_message(ends: BothEnds) -> Message:
     own_address, own_port, peer_address, peer_port = ends
     return {"own": [own_address, own_port], "peer": [peer_address, peer_port]}
 
 
-def _broken(ends: Ends, connection: socket.socket) -> Message:
+def _broken(ends: BothEnds, connection: socket.socket) -> Message:
     error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     how = "silent" if error in UNREACHABLE else "closed"
     return {"broken": {**_as_message(ends), "how": how}}
@@ -409,7 +409,7 @@ class Loss:
     """A node that is lost, as the connections show it."""
 
     index: int
-    how: How
+    how: BreakKind
     for_s: float  # since the first report of it
 
 
@@ -417,7 +417,7 @@ class Loss:
 class _Break:
     """The connection of one node that broke after the start."""
 
-    how: How
+    how: BreakKind
     by: set[int] = field(default_factory=set)  # the nodes that report it
 
 
@@ -432,7 +432,7 @@ class Meeting:
         self._names = names
         self._join_s = join_s
         self._began_s = now_s
-        self.where: Endpoint | None = None  # node 0 listens there
+        self.node_0_endpoint: Endpoint | None = None  # node 0 listens there
         self.has_begun = False  # all were connected: a node may be lost from now on
         # The connections that node 0 reports, with any program at the other end; and those of them
         # that the caller knows to be a node's.
@@ -446,7 +446,7 @@ class Meeting:
 
     def listens(self, report: Listening) -> None:
         """Note where node 0 listens."""
-        self.where = _endpoint(report["address"], report["port"])
+        self.node_0_endpoint = _endpoint(report["address"], report["port"])
 
     def accepted(self, report: ConnectionEnds) -> None:
         """Note a connection that node 0 has accepted."""
@@ -525,7 +525,7 @@ class Meeting:
         missing = self.missing
         if self.has_begun or not missing or now_s - self._began_s <= self._join_s:
             return None
-        node_0 = "node 0" if self.where is None else _in_words(self.where)
+        node_0 = "node 0" if self.node_0_endpoint is None else _in_words(self.node_0_endpoint)
         head = (
             f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
             f"can it reach {node_0}, is that its address on this network, and is no firewall "

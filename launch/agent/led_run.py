@@ -154,7 +154,7 @@ class LedRun:
                 living = {
                     _node_key(node) for node in facts.nodes if self.lives(node)
                 }  # once for all
-                self._leave_all_but(living)
+                self._end_all_but(living)
                 new = {
                     at: node for at, node in enumerate(facts.nodes) if _node_key(node) not in living
                 }
@@ -168,7 +168,7 @@ class LedRun:
             self.close()
             raise
 
-    def _leave_all_but(self, stay: Collection[str]) -> None:
+    def _end_all_but(self, stay: Collection[str]) -> None:
         """End the agents that take no part in the next attempt, and their processes."""
         self._end([key for key in self._agents if key not in stay])
 
@@ -282,7 +282,8 @@ class AgentConnection:
         return self._files
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
+        """The node's name in messages, with its address if that is known."""
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
@@ -298,10 +299,10 @@ class AgentConnection:
             self._is_stall_printed = True
             what = str(message["waits_for"])
             hint = "; is its disk full or slow?" if what.startswith("/") else ""
-            return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
+            return f"{self.label} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
         if self._is_stall_printed and not stands_s:
             self._is_stall_printed = False
-            return f"{self.place} goes on"
+            return f"{self.label} goes on"
         return None
 
     @property
@@ -371,7 +372,7 @@ class Attempt:
         self._files_came_s = 0.0
         self._workers_stop_by_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._recovery = self._recovers() if spec.attempt else None
+        self._recovery = self._new_recovery() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
@@ -508,7 +509,7 @@ class Attempt:
             self._has_released_agents = True
             self._send_all(go=True)
 
-    def _recovers(self) -> Recovery:
+    def _new_recovery(self) -> Recovery:
         channel = self._agents[0].channel
         return Recovery(
             self._run_dir,
@@ -573,7 +574,7 @@ class Attempt:
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
-            self._note_place(agent, message["here"])
+            self._note_agent(agent, message["here"])
         elif "stopping" in message:
             if not self._workers_stop_by_s and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
@@ -594,15 +595,15 @@ class Attempt:
             agent.take_record(message)
             is_early = message["ended"]["code"] and not agent.is_done
             if is_early and self._state is AttemptState.RUNNING and not self._signals:
-                self._fail(self._unnamed_failure(agent))
+                self._fail(self._early_end(agent))
 
-    def _unnamed_failure(self, agent: AgentConnection) -> End:
+    def _early_end(self, agent: AgentConnection) -> End:
         """Why a node has ended its part of an attempt early, although no end of it is a failure.
 
         Some of its ranks may have stopped in order while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
-        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
+        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.label} ended its part early")
 
     def _connect(self, agent: AgentConnection, message: AgentMessage) -> None:
         """Take a report of a connection to node 0, or of the port that node 0 has chosen."""
@@ -635,7 +636,7 @@ class Attempt:
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
             node_0.channel.send(keep=connection)
-        if meeting.where is not None and not meeting.missing:
+        if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(choose_port=True)
         if self._state is not AttemptState.RUNNING:
@@ -666,15 +667,15 @@ class Attempt:
         if end is not None:
             self._note_end(replace(end, node=agent.assignment.name))
 
-    def _note_place(self, agent: AgentConnection, here: Here) -> None:
+    def _note_agent(self, agent: AgentConnection, here: Here) -> None:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        places = [other.here for other in self._agents if other.here is not None]
+        all_here = [other.here for other in self._agents if other.here is not None]
         loopback = str(here["address"]).startswith("127.")
-        if len(places) == len(self._agents) and not self._spec.quiet and not loopback:
+        if len(all_here) == len(self._agents) and not self._spec.quiet and not loopback:
             ways = (
-                f"{where['node']} {where['address']} ({where['interface']})" for where in places
+                f"{where['node']} {where['address']} ({where['interface']})" for where in all_here
             )
             self._print_line(f"network: {', '.join(ways)}")
 

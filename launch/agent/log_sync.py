@@ -69,12 +69,12 @@ class LogSync:
                 self._turn = deque(self._files())
                 self._is_left = False
             while self._turn and channel.waiting_bytes <= WAITING_BYTES:
-                self._is_left |= self._send_of(*self._turn.popleft(), channel)
+                self._is_left |= self._try_to_send(*self._turn.popleft(), channel)
             if not self._turn and not self._is_left:
                 return False
         return True
 
-    def _send_of(self, file: RunFile, path: Path, channel: Channel) -> bool:
+    def _try_to_send(self, file: RunFile, path: Path, channel: Channel) -> bool:
         """Send a part of a file; return whether there is more of it."""
         try:
             return self._send_part(file, path, channel)

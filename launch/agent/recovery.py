@@ -74,12 +74,12 @@ class Recovery:
         return f"attempt {self.attempt}: {what} after {total:.1f} s: {each}"
 
     @property
-    def _earlier(self) -> Path:
+    def _earlier_folder(self) -> Path:
         return run_files.ATTEMPTS.path(self.run_dir, attempt=self.attempt - 2)
 
     def _earlier_times(self) -> tuple[float, float, float] | None:
         """When the fault happened, was noticed, and no process was left; None if not recorded."""
-        path = run_files.EXIT.path(self._earlier)
+        path = run_files.EXIT.path(self._earlier_folder)
         record = records.read(run_files.EXIT, path, "time_unix_s")
         end = None if record is None else End.from_json(record.get("end"))
         if record is None or end is None:
@@ -97,6 +97,6 @@ class Recovery:
             marks = {name: at + offset_s for name, at in start["marks_unix_s"].items()}
             named = marks if len(marks) > 1 else {"program": marks["step"]}
             return f"step {start['step']} again", named
-        if run_files.START.path(self._earlier).exists() or not self.has_output():
+        if run_files.START.path(self._earlier_folder).exists() or not self.has_output():
             return None
         return "first output", {"program": time.time()}

@@ -163,7 +163,7 @@ def leftovers(question):  # type: ignore[no-untyped-def]
     is not left over: its `used` is true.
     """
     left = []
-    for path, run in _left(question["folders"][question["node"]]):
+    for path, run in _left_folders(question["folders"][question["node"]]):
         is_run = os.path.basename(path) == run
         left.append(
             {
@@ -181,7 +181,7 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
     """Remove the requested ones of `leftovers`; returns the errors, by path."""
     node = question["node"]
     failed = {}
-    for path, run in _left(question["folders"][node]):
+    for path, run in _left_folders(question["folders"][node]):
         if path not in question["paths"][node]:
             continue
         if _is_used(path, run, run in question["named"]):
@@ -194,7 +194,7 @@ def remove_leftovers(question):  # type: ignore[no-untyped-def]
     return failed
 
 
-def _left(folder):  # type: ignore[no-untyped-def]
+def _left_folders(folder):  # type: ignore[no-untyped-def]
     """The folders that runs have made here, each with its run; "" for a temporary folder.
 
     Only a folder that Muster was sent to has such folders. And only a run folder that an agent has

@@ -98,7 +98,7 @@ class StartedProcess:
         """Begin the next attempt in this process; False if that is impossible."""
         return False
 
-    def leave(self) -> None:
+    def end_for_good(self) -> None:
         """End the process if it stays after an attempt."""
 
 
@@ -239,5 +239,5 @@ class WarmInterpreter:
     def end(self) -> None:
         """End the process that has stayed; its workers must have ended before."""
         if self._process is not None:
-            self._process.leave()
+            self._process.end_for_good()
             self._process = None

@@ -114,7 +114,7 @@ class PreloadProcess(StartedProcess):
         self._exchange()
         return True
 
-    def leave(self) -> None:
+    def end_for_good(self) -> None:
         """End it, between attempts: it has nothing to save."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # it may wait for a disk or a GPU for ever
