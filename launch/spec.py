@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One run: what is started, on whatever machines."""
+    """One run: what is started, whatever machines it runs on."""
 
     run_id: str
     run_dir: Path
@@ -221,7 +221,7 @@ def size_of(counts: Sequence[WorkersPerNode]) -> str:
 class NodeCommand:
     """One process that is started on a node: torchrun, or a worker.
 
-    A plan has those of all nodes; an agent gets those of its own.
+    A plan has the commands of all nodes; an agent gets the commands of its own node.
     """
 
     host: str
@@ -281,7 +281,7 @@ class Assignment:
     master_port: int | None  # None: one that is free when all nodes are connected
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
-    address: str | None = None  # this node's own; None: the one on the way to node 0
+    address: str | None = None  # of this node there; None: its address on the way to node 0
     proof: str = ""  # a file in the run folder that only nodes with the launcher's disk can see
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
 

@@ -229,7 +229,7 @@ class _Accepted:
 class Connector:
     """The side of a node that is not node 0: it is connected to node 0, or tries to be.
 
-    `own` is this node's address on the network for gradients; None: the one on the way to node 0.
+    `own`: this node's address on the network for gradients; None: its address on the way to node 0.
     """
 
     def __init__(self, address: str, port: int, own: str | None) -> None:
@@ -558,7 +558,7 @@ class Meeting:
         return [accepted for accepted in self._accepted if accepted not in own]
 
     def _reason(self, index: int) -> str:
-        """What is known of a node that is missing: a sentence, or nothing."""
+        """Why a node is missing, as far as that is known: a sentence, or nothing."""
         name = self._names[index]
         connection = self._connected.get(index)
         if connection is None:

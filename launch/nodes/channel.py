@@ -103,7 +103,7 @@ class Channel:
         self.allowance_bytes: int | None = None  # may still come; None: any number
         self._out = bytearray()
         self._put_back: list[dict[str, Any]] = []
-        self.noise: list[str] = []  # lines that are no messages: of a remote shell, say
+        self.noise: list[str] = []  # lines that are no messages, such as a remote shell's
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of our messages was received
         self._looked_s = self._heard_s = running_s()  # last; and when anything was received last
@@ -402,7 +402,7 @@ def noted_wait() -> tuple[str, float] | None:
 
 
 def line_of_main_thread() -> str:
-    """The innermost line of our code in the main thread: it waits there, for whatever it is."""
+    """The innermost line of our code in the main thread, where that thread waits."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for each, line in traceback.walk_stack(frame):
         file = Path(each.f_code.co_filename)

@@ -131,7 +131,7 @@ def claim(question):  # type: ignore[no-untyped-def]
     """
     node = question["node"]
     folder = question["folders"][node]
-    os.umask(os.umask(0o077) | 0o022)  # nobody else is to write code that runs
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may change code that will run
     try:
         os.makedirs(folder, exist_ok=True)
         foreign = _foreign(folder)

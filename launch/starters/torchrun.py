@@ -36,7 +36,7 @@ class TorchrunProcess(StartedProcess):
     def __init__(self, command: NodeCommand, node: NodeStart) -> None:
         self._read_bytes = os.fstat(node.log.fileno()).st_size
         self._unfinished_line = b""
-        self._noticed_unix_s: float | None = None  # when torchrun saw that one had failed
+        self._noticed_unix_s: float | None = None  # when torchrun noticed a failed worker
         super().__init__(command, node, node.spawn(command, node.env, node.log))
 
     def new_ends(self) -> list[WorkerEnd]:

@@ -215,7 +215,7 @@ class RunInspection:
         return findings
 
     def _ends(self) -> dict[str, RankEnd]:
-        """How those ranks have ended that have ended, by rank."""
+        """The ends of the ranks that have ended, by rank."""
         ends: dict[str, RankEnd] = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
