@@ -1,36 +1,36 @@
-"""All seconds of launch/ in one table: who waits for whom, how long, and what for.
+"""All time limits of launch/ in one table, in seconds: who waits for whom, how long, and why.
 
-Settings have seconds of a user's own (`join_s`, `stop_grace_s`, `hang_after_s`); they stand in
-configs/. Code that must stand alone has its own: `launch/nodes/node_facts.py` is sent as text,
+The time limits that a user sets (`join_s`, `stop_grace_s`, `hang_after_s`) stand in configs/. Code
+that must stand alone has its own: `launch/nodes/node_facts.py` is sent as text,
 `launch/ssh/connect.py` runs without our folders, and `muster/` may not import this.
 
-A name says who does what within that time. The two sides of a conversation must fit each other:
-`tests/launch/test_deadlines.py` says how.
+A name says who does what within that time. The limits of the two sides of a conversation must fit
+each other: `tests/launch/test_deadlines.py` says how.
 """
 
 from typing import Final
 
 # -- leader and agents: does the other side live? ------------------------------------------------
-MAIN_LOOP_TICK_S: Final = 0.05  # leader and agent look at everything so often
+MAIN_LOOP_TICK_S: Final = 0.05  # how often leader and agent look at everything
 BEAT_EVERY_S: Final = 1.0  # a sign of life, from a thread of its own
-# A broken link reports nothing, so silence has a limit. A lost agent holds up the others. A lost
-# leader does not: its agents only clean up. It may have been stopped itself, as by a laptop's lid.
+# A broken link reports nothing, so silence has a limit. A lost agent holds up the others, so its
+# limit is short. A lost leader holds up nobody: its agents only clean up. And the leader may only
+# have been stopped for a while, as by a laptop's lid, so its limit is long.
 AGENT_LOST_WHEN_SILENT_S: Final = 15.0
 LEADER_LOST_WHEN_SILENT_S: Final = 75.0
-MAIN_LOOP_STANDS_AFTER_S: Final = (
-    3.0  # since it came round last: then a beat says what it waits for
-)
-AGENT_STANDS_NAMED_AFTER_S: Final = 20.0  # the leader prints that
+# After this time without a new round of a main loop, a beat says what the loop waits for.
+MAIN_LOOP_STANDS_AFTER_S: Final = 3.0
+AGENT_STANDS_NAMED_AFTER_S: Final = 20.0  # then the leader prints what the agent waits for
 # Between two looks of the heartbeat's thread. More means that this process was itself stopped.
 ITSELF_STOPPED_AFTER_S: Final = 4.0
-STOP_COUNTS_AS_S: Final = 1.0  # of such a time, since the last look may have been a beat's
+STOP_COUNTS_AS_S: Final = 1.0  # how much of such a time counts: the time between two beats
 
 # -- start: all of them meet ---------------------------------------------------------------------
-MEETING_TICK_S: Final = 0.02  # several messages go to and fro before workers start
+MEETING_TICK_S: Final = 0.02  # short: several messages go to and fro before workers start
 MISSING_NODES_NAMED_AFTER_S: Final = 10.0
 NODE_0_REACHED_S: Final = 3.0  # one try of another node to connect to it
 NODE_0_TRIED_AGAIN_S: Final = 0.2
-NODE_0_CLOSES_UNKNOWN_AFTER_S: Final = 1.0  # the oldest of too many connections of no node
+NODE_0_CLOSES_UNKNOWN_AFTER_S: Final = 1.0  # the oldest of too many that belong to no node
 BOTH_ENDS_REPORT_BREAK_S: Final = 2.0  # of a connection: then the leader knows which end is lost
 # Between two questions of the kernel to the other end, in whole seconds. Where none of them is
 # answered, the connection is dead after `AGENT_LOST_WHEN_SILENT_S`.
@@ -38,17 +38,17 @@ KEEPALIVE_EVERY_S: Final = 1
 AGENT_REACHES_LEADER_S: Final = 30.0  # a task of srun
 LEADER_PROVES_ITSELF_S: Final = 75.0  # to that task; it may wait for a disk
 AGENT_PROVES_ITSELF_S: Final = 75.0  # to the leader, which may be late to read it
-LEADER_CLOSES_UNPROVEN_AFTER_S: Final = 1.0  # the oldest of too many that have not
+LEADER_CLOSES_UNPROVEN_AFTER_S: Final = 1.0  # the oldest of too many without a proof
 AGENT_SEES_MEETING_FILE_S: Final = 60.0  # which a network file system may show late
 SHARED_DISK_TICK_S: Final = 0.1
 RESTART_ASKS_NODES_AGAIN_S: Final = 2.0  # while too few of them answer
 
 # -- workers: an agent watches and ends them -----------------------------------------------------
 STARTER_LOG_READ_EVERY_S: Final = 0.2
-STARTER_ENDS_OTHER_WORKERS_S: Final = 1.5  # after one failed; then one of them resists
-WARM_STARTER_IS_IDLE_S: Final = 5.0  # after its last worker: it has to say so, or is replaced
-STARTER_OUTWAITS_GRACE_S: Final = 5  # whole seconds that torchrun's own limit is beyond it
-WORKERS_RECORD_LOST_PEER_S: Final = 1.5  # a peer is gone: workers find that, and write it down
+STARTER_ENDS_OTHER_WORKERS_S: Final = 1.5  # after a worker failed; later: one of them resists
+WARM_STARTER_IS_IDLE_S: Final = 5.0  # after its last worker it reports that, or is replaced
+STARTER_OUTWAITS_GRACE_S: Final = 5  # whole seconds by which torchrun waits longer than grace
+WORKERS_RECORD_LOST_PEER_S: Final = 1.5  # a peer is gone: workers notice that, and record it
 WORKERS_END_AFTER_SIGTERM_S: Final = 2.0  # then SIGKILL
 KILLED_PROCESS_IS_GONE_S: Final = 5.0  # else it waits for a disk, perhaps for ever
 PROCESS_TREE_TICK_S: Final = 0.1
@@ -58,13 +58,13 @@ JOB_TIME_TO_SPARE_S: Final = 10.0  # between the end of workers' grace and that 
 # -- the end: an agent reports to its leader -----------------------------------------------------
 AGENT_SENDS_FILES_EVERY_S: Final = 0.2
 FILES_TICK_S: Final = 0.001  # a pipe holds 64 kB: a longer one limits the speed
-LEADER_LETS_AGENT_GO_S: Final = 5.0  # after that
+LEADER_RELEASES_AGENT_S: Final = 5.0  # after the agent's last record: other agents are slower
 
 # -- the end: the leader waits for its agents ----------------------------------------------------
-AGENTS_RECORD_LOST_PEER_S: Final = 3.0  # the first trouble is known: others find it by themselves
+AGENTS_RECORD_LOST_PEER_S: Final = 3.0  # after a failure: the others notice it by themselves
 AGENTS_END_AFTER_STOP_S: Final = 5.0  # all were told to stop: they end workers, record and send
 AGENTS_SEND_FILES_S: Final = 60.0  # longer, while they still send files over a slow link
-AGENTS_PAUSE_BETWEEN_FILES_S: Final = 2.0  # after a longer one nothing more comes
+AGENTS_PAUSE_BETWEEN_FILES_S: Final = 2.0  # after a longer pause nothing more comes
 SRUN_ENDS_AFTER_TASKS_S: Final = 2.0
 
 # -- recovery: the leader looks for the first step of an attempt ---------------------------------
@@ -76,9 +76,9 @@ WORKER_ANSWERS_S: Final = 1.0
 WORKER_ANSWERS_LAST_LOOK_S: Final = 0.4  # it is about to be ended
 WORKER_DUMPS_STACK_S: Final = 0.4  # by faulthandler, if it does not answer
 WORKER_DUMPS_STACK_TICK_S: Final = 0.03
-WORKER_EXAMINES_ITSELF_S: Final = 3.0  # closely: it looks at its main thread many times
+WORKER_EXAMINES_ITSELF_S: Final = 3.0  # it looks at its main thread many times
 PROGRESS_READ_EVERY_S: Final = 0.2
-AGENTS_ANSWER_INSPECTION_S: Final = 3.5  # an agent that has not by then is disconnected or blocked
+AGENTS_ANSWER_INSPECTION_S: Final = 3.5  # an agent that is later is disconnected or blocked
 LEADER_ANSWERS_INSPECTION_S: Final = 6.0  # to `jobs stacks`
 INSPECTION_TICK_S: Final = 0.1
 REQUESTS_READ_EVERY_S: Final = 0.5
@@ -99,7 +99,7 @@ SSH_TRANSFER_TICK_S: Final = 0.05
 
 # -- Slurm: its controller may be slow, or restart -----------------------------------------------
 SLURM_ANSWERS_S: Final = 30.0
-SLURM_ANSWERS_WHO_WAITS_S: Final = 75.0  # who waits for a job, and need not know now
+SLURM_ANSWERS_WHO_WAITS_S: Final = 75.0  # to a process that waits for a job and has time
 SLURM_IS_SILENT_S: Final = 120.0  # where a run cannot do without its answer
 SLURM_ASKED_AGAIN_S: Final = 5.0
 SLURM_CLUSTER_ANSWERS_S: Final = 2.0  # is this a login node?

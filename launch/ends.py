@@ -1,10 +1,10 @@
 """How ranks, nodes and runs end, as values; and the one rule that chooses the cause among them.
 
-A starter says how a worker has ended (`WorkerEnd`); its agent joins that with what the worker wrote
-down of it, and reports an `End`. An agent also reports what it could not do itself, and the leader
-adds what only it sees: an agent that is gone, a hang, a signal. Each `End` has its node's name and
-a time by the leader's clock. `cause_of` gets all of them, in any order; `End.text` is the only
-place that makes a sentence of one.
+A starter says how a worker has ended (`WorkerEnd`). The worker's agent joins that with the worker's
+own record, and reports an `End`. An agent also reports what it could not do itself. The leader adds
+what only the leader sees: an agent that is gone, a hang, a signal. Each `End` has its node's name
+and a time by the leader's clock. `cause_of` gets all of them, in any order. `End.text` is the only
+place that makes a sentence of an `End`.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,16 +17,16 @@ from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
 from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 
-# At most; longer texts lose their middle.
+# The most that is sent or recorded; longer texts lose their middle.
 MESSAGE_CHARACTERS = 20_000
 TRACEBACK_CHARACTERS = 60_000
 NODE_CHARACTERS = 4_096
-RANKS = 65_536
+MOST_RANKS = 65_536
 CUT = "\n... (shortened) ...\n"
 ENDED_WELL = "its program had ended with exit code 0, and Python was ending"
-# Of a worker's record: what is no consequence.
+# The causes in a worker's record that are no consequence of another rank's end.
 OWN_CAUSES = ("refused", "crash", "exit", "signal")
-PEER_FAILED = "PeerFailed"  # what `muster.init` makes of them, where it can name the lost rank
+PEER_FAILED = "PeerFailed"  # the error of `muster.init` where it can name the lost rank
 
 
 @dataclass(frozen=True)
@@ -57,29 +57,29 @@ class Kind(Enum):
     EXITED = auto()  # with an exit code
     INVALID = auto()  # it refused its settings, or its data
     KILLED = auto()  # a signal ended it; without a rank: it ended the starter of a node's ranks
-    VANISHED = auto()  # without a record, and nobody has seen how
-    STOPPED = auto()  # in order, as it was asked to
-    DONE = auto()
+    VANISHED = auto()  # it has no record, and nobody has seen how it ended
+    STOPPED = auto()  # in order, on request
+    DONE = auto()  # with exit code 0
     # a rank, because of others
     LOST_PEER = auto()
-    TIMED_OUT = auto()  # it waited for another in vain
+    TIMED_OUT = auto()  # it waited for another rank in vain
     TOLD = auto()  # it was sent a signal, and recorded that
     ENDED = auto()  # its agent ended it, and it has recorded nothing
     # a node
-    STARTER = auto()  # it ended with an exit code, as torchrun after its workers
-    NOT_STARTED = auto()  # so did it, and there was no worker yet
+    STARTER = auto()  # its starter ended with an exit code, as torchrun after its workers
+    NOT_STARTED = auto()  # its starter ended with an exit code before it had any worker
     REFUSED = auto()  # nothing could be started: no such program, a prologue that fails
-    SIGNAL = auto()  # its agent was sent one; without a node: the run was
+    SIGNAL = auto()  # its agent was sent a signal; without a node: the leader was
     TIME_UP = auto()  # the scheduler has announced the end of the job's time
     GONE = auto()  # the connection to its agent is closed
-    SILENT = auto()  # nothing came from it
+    SILENT = auto()  # nothing came from its agent
     APART = auto()  # it does not reach the others, or its agent says that it lost one of them
-    ODD = auto()  # its agent sent what is no message
+    ODD = auto()  # its agent sent something that is no message
     LAUNCHER = auto()  # its agent has lost its leader
     FULL = auto()  # the run folder's disk is full
     # a run
     HANG = auto()
-    TIMEOUT = auto()  # ranks waited in a collective in vain, and agents have looked at all
+    TIMEOUT = auto()  # ranks waited in a collective in vain, and all ranks were inspected
     JOB = auto()  # what the scheduler reports of its job
     OTHER = auto()  # in the words of an agent, as earlier versions have recorded it
 
@@ -89,7 +89,9 @@ class Kind(Enum):
         return WORDS[self]
 
 
-NODE_LOST, OUT_OF_MEMORY, DISK_FULL = "node_lost", "out_of_memory", "disk_full"
+NODE_LOST = "node_lost"
+OUT_OF_MEMORY = "out_of_memory"
+DISK_FULL = "disk_full"
 WORDS = {
     **dict.fromkeys((Kind.RAISED, Kind.EXITED, Kind.INVALID), "program"),
     **dict.fromkeys((Kind.KILLED, Kind.VANISHED), "killed"),
@@ -116,12 +118,12 @@ class End:
     node: str  # as Muster calls it; "" is the leader
     time_unix_s: float  # by the leader's clock
     rank: int | None = None
-    code: int = 1  # the exit code that a run gets by it, if no signal ended it
+    code: int = 1  # the exit code that the run gets from this end, if no signal ended it
     signal: int | None = None
     message: str = ""  # an exception's words, a refusal's lines, a starter's name
     traceback: str = ""
     address: str = ""  # of a lost node
-    ranks: tuple[int, ...] = ()  # those that a starter had started
+    ranks: tuple[int, ...] = ()  # the ranks that a starter had started
 
     @property
     def is_failure(self) -> bool:
@@ -129,17 +131,17 @@ class End:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether its worker has written it down itself."""
+        """Whether its worker has recorded it itself."""
         return self.rank is not None and self.kind not in (Kind.KILLED, Kind.ENDED, Kind.VANISHED)
 
     @property
     def exit_code(self) -> int:
-        """That of the run; never that of a success."""
+        """The exit code of the run, which is never 0."""
         return (self.code if self.signal is None else 128 + self.signal) % 256 or 1
 
     @property
     def text(self) -> str:
-        """What is printed of it, but for a traceback."""
+        """The sentence that is printed of it; its traceback is not part of that."""
         who = f"rank {self.rank} on {self.node}"
         place = f"{self.node} ({self.address})" if self.address else self.node
         name = "" if self.signal is None else signal_name(self.signal)
@@ -192,7 +194,7 @@ class End:
 
     @classmethod
     def from_json(cls, raw: object) -> "End | None":
-        """What `to_json` has made; None of anything else."""
+        """The end that `to_json` has made into `raw`; None if `raw` is anything else."""
         if not isinstance(raw, dict) or not fits(raw, FORM):
             return None
         texts = {
@@ -211,7 +213,7 @@ def _text(most: int) -> Any:
     return lambda value: isinstance(value, str) and len(value) <= most
 
 
-# Of an end as JSON; see muster/records.py.
+# The form of an end as JSON; see muster/records.py.
 FORM: dict[str, Any] = {
     "kind": lambda value: isinstance(value, str) and value in Kind.__members__,
     "node": _text(NODE_CHARACTERS),
@@ -222,7 +224,7 @@ FORM: dict[str, Any] = {
     "message": _text(MESSAGE_CHARACTERS),
     "traceback": _text(TRACEBACK_CHARACTERS),
     "address": _text(NODE_CHARACTERS),
-    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= RANKS,
+    "ranks": lambda value: fits(value, [is_rank]) and len(value) <= MOST_RANKS,
 }
 
 # Kinds that end a run by themselves.
@@ -235,39 +237,40 @@ OF_ITS_OWN = frozenset(
 LOSSES = frozenset({Kind.GONE, Kind.SILENT})
 OF_SIGNALS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
 OF_PEERS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
-NONE: frozenset[Kind] = frozenset()
+NO_KINDS: frozenset[Kind] = frozenset()
 
 
 def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     """The end that is the cause of all others, in whatever order they come; None: there is none.
 
     What ended by itself comes before what lost another, and the earliest comes first. `nodes`: all
-    of the run; a signal to each of them is one to the run.
+    nodes of the run. A signal to each of them is a signal to the run.
     """
-    known = set(ends)
-    for kinds in _groups(frozenset(end.kind for end in known)):
-        if of_group := [end for end in known if end.kind in kinds]:
+    all_ends = set(ends)
+    for kinds in _groups(frozenset(end.kind for end in all_ends)):
+        if of_group := [end for end in all_ends if end.kind in kinds]:
             cause = min(of_group, key=_order)
-            signalled = {end.node for end in known if end.kind is Kind.SIGNAL}
+            signalled = {end.node for end in all_ends if end.kind is Kind.SIGNAL}
             is_to_all = cause.kind is Kind.SIGNAL and bool(nodes) and signalled >= set(nodes)
             return replace(cause, node="") if is_to_all else cause
     return None
 
 
-def _groups(known: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
-    """Groups of kinds: one of the first group that is among `known` is the cause."""
+def _groups(kinds: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
+    """Groups of kinds, in order: an end of the first group that occurs in `kinds` is the cause."""
     return (
         # a scheduler sends signals to all others when it has lost a node, or ends the job
-        OF_ITS_OWN - (OF_SIGNALS if known & (LOSSES | {Kind.JOB}) else NONE),
-        frozenset({Kind.FULL}),  # so what is missing could perhaps not be written
+        OF_ITS_OWN - (OF_SIGNALS if kinds & (LOSSES | {Kind.JOB}) else NO_KINDS),
+        frozenset({Kind.FULL}),  # perhaps the disk had no space for the record of another cause
         frozenset({Kind.VANISHED}),
-        # others waited for it in vain; one that no signal could end is a clearer sign
-        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in known else NONE,
-        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in known else NONE,
+        # others waited in vain for a rank that its agent had to end; a rank that recorded a
+        # signal is a weaker sign
+        frozenset({Kind.ENDED}) if Kind.TIMED_OUT in kinds else NO_KINDS,
+        frozenset({Kind.TOLD}) if Kind.TIMED_OUT in kinds else NO_KINDS,
         frozenset({Kind.NOT_STARTED}),
         frozenset({Kind.JOB}),
         frozenset({Kind.LAUNCHER}),
-        frozenset({Kind.DONE}) if known & OF_PEERS else NONE,  # others needed it, and lost it
+        frozenset({Kind.DONE}) if kinds & OF_PEERS else NO_KINDS,  # others needed it, and lost it
         OF_PEERS,
         frozenset({Kind.STOPPED}),
         frozenset({Kind.STARTER, Kind.OTHER}),
@@ -276,20 +279,20 @@ def _groups(known: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
 
 
 def _order(end: End) -> tuple[float, int, str]:
-    """By time; of two at the same time always the same comes first."""
+    """Sort by time; at equal times the order is still always the same."""
     return end.time_unix_s, -1 if end.rank is None else end.rank, repr(end)
 
 
-def of_worker(
+def end_of_worker(
     node: str,
     rank: int,
     record: dict[str, Any] | None,
     process: WorkerEnd | None = None,
     clock_offset_s: float = 0.0,
 ) -> End | None:
-    """The end of a rank, from what its worker wrote down of it, and how its process has ended.
+    """The end of a rank, from its worker's record of it, and from how its process has ended.
 
-    `record`: exits/rank_*.json. None: it has not ended, as far as these say.
+    `record`: the content of exits/rank_*.json. Returns None where neither says that it has ended.
     """
     if process is not None and (record is None or record["cause"] == "done"):
         at = on_leaders_clock(process.time_unix_s, clock_offset_s)
@@ -313,8 +316,8 @@ def of_worker(
     )
 
 
-def judged(record: dict[str, Any]) -> dict[str, Any]:
-    """A worker's record; a crash because of a lost rank becomes a consequence, for any program."""
+def reclassified(record: dict[str, Any]) -> dict[str, Any]:
+    """A worker's record, in which a crash because of a lost rank is made a consequence."""
     message = record["message"]
     is_named = message.partition(":")[0] == PEER_FAILED
     is_consequence = record["cause"] == "crash" and (is_named or is_of_torch(message))
@@ -323,7 +326,7 @@ def judged(record: dict[str, Any]) -> dict[str, Any]:
 
 def _kind_of(record: dict[str, Any]) -> Kind:
     """The kind of end that a worker has recorded."""
-    cause = judged(record)["cause"]
+    cause = reclassified(record)["cause"]
     if cause == "lost_peer":
         return Kind.TIMED_OUT if TIMED_OUT.search(record["message"]) else Kind.LOST_PEER
     if cause == "signal":  # KeyboardInterrupt is an exception

@@ -1,4 +1,4 @@
-"""What to start, as values: a launcher plans commands from them and starts the plan."""
+"""What to start, as values: a launcher makes a plan of commands from them, and starts the plan."""
 
 import math
 import secrets
@@ -15,7 +15,8 @@ from typing import Any
 from configs.settings.launch import LaunchConfig, OnHang, PortRange, RunConfig, WorkersPerNode
 from muster.run_files import SHARED
 
-# In a plan, this stands for a port that node 0 finds when all nodes are connected.
+# In a plan, this stands for what is not known yet, such as the port that node 0 chooses when all
+# nodes are connected.
 PLACEHOLDER = "<decided on node0>"
 
 
@@ -84,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One run: what is started, on whatever machines."""
+    """One run: what is started, whatever machines it runs on."""
 
     run_id: str
     run_dir: Path
@@ -99,16 +100,16 @@ class LaunchSpec:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # env that is not recorded
     prologue: str = ""  # shell text that each node sources before the workers start
     ports: PortRange | None = None  # for meetings of nodes; None: any
-    attempt: int = 0  # how often it was started before, by its leader or with its job
+    attempt: int = 0  # how many attempts came before, by its leader or with its job
     max_restarts: int = 0
     least_nodes: int = 1  # with fewer it is not restarted
     overwrite: bool = False  # an earlier run's files, also on nodes with their own disk
-    resumed: bool = False  # from a checkpoint, which then stays
+    resumed: bool = False  # from a checkpoint, which must not be deleted
     quiet: bool = False
 
     @property
     def progress_every_s(self) -> float:
-        """Between two looks at whether workers make progress; infinite if nobody asks for that."""
+        """How often agents look whether workers make progress; infinite if they need not."""
         return (
             math.inf if self.hang_after_s == 0 else min(max((self.hang_after_s or 60) / 6, 1), 10)
         )
@@ -154,7 +155,7 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The facts that only a node, or a program that asked it, knows."""
+    """The facts about a node that only the node itself can tell."""
 
     spec: NodeSpec
     name: str  # in messages and before its workers' lines
@@ -175,7 +176,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that only the machines know; a launcher's `probe` asks them.
+    """The facts about all nodes that only the machines can tell; a launcher's `probe` asks them.
 
     A dry run asks nobody: unknown facts are `PLACEHOLDER`, or None.
     """
@@ -220,7 +221,7 @@ def size_of(counts: Sequence[WorkersPerNode]) -> str:
 class NodeCommand:
     """One process that is started on a node: torchrun, or a worker.
 
-    A plan has those of all nodes; an agent gets those of its own.
+    A plan has the commands of all nodes; an agent gets the commands of its own node.
     """
 
     host: str
@@ -237,8 +238,8 @@ class NodeCommand:
 
     def with_port(self, master_port: int) -> "NodeCommand":
         """The command with the port that node 0 found, if the plan left it open."""
-
-        argv, env = list(self.argv), dict(self.env)
+        argv = list(self.argv)
+        env = dict(self.env)
         # the first is the starter's; the rest belongs to the program, whatever it is
         at = next((at for at, word in enumerate(argv) if word in PORT_FLAGS), None)
         if at is not None and argv[at + 1 : at + 2] == [PLACEHOLDER]:
@@ -247,8 +248,8 @@ class NodeCommand:
             env["MASTER_PORT"] = str(master_port)
         return replace(self, argv=tuple(argv), env=env)
 
-    def of_rank(self, node_rank: int) -> "NodeCommand":
-        """The command of another node, if the node's rank is all that differs; else this one."""
+    def for_node_rank(self, node_rank: int) -> "NodeCommand":
+        """This command for another node; the same one if more than the node's rank would differ."""
         argv = list(self.argv)
         at = next((at for at, word in enumerate(argv) if word in RANK_FLAGS), None)
         if at is None or argv[at + 1 : at + 2] != [str(self.node_rank)]:
@@ -275,13 +276,13 @@ class Assignment:
     ranks: tuple[int, ...]  # of the workers of this node
     commands: tuple[NodeCommand, ...]
     coordinator_address: str  # of node 0 on the network for gradients
-    # Node 0 listens at the first free one, 0 being any; the others are told which.
+    # Node 0 listens at the first of these that is free, 0 being any; the others are told which.
     coordinator_ports: tuple[int, ...]
     master_port: int | None  # None: one that is free when all nodes are connected
     store_secret: str  # with which the keys of our trainer's store begin
     network: str | None = None  # for gradients, such as 10.10.1.0/24; None: the way to node 0
-    address: str | None = None  # this node's own; None: the one on the way to node 0
-    proof: str = ""  # a name in the run folder, only on the launcher's disk
+    address: str | None = None  # of this node there; None: its address on the way to node 0
+    proof: str = ""  # a file in the run folder that only nodes with the launcher's disk can see
     ends_unix_s: float | None = None  # when a scheduler ends the job; None: unknown
 
     def left_s(self) -> float | None:
@@ -294,7 +295,7 @@ class Assignment:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Assignment":
         spec = LaunchSpec.from_json(raw["spec"])
-        commands = tuple(NodeCommand.from_json(one) for one in raw["commands"])
+        commands = tuple(NodeCommand.from_json(command) for command in raw["commands"])
         lists = {name: tuple(raw[name]) for name in ("ranks", "coordinator_ports")}
         return cls(**{**raw, **lists, "spec": spec, "commands": commands})
 

@@ -1,6 +1,6 @@
-"""A launcher starts this on each node: the node's supervisor, which gets its orders on stdin.
+"""The agent of a node: a launcher starts it there, and sends its orders to its stdin.
 
-python muster/run_module.py launch.agent
+The command is `python muster/run_module.py launch.agent`.
 """
 
 from launch.agent.agent import main

@@ -7,13 +7,13 @@ channel or falls silent, or when it gets a signal.
 In an attempt it starts the node's workers. Whatever ends first, be it a worker, torchrun, another
 node, the leader or this process itself, all processes of the attempt here end.
 
-How an attempt works: one loop looks, every 50 ms and whenever the leader has sent something, at the
-connections to other nodes, signals and its own workers. The order of what follows an end matters:
-the leader, which has the other nodes end, is told first, then workers get a moment to write down
-that they lost a peer, then they are ended, then this node's record is written and sent. Last it
-waits until all nodes have done that: until then the others need its connection to node 0.
+How an attempt works: one loop looks at the connections to other nodes, at signals and at the
+workers, every 50 ms and whenever the leader has sent something. After an end, the order of the
+steps matters. First the leader is told, which has the other nodes end. Then workers get a moment to
+record that they lost a peer. Then they are ended. Then this node's record is written and sent. Last
+the agent waits until all nodes have done that: until then the others need its connection to node 0.
 
-The states of an attempt, and what changes them; `_change` is the one place that does:
+The states of this node's part of an attempt; only `_change` changes the state:
 
     MEETING    it waits for the connections of all nodes to node 0, and for the port of torch
     RUNNING    its workers run
@@ -22,7 +22,7 @@ The states of an attempt, and what changes them; `_change` is the one place that
     ENDING     nothing is waited for any more: what still runs is ended
 
 MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
-what came; the loop acts on it in `_tick`.
+which signals came; the loop acts on them in `_tick`.
 """
 
 import os
@@ -60,8 +60,8 @@ from launch.agent.processes.workers import (
 from launch.agent.stopping import STOPPABLE, Stoppable
 from launch.deadlines import (
     AGENT_LOST_WHEN_SILENT_S,
-    LEADER_LETS_AGENT_GO_S,
     LEADER_LOST_WHEN_SILENT_S,
+    LEADER_RELEASES_AGENT_S,
     MAIN_LOOP_TICK_S,
     MEETING_TICK_S,
     WORKERS_END_AFTER_SIGTERM_S,
@@ -92,8 +92,9 @@ from muster.writing import full_disk, reserve, scratch_folder, write_json
 if TYPE_CHECKING:
     from launch.agent.inspection.node_inspection import NodeInspection
 
-CGROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-PATH_BYTES = 60  # below it are workers' sockets, whose path may have 103 bytes in all
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+PATH_BYTES = 60  # of a temporary folder: a socket's path below it may have 103 bytes in all
 
 
 def main() -> int:
@@ -117,7 +118,7 @@ class Agent:
         self._leader = leader
         self._read = read
         self._signals = Signals()
-        self._attempt = -1  # the number of the last one
+        self._attempt = -1  # the number of the last attempt
         self._warm = WarmInterpreter()
 
     def run(self) -> int:
@@ -145,7 +146,7 @@ class Agent:
         """The assignment in a message.
 
         Raises:
-            OddMessage: it has no form of ours, or was carried out before.
+            OddMessage: it has none of our forms, or was carried out before.
         """
         try:
             assignment = self._read(message)
@@ -166,9 +167,9 @@ class Agent:
             return NodeAttempt(assignment, self._leader, self._signals, scratch, self._warm).run()
 
     def _next_assignment(self) -> LeaderMessage | None:
-        """The message with the next one; None when there is no other.
+        """The message with the next assignment; None if there is none.
 
-        What still comes of the last attempt, such as the request to stop it, is of no use any more.
+        What still comes for the last attempt, such as the request to stop it, is dropped.
         """
         leader = self._leader
         while (
@@ -186,8 +187,8 @@ class Agent:
         return None
 
 
-class State(Enum):
-    """The state of an attempt on this node; see above."""
+class PartState(Enum):
+    """The state of this node's part of an attempt; see above."""
 
     MEETING = "meeting"
     RUNNING = "running"
@@ -197,14 +198,14 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Ended:
+class Outcome:
     """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
 
     code: int
     cause: str  # done | stopped | command | peer | signal | told | launcher | refused
     message: str
     why: str = ""  # for workers that are asked to stop
-    ends: tuple[End, ...] = ()  # which this agent has seen itself: of its node, or of its workers
+    ends: tuple[End, ...] = ()  # of this node or its workers, as this agent has seen them
     time_unix_s: float = field(default_factory=time.time)
 
 
@@ -213,11 +214,11 @@ class Signals:
     """What the handlers of this process have received."""
 
     stops: list[int] = field(default_factory=list)
-    first_unix_s: float = 0.0  # when the first of these came
+    first_unix_s: float = 0.0  # when the first of `stops` came
     notices: list[int] = field(default_factory=list)  # announcements of the time limit
 
     def note_stop(self, number: int) -> None:
-        """Note a stop signal, from its handler: what workers do because of it comes later."""
+        """Note a stop signal; its handler calls this, before workers can react to the signal."""
         self.first_unix_s = self.first_unix_s or time.time()
         self.stops.append(number)
 
@@ -238,19 +239,19 @@ class NodeAttempt:
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
-        # by a clock that stops with a job: Slurm gives it the time later in which it is suspended
+        # by a clock that stops with the job: Slurm adds the time of a suspension to the job's time
         left_s = assignment.left_s()
         self._ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
-        self._state = State.MEETING
-        self._ended: Ended | None = None  # why it is over, or will be: in the last three states
-        self._result: Ended | None = None  # how its workers ended, if that was no failure
-        self._has_asked_all = False  # all workers have got SIGTERM, which is no failure of theirs
+        self._state = PartState.MEETING
+        self._outcome: Outcome | None = None  # of the last three states: why it ends or has ended
+        self._clean_outcome: Outcome | None = None  # how its workers ended, if that was no failure
+        self._has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
         self._is_urgent = False
-        self._reported: dict[int, End] = {}  # of each rank, what its leader knows
-        self._lost: str | None = None  # what has failed elsewhere
-        self._unheard: tuple[End, ...] = ()  # of that, what the leader does not know
-        self._may_leave = False
+        self._reported: dict[int, End] = {}  # by rank: the ends that the leader knows
+        self._failure_elsewhere: str | None = None  # what has failed elsewhere
+        self._unreported_ends: tuple[End, ...] = ()  # its ends that the leader does not know
+        self._is_released = False
         self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
@@ -279,7 +280,7 @@ class NodeAttempt:
 
     def _refuse(self, code: int, message: str) -> None:
         end = self._end_of(Kind.REFUSED, code=code % 256, message=message)
-        self._change(State.ENDING, Ended(code, "refused", message, ends=(end,)))
+        self._change(PartState.ENDING, Outcome(code, "refused", message, ends=(end,)))
 
     def _end_of(
         self,
@@ -290,7 +291,7 @@ class NodeAttempt:
         number: int | None = None,
         time_unix_s: float | None = None,
     ) -> End:
-        """An end that this agent sees, of its node."""
+        """An end of this node, as its agent sees it."""
         own_time = time.time() if time_unix_s is None else time_unix_s
         at = on_leaders_clock(own_time, self._leader.clock_offset_s)
         name = self._assignment.name
@@ -299,14 +300,14 @@ class NodeAttempt:
     @cached_property
     def _stoppable(self) -> Stoppable:
         grace_s = self._assignment.spec.stop_grace_s
-        return Stoppable(self._scratch / STOPPABLE, grace_s, self._say)
+        return Stoppable(self._scratch / STOPPABLE, grace_s, self._send)
 
     def _run_workers(self) -> None:
         """Go through the states, up to ENDING."""
         assignment = self._assignment
         if self._log_sync is not None:
             make_room(assignment)
-        connections = self._connections = Connections(assignment, self._say)
+        connections = self._connections = Connections(assignment, self._send)
         while connections.master_port is None and self._goes_on():
             self._tick()
         env = self._environment(connections.own_address) if self._goes_on() else None
@@ -316,46 +317,46 @@ class NodeAttempt:
             assignment, connections.master_port, env, self._warm
         )
         self._workers_began_s = running_s()
-        self._change(State.RUNNING)
+        self._change(PartState.RUNNING)
         while workload.runs and self._goes_on():
             self._tick()
             self._look_for_failure(workload)
         self._look_for_failure(workload)
         if not self._goes_on():
             return
-        self._change(State.FINISHED, self._how_it_went())
-        while not self._has_leave() and self._goes_on():
+        self._change(PartState.FINISHED, self._outcome_of_workers())
+        while not self._can_leave() and self._goes_on():
             self._tick()
         if self._goes_on():
-            self._change(State.ENDING, self._ended)
+            self._change(PartState.ENDING, self._outcome)
 
     def _goes_on(self) -> bool:
-        return self._state is not State.ENDING
+        return self._state is not PartState.ENDING
 
-    def _change(self, state: State, ended: Ended | None = None) -> None:
-        """Enter a state; what comes while it is ending changes nothing."""
-        if self._state is State.ENDING:
+    def _change(self, state: PartState, outcome: Outcome | None = None) -> None:
+        """Change to a state; from ENDING nothing changes any more."""
+        if self._state is PartState.ENDING:
             return
         self._state = state
-        self._ended = ended or self._ended
-        if state is State.FINISHED and ended is not None:
-            self._result = ended
-            self._report(ended.ends)
-            self._write_exit(ended)
-            self._say(done=True)
+        self._outcome = outcome or self._outcome
+        if state is PartState.FINISHED and outcome is not None:
+            self._clean_outcome = outcome
+            self._report(outcome.ends)
+            self._write_exit(outcome)
+            self._send(done=True)
 
-    def _how_it_went(self) -> Ended:
-        """The end of a node whose workers have all ended without failure."""
+    def _outcome_of_workers(self) -> Outcome:
+        """The outcome on a node whose workers have all ended without failure."""
         if stopped := stopped_cleanly(self._assignment):
-            return Ended(STOPPED, "stopped", stopped)
-        if self._has_asked_all and self._ended is not None:
-            return self._ended
-        return Ended(0, "done", "")
+            return Outcome(STOPPED, "stopped", stopped)
+        if self._has_asked_all and self._outcome is not None:
+            return self._outcome
+        return Outcome(0, "done", "")
 
     def _tick(self) -> None:
         """Check all sources of events, and change the state accordingly."""
         assert self._connections is not None
-        is_meeting = self._state is State.MEETING
+        is_meeting = self._state is PartState.MEETING
         wait_for_news([self._leader], MEETING_TICK_S if is_meeting else MAIN_LOOP_TICK_S)
         self._hear()
         self._connections.tick()
@@ -366,21 +367,24 @@ class NodeAttempt:
             number = self._signals.stops[0]
             end = self._end_of(Kind.SIGNAL, number=number, time_unix_s=self._signals.first_unix_s)
             why = signal_name(number)
-            self._request_stop(Ended(128 + number, "signal", end.text, why, (end,)))
+            self._request_stop(Outcome(128 + number, "signal", end.text, why, (end,)))
         if self._signals.notices and self._workload is not None:
-            self._heed_notice()
-        if self._state is State.STOPPING:
+            self._act_on_notice()
+        if self._state is PartState.STOPPING:
             self._stop()
         if self._leader.ended:
             self._lose_leader("lost its launcher")
         elif self._leader.silent_s > self._leader_silence_s:
             silence = f"heard nothing from its launcher for {self._leader_silence_s:.0f} s"
             self._lose_leader(f"{silence}: is the link down?")
-        if self._lost is not None and not self._has_asked_all:
-            self._change(State.ENDING, Ended(1, "peer", self._lost, ends=self._unheard))
+        if self._failure_elsewhere is not None and not self._has_asked_all:
+            self._change(
+                PartState.ENDING,
+                Outcome(1, "peer", self._failure_elsewhere, ends=self._unreported_ends),
+            )
 
     def _look_at_workers(self) -> None:
-        """Inspect workers from when one waits for that, or it is time to see if they go on."""
+        """Inspect the workers once one waits for that, or once their progress is due to be seen."""
         if self._workload is None:
             return
         if self._inspection is None:
@@ -401,27 +405,27 @@ class NodeAttempt:
 
     @property
     def _leader_silence_s(self) -> float:
-        """How long its leader may be silent: not as long if this node has lost node 0 as well."""
+        """How long its leader may be silent: shorter if this node has also lost node 0."""
         is_cut_off = self._connections is not None and self._connections.is_cut_off
         return AGENT_LOST_WHEN_SILENT_S if is_cut_off else LEADER_LOST_WHEN_SILENT_S
 
     def _lose_leader(self, how: str) -> None:
         end = self._end_of(Kind.LAUNCHER, message=how)
-        self._change(State.ENDING, Ended(1, "launcher", end.text, ends=(end,)))
+        self._change(PartState.ENDING, Outcome(1, "launcher", end.text, ends=(end,)))
 
     def _hear(self) -> None:
-        """Note what the leader says; the next assignment is for the next attempt."""
+        """Take the leader's messages, up to the assignment of the next attempt."""
         messages = self._leader.receive()
         for at, received in enumerate(messages):
             if "assignment" in received:
                 self._leader.put_back(messages[at:])
-                self._may_leave = True
+                self._is_released = True
                 return
             try:
                 message = read_leader(received)
             except OddMessage as error:
                 odd = f"the launcher of {self._assignment.name} {ODD}: {error}"
-                self._lose(odd, (self._end_of(Kind.APART, message=odd),))
+                self._note_failure_elsewhere(odd, (self._end_of(Kind.APART, message=odd),))
                 continue
             if self._connections is not None:
                 self._connections.hear(message)
@@ -433,53 +437,56 @@ class NodeAttempt:
                 code = message["stop"]
                 reason = message.get("why", "told to stop")
                 self._is_urgent = self._is_urgent or bool(message.get("hurry"))
-                self._request_stop(Ended(code, "told", reason, message.get("signal", reason)))
+                self._request_stop(Outcome(code, "told", reason, message.get("signal", reason)))
             if "lost" in message:
-                self._lose(message["lost"])
-            self._may_leave = self._may_leave or "go" in message
+                self._note_failure_elsewhere(message["lost"])
+            self._is_released = self._is_released or "go" in message
 
-    def _lose(self, why: str, unheard: tuple[End, ...] = ()) -> None:
-        """Something has failed elsewhere; the first one counts."""
-        if self._lost is None:
-            self._lost = why
-            self._unheard = unheard
+    def _note_failure_elsewhere(self, why: str, unreported_ends: tuple[End, ...] = ()) -> None:
+        """Note that something has failed elsewhere; only the first failure counts."""
+        if self._failure_elsewhere is None:
+            self._failure_elsewhere = why
+            self._unreported_ends = unreported_ends
 
-    def _request_stop(self, ended: Ended) -> None:
-        """Somebody asks for the end; the first one counts."""
-        if self._state in (State.MEETING, State.RUNNING):
-            self._change(State.STOPPING, ended)
+    def _request_stop(self, outcome: Outcome) -> None:
+        """Stop because somebody asks for the end; only the first request counts."""
+        if self._state in (PartState.MEETING, PartState.RUNNING):
+            self._change(PartState.STOPPING, outcome)
 
-    def _heed_notice(self) -> None:
-        """The job's time is nearly over: ask workers that can stop cleanly; others later."""
+    def _act_on_notice(self) -> None:
+        """Ask workers that can stop cleanly to stop, since the job's time is nearly over.
+
+        Other workers are asked at the last moment.
+        """
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
         left_s = None if self._ends_s is None else self._ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
             end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
-            self._request_stop(Ended(end.exit_code, "signal", end.text, NOTICE, (end,)))
+            self._request_stop(Outcome(end.exit_code, "signal", end.text, NOTICE, (end,)))
 
     def _stop(self) -> None:
         """Let workers end by themselves on a request to end the run, as long as they have time.
 
-        A failure, whose code is not that of a signal, gives time only to workers that can stop
-        cleanly.
+        After a failure, whose code is not that of a signal, only workers that can stop cleanly have
+        time.
         """
-        ended = self._ended
-        assert ended is not None
-        if not self._in_a_hurry():
-            self._stoppable.ask(ended.why)
+        outcome = self._outcome
+        assert outcome is not None
+        if not self._is_in_a_hurry():
+            self._stoppable.ask(outcome.why)
             workload = self._workload
             is_busy = workload is not None and workload.runs and workload.may_have_workers
-            if ended.code > 128 and is_busy and not self._has_asked_all:
+            if outcome.code > 128 and is_busy and not self._has_asked_all:
                 self._inspect().last_look()
                 self._has_asked_all = self._stoppable.ask_all()
-        if self._in_a_hurry() or not self._stoppable.has_time:
-            self._change(State.ENDING, ended)
+        if self._is_in_a_hurry() or not self._stoppable.has_time:
+            self._change(PartState.ENDING, outcome)
 
     def _environment(self, address: str) -> dict[str, str] | None:
-        """What the workers start with; None if the attempt ended while the prologue ran."""
+        """The environment of the workers; None if the attempt ended while the prologue ran."""
         assignment = self._assignment
         interface = interface_of(address, assignment.network, assignment.name)
-        self._say(here=write_here(assignment, address, interface))
+        self._send(here=write_agent(assignment, address, interface))
         scratch = str(self._scratch)
         env = environment_of(assignment, interface, address, scratch)
         with waiting_for("its --prologue"):
@@ -489,13 +496,14 @@ class NodeAttempt:
         return sourced
 
     def _tick_on(self) -> bool:
+        """Look at all sources of events; return whether the attempt goes on."""
         self._tick()
         return self._goes_on()
 
     def _look_for_failure(self, workload: Workload) -> None:
         process_tree.reap_orphans(excluded=workload.pids)
         failure = workload.failure()
-        if failure is None or self._has_asked_all:  # SIGTERM ended them, which is no failure
+        if failure is None or self._has_asked_all:  # an end by our SIGTERM is no failure
             return
         offset_s = self._leader.clock_offset_s
         ends = ends_of_workers(self._assignment, workload.ends(), offset_s)
@@ -503,34 +511,35 @@ class NodeAttempt:
             ends += ends_of_starter(self._assignment, failure.starter_end, ends, offset_s)
         first = cause_of(ends)
         message = "" if first is None else first.line
-        self._change(State.ENDING, Ended(1, "command", message, ends=tuple(ends)))
+        self._change(PartState.ENDING, Outcome(1, "command", message, ends=tuple(ends)))
 
     def _end(self) -> int:
         """Inform everyone, wait for the workers' records, and end them all."""
-        ended = self._ended
-        assert ended is not None
+        outcome = self._outcome
+        assert outcome is not None
         leader = self._leader
-        if ended is not self._result:
-            self._report(ended.ends)
-        if ended.cause in ("command", "peer"):
+        if outcome is not self._clean_outcome:
+            self._report(outcome.ends)
+        if outcome.cause in ("command", "peer"):
             deadline = running_s() + WORKERS_RECORD_LOST_PEER_S
             while self._has_workers() and running_s() < deadline and not self._signals.stops:
                 time.sleep(MAIN_LOOP_TICK_S)
                 self._keep_in_touch()
-        if self._has_workers() and not self._in_a_hurry():
+        if self._has_workers() and not self._is_in_a_hurry():
             self._inspect().last_look()
         self._end_idle_starter()
         processes = process_tree.end_descendants(
             WORKERS_END_AFTER_SIGTERM_S,
-            in_a_hurry=self._in_a_hurry,
+            in_a_hurry=self._is_in_a_hurry,
             meanwhile=self._end_idle_starter,
             staying=self._warm.pids,
         )
-        if ended is not self._result:  # what has ended since then did so because of this end
+        if outcome is not self._clean_outcome:
+            # the processes that have ended since then ended because of this outcome
             self._report(ends_of_workers(self._assignment, (), leader.clock_offset_s))
             self._report(ends_of_processes(self._assignment, processes))
-        record = self._write_exit(ended, processes)
-        if record["full"] and ended is not self._result:
+        record = self._write_exit(outcome, processes)
+        if record["full"] and outcome is not self._clean_outcome:
             self._report([self._end_of(Kind.FULL, message=str(record["full"]))])
         if leader.silent_s <= self._leader_silence_s:
             self._look_at_workers()
@@ -538,33 +547,33 @@ class NodeAttempt:
                 self._log_sync.send_rest(leader, self._leader_silence_s)
             leader.send(ended=record, leaves=bool(self._signals.stops))
             leader.drain(self._leader_silence_s)
-        deadline = running_s() + LEADER_LETS_AGENT_GO_S
-        while not self._has_leave() and not leader.ended and running_s() < deadline:
+        deadline = running_s() + LEADER_RELEASES_AGENT_S
+        while not self._can_leave() and not leader.ended and running_s() < deadline:
             wait_for_news([leader], MAIN_LOOP_TICK_S)
-            self._hear()  # no answers any more: the leader may be at the next attempt
+            self._hear()  # without an answer: the leader may already be at the next attempt
         if self._connections is not None:
             self._connections.close()
-        return ended.code
+        return outcome.code
 
     def _report(self, ends: Iterable[End]) -> None:
         """Tell the leader what has ended."""
         for end in ends:
             if end.rank is None:
-                self._say(failed=end.to_json())
+                self._send(failed=end.to_json())
             elif self._reported.get(end.rank) is None:
                 self._reported[end.rank] = end
-                self._say(worker_end=end.to_json())
+                self._send(worker_end=end.to_json())
 
     def _write_exit(
-        self, ended: Ended, processes: Sequence[EndedProcess] = ()
+        self, outcome: Outcome, processes: Sequence[EndedProcess] = ()
     ) -> dict[str, object]:
         offset_s = self._leader.clock_offset_s
         killed = oom_kills() - self._oom_kills
-        return write_exit(self._assignment, ended, offset_s, processes, killed)
+        return write_exit(self._assignment, outcome, offset_s, processes, killed)
 
-    def _has_leave(self) -> bool:
-        """Whether nobody needs this agent any more."""
-        return self._may_leave or self._assignment.count == 1 or self._in_a_hurry()
+    def _can_leave(self) -> bool:
+        """Whether no other node needs this agent any more in this attempt."""
+        return self._is_released or self._assignment.count == 1 or self._is_in_a_hurry()
 
     def _is_busy(self) -> bool:
         return self._workload is not None and self._workload.runs
@@ -582,15 +591,18 @@ class NodeAttempt:
         self._look_at_workers()
         self._hear()
 
-    def _in_a_hurry(self) -> bool:
+    def _is_in_a_hurry(self) -> bool:
         return self._is_urgent or self._signals.stops.count(signal.SIGINT) > 1
 
-    def _say(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         self._leader.send(**message)
 
 
-def write_here(assignment: Assignment, address: str, interface: str | None) -> dict[str, object]:
-    """Record this agent; a process is identified by its pid and its start time."""
+def write_agent(assignment: Assignment, address: str, interface: str | None) -> dict[str, object]:
+    """Record this agent, and return the record.
+
+    A process is identified by its pid and its start time.
+    """
     record = {
         "index": assignment.index,
         "node": assignment.name,
@@ -610,32 +622,31 @@ def write_here(assignment: Assignment, address: str, interface: str | None) -> d
 
 def write_exit(
     assignment: Assignment,
-    ended: Ended,
+    outcome: Outcome,
     clock_offset_s: float,
     processes: Sequence[EndedProcess],
     oom_kills: int,
 ) -> dict[str, object]:
     """Record how this node's part ended, with each worker's own record of its end.
 
-    `ends`: what no worker has recorded, as values.
-    `oom_kills`: processes that the kernel killed meanwhile for lack of memory. `ended` has the
-    workers that were alive until this agent ended them, with their states. `full`: one line, where
-    the run folder's disk is full.
+    In the record, `ends` has the ends that no worker has recorded. `oom_kills`: how many processes
+    the kernel has killed meanwhile for lack of memory. `ended` has the workers that this agent had
+    to end, with their states. `full`: one line, if the run folder's disk is full.
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
-        full = full_disk(path) if ended.cause != "done" else ""
-    for rank in assignment.ranks if ended.cause == "done" else ():
+        full = full_disk(path) if outcome.cause != "done" else ""
+    for rank in assignment.ranks if outcome.cause == "done" else ():
         write_end_of(assignment, rank, 0)
     record = {
         "index": assignment.index,
         "node": assignment.name,
         "host": socket.gethostname(),
-        "code": ended.code,
-        "cause": ended.cause,
-        "message": ended.message,
-        "ends": [end.to_json() for end in ended.ends if not end.is_recorded],
-        "noticed_unix_s": ended.time_unix_s,
+        "code": outcome.code,
+        "cause": outcome.cause,
+        "message": outcome.message,
+        "ends": [end.to_json() for end in outcome.ends if not end.is_recorded],
+        "noticed_unix_s": outcome.time_unix_s,
         "time_unix_s": time.time(),
         "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
         "ranks": list(assignment.ranks),
@@ -649,24 +660,24 @@ def write_exit(
     return record
 
 
-def oom_kills(root: Path = CGROUPS, own: Path = OWN) -> int:
-    """How many processes of this cgroup the kernel has killed for lack of memory; 0: unknown.
+def oom_kills(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int:
+    """How many processes of this cgroup the kernel has killed for lack of memory; 0 if unknown.
 
     A scheduler gives each job a cgroup with the memory it asked for. Version 2 counts in
     `memory.events`, version 1 in `memory.oom_control`, both on a line `oom_kill N`.
     """
     counted = ""
-    for line in _text(own).splitlines():
+    for line in _read_text(own).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            counted += _text(root / path.lstrip("/") / "memory.events")
+            counted += _read_text(root / path.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
-            counted += _text(root / "memory" / path.lstrip("/") / "memory.oom_control")
+            counted += _read_text(root / "memory" / path.lstrip("/") / "memory.oom_control")
     match = re.search(r"^oom_kill (\d+)$", counted, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(encoding="utf-8")
     return ""

@@ -1,25 +1,25 @@
 """The connections of a run's nodes to node 0, on the network that its gradients take.
 
 How it works: the agent of node 0 listens there, and each other agent connects from its node's own
-address on that network. Each reports what it has to the leader of the run, by the addresses and
-ports of both ends. The leader takes a node for connected when it and node 0 report the same
-connection. So neither a program that listens where node 0 should, nor a stranger that connects to
-node 0, is taken for a node of the run; nor is an address that each node has for itself, such as
-docker's. And the connections need no proof. Nobody reads from them or writes to them. The kernels
-at both ends ask each other every second whether they live, and tell when one has closed or the way
-between them is dead.
+address on that network. Each reports its connections to the leader of the run, by the addresses and
+ports of both ends. The leader counts a node as connected when that node and node 0 report the same
+connection. So three things are never taken for a node of the run: another program that listens in
+the place of node 0, another program that connects to node 0, and an address that every node has for
+itself, such as docker's. And the connections need no proof: nobody reads from them or writes to
+them. The kernels at both ends ask each other every second whether they live, and report when the
+other end has closed or the way between them is dead.
 
-    Connections  this node's part, as its leader has it do it
+    Connections  this node's part, which its leader directs
     Listener     node 0's side: it keeps connections that the leader knows, and few others
-    Connector    the other side: it tries until it is connected, and again where that has ended
+    Connector    the other side: it tries until it is connected, and again when that has ended
     Meeting      the leader's part: which nodes are connected, by the reports of both ends
 
-What is sent here by somebody else stays in the kernel, in a buffer of a few kilobytes. Even so the
-end of a connection is seen, since `POLLRDHUP` does not wait until the data is read.
+Data that another program sends here stays in the kernel, in a buffer of a few kilobytes. The end of
+a connection is noticed in spite of that, since `POLLRDHUP` does not wait until the data is read.
 
-Before the start a node whose connection breaks connects again. After it that is a lost node. A
-connection has two ends, and both may report that it broke, in any order. So the leader waits
-`BOTH_ENDS_REPORT_BREAK_S` for reports before it says which of the two nodes is lost.
+A node whose connection breaks before the start connects again. A node whose connection breaks after
+the start is lost. A connection has two ends, and both may report that it broke, in any order. So
+the leader waits `BOTH_ENDS_REPORT_BREAK_S` for reports before it says which of the two is lost.
 """
 
 import errno
@@ -49,19 +49,18 @@ from launch.nodes.message_types import (
     Listening,
     Send,
 )
-from launch.nodes.this_machine import among, free_port, is_free
+from launch.nodes.this_machine import free_port, is_free, ports_of
 from launch.spec import Assignment
 from muster.errors import MusterError
 
 BUFFER_BYTES = 4_096  # for what nobody reads
-# How many connections that the leader does not know may be open, since each is an open file; if
-# there are so many, the time after which the first of them is closed.
+# At most so many connections that the leader does not know may be open, since each is an open file.
 MOST_UNKNOWN = 128
 ACCEPTS = 64  # connections accepted at a time
 BACKLOG = 1_024  # connections that wait in the kernel until they are accepted
-# And POLLERR and POLLHUP, for which poll never has to be asked. A leader on a Mac has no such name,
-# and needs `Meeting` alone.
-ENDS: int = getattr(select, "POLLRDHUP", 0)
+# poll also reports POLLERR and POLLHUP, without being asked. macOS does not have this name; a
+# leader there only needs `Meeting`.
+PEER_CLOSED: int = getattr(select, "POLLRDHUP", 0)
 UNREACHABLE = (
     errno.ETIMEDOUT,
     errno.EHOSTUNREACH,
@@ -69,34 +68,34 @@ UNREACHABLE = (
     errno.ENETUNREACH,
     errno.ENETDOWN,
 )
-MOST_ACCEPTED = 1_024  # connections of no node, of which the leader knows
-SHOWN = 3  # of them
+MOST_ACCEPTED = 1_024  # connections of no node that the leader remembers
+MOST_NAMED = 3  # of these, in a message
 
 Message = dict[str, object]
-How = Literal["closed", "silent"]
+BreakKind = Literal["closed", "silent"]
 Endpoint = tuple[str, int]  # an address and a port
-Ends = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
+BothEnds = tuple[str, int, str, int]  # the address and the port of the own end, and of the other
 
 
 class Connections:
-    """What one node has of the connections of an attempt.
+    """One node's part of the connections of an attempt.
 
-    Its messages: see launch/nodes/channel.py. `say` sends one to the leader.
+    Its messages: see launch/nodes/channel.py. `send` sends a message to the leader.
 
     Raises:
         MusterError: on creation; node 0 cannot listen at the address it should have.
     """
 
-    def __init__(self, assignment: Assignment, say: Send) -> None:
+    def __init__(self, assignment: Assignment, send: Send) -> None:
         self._assignment = assignment
-        self._say = say
+        self._send = send
         self._end: Listener | Connector | None = None
         self._must_choose = False
-        self.master_port: int | None = None  # that of the start, which all have got
+        self.master_port: int | None = None  # torch's port, with which all nodes start
         if assignment.index == 0:
             address = assignment.coordinator_address
             self._end = Listener(assignment.name, address, assignment.coordinator_ports)
-            say(listening={"address": self._end.own_address, "port": self._end.port})
+            send(listening={"address": self._end.own_address, "port": self._end.port})
 
     @property
     def own_address(self) -> str:
@@ -106,11 +105,11 @@ class Connections:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this node was connected to node 0, and is not any more."""
+        """Whether this node was connected to node 0, and no longer is."""
         return isinstance(self._end, Connector) and self._end.is_cut_off
 
     def hear(self, message: LeaderMessage) -> None:
-        """Take what the leader says."""
+        """Take a message of the leader."""
         if "connect" in message and self._end is None:
             where = message["connect"]
             self._end = Connector(where["address"], where["port"], self._assignment.address)
@@ -129,10 +128,10 @@ class Connections:
         """
         if isinstance(self._end, Listener) and self._must_choose:
             self._must_choose = False
-            self._say(master_port=_master_port(self._assignment))
-            self._end.stop_accepting()  # before, its own port would count as a free one
+            self._send(master_port=_master_port(self._assignment))
+            self._end.stop_accepting()  # not earlier: its own port must not look free for torch
         for message in [] if self._end is None else self._end.tick():
-            self._say(**message)
+            self._send(**message)
 
     def close(self) -> None:
         if self._end is not None:
@@ -153,18 +152,18 @@ class Listener:
         self.port: int = where[1]
         self._poll = select.poll()
         self._open: dict[int, _Accepted] = {}  # by the number of its open file
-        self._unknown: dict[Ends, _Accepted] = {}  # those of them that the leader does not know
+        self._unknown: dict[BothEnds, _Accepted] = {}  # the open ones that the leader does not know
 
     def tick(self) -> list[Message]:
         """What is new, as messages to the leader."""
         return [*self._ended(), *self._accepted()]
 
-    def keep(self, ends: Ends) -> None:
-        """The leader knows this connection as one of the run's."""
+    def keep(self, ends: BothEnds) -> None:
+        """Keep this connection: the leader knows that it is one of the run's."""
         self._unknown.pop(ends, None)
 
     def stop_accepting(self) -> None:
-        """All nodes are connected: close the port, and what is no node's."""
+        """Close the port, and the connections of no node, since all nodes are connected."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -203,7 +202,7 @@ class Listener:
                 continue
             self._open[connection.fileno()] = accepted
             self._unknown[accepted.ends] = accepted
-            self._poll.register(connection, ENDS)
+            self._poll.register(connection, PEER_CLOSED)
             yield {"accepted": _as_message(accepted.ends)}
 
     def _forget(self, accepted: "_Accepted") -> None:
@@ -217,7 +216,7 @@ class _Accepted:
     """A connection that node 0 has accepted.
 
     Raises:
-        OSError: on creation; it is not one any more.
+        OSError: on creation; it has closed already.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -230,7 +229,7 @@ class _Accepted:
 class Connector:
     """The side of a node that is not node 0: it is connected to node 0, or tries to be.
 
-    `own` is this node's address on the network for gradients; None: the one on the way to node 0.
+    `own`: this node's address on the network for gradients; None: its address on the way to node 0.
     """
 
     def __init__(self, address: str, port: int, own: str | None) -> None:
@@ -238,14 +237,14 @@ class Connector:
         self._own = own
         self.own_address: str | None = None  # once it is connected
         self._connection: socket.socket | None = None
-        self._ends: Ends | None = None  # of a connection that stands
+        self._ends: BothEnds | None = None  # of a connection that stands
         self._poll = select.poll()
-        self._next_s = running_s()  # of the next try; or until which this one may take
+        self._next_s = running_s()  # when the next try begins, or when the present one is over
         self._reason = ""  # why it is not connected, as it was last reported
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether it was connected, and is not any more."""
+        """Whether it was connected, and no longer is."""
         return self.own_address is not None and self._ends is None
 
     def tick(self) -> list[Message]:
@@ -288,14 +287,14 @@ class Connector:
         _watch(connection)
         if self._own is not None:
             connection.bind((self._own, 0))
-        with suppress(BlockingIOError):  # it goes on
+        with suppress(BlockingIOError):  # the try goes on in the kernel
             connection.connect(self._where)
 
     def _conclude(self, connection: socket.socket) -> list[Message]:
-        """See whether the try that was begun has had success.
+        """Look whether the present try has succeeded.
 
         Raises:
-            OSError: it has not.
+            OSError: it has failed.
         """
         if not self._poll.poll(0):
             if running_s() >= self._next_s:
@@ -306,12 +305,12 @@ class Connector:
         ends = _ends_of(connection)
         self._ends = ends
         self.own_address = ends[0]
-        self._poll.modify(connection, ENDS)
+        self._poll.modify(connection, PEER_CLOSED)
         self._reason = ""
         return [{"connected": _as_message(ends)}]
 
     def _failed(self, reason: str) -> list[Message]:
-        """Report why a try had no success, where that is new; the next one comes soon."""
+        """Report why a try has failed, if the reason is new; the next try comes soon."""
         self.close()
         self._next_s = running_s() + NODE_0_TRIED_AGAIN_S
         if reason == self._reason:
@@ -320,32 +319,32 @@ class Connector:
         return [{"unreached": reason}]
 
 
-def ends_in(message: ConnectionEnds) -> Ends:
+def ends_in(message: ConnectionEnds) -> BothEnds:
     """The ends that such a message names."""
     own_address, own_port = message["own"]
     peer_address, peer_port = message["peer"]
     return own_address, own_port, peer_address, peer_port
 
 
-def _ends_of(connection: socket.socket) -> Ends:
+def _ends_of(connection: socket.socket) -> BothEnds:
     own = connection.getsockname()
     peer = connection.getpeername()
     return own[0], own[1], peer[0], peer[1]
 
 
-def _as_message(ends: Ends) -> Message:
+def _as_message(ends: BothEnds) -> Message:
     own_address, own_port, peer_address, peer_port = ends
     return {"own": [own_address, own_port], "peer": [peer_address, peer_port]}
 
 
-def _broken(ends: Ends, connection: socket.socket) -> Message:
+def _broken(ends: BothEnds, connection: socket.socket) -> Message:
     error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     how = "silent" if error in UNREACHABLE else "closed"
     return {"broken": {**_as_message(ends), "how": how}}
 
 
 def _watch(connection: socket.socket) -> None:
-    """Have the kernel ask whether the other end lives, and call it dead where it does not."""
+    """Have the kernel ask whether the other end lives, and end the connection if it does not."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, KEEPALIVE_EVERY_S),
@@ -382,7 +381,7 @@ def _server(node: str, address: str, ports: Sequence[int]) -> socket.socket:
 
 def _master_port(assignment: Assignment) -> int:
     if assignment.master_port is None:
-        return free_port(ports=among(assignment.spec.ports))
+        return free_port(ports=ports_of(assignment.spec.ports))
     if not is_free(assignment.master_port):
         raise MusterError(
             f"--master-port {assignment.master_port} is in use on {assignment.name}; choose "
@@ -393,13 +392,16 @@ def _master_port(assignment: Assignment) -> int:
 
 @dataclass(frozen=True)
 class ReportedConnection:
-    """A connection as the node sees it that has connected to node 0, whoever reports it."""
+    """A connection to node 0: the endpoint of the other node, and that of node 0.
+
+    It is the same value whichever of the two nodes reports it.
+    """
 
     node: Endpoint
     node_0: Endpoint
 
     def __str__(self) -> str:
-        return f"from {_shown(self.node)} to {_shown(self.node_0)}"
+        return f"from {_in_words(self.node)} to {_in_words(self.node_0)}"
 
 
 @dataclass(frozen=True)
@@ -407,7 +409,7 @@ class Loss:
     """A node that is lost, as the connections show it."""
 
     index: int
-    how: How
+    how: BreakKind
     for_s: float  # since the first report of it
 
 
@@ -415,48 +417,49 @@ class Loss:
 class _Break:
     """The connection of one node that broke after the start."""
 
-    how: How
+    how: BreakKind
     by: set[int] = field(default_factory=set)  # the nodes that report it
 
 
 class Meeting:
-    """The nodes of one attempt, from its start on; `names` are those of all nodes, in order.
+    """Which nodes of one attempt are connected to node 0; `names`: of all nodes, in order.
 
-    Values come in and values go out: nothing is sent or printed here, and the caller has the clock.
+    It takes values and returns values: nothing is sent or printed here, and the caller has the
+    clock.
     """
 
     def __init__(self, names: Sequence[str], join_s: float, now_s: float) -> None:
         self._names = names
         self._join_s = join_s
         self._began_s = now_s
-        self.where: Endpoint | None = None  # node 0 listens there
+        self.node_0_endpoint: Endpoint | None = None  # node 0 listens there
         self.has_begun = False  # all were connected: a node may be lost from now on
-        # What node 0 reports, whoever is at the other end; and of it what the caller knows to be
-        # of a node.
+        # The connections that node 0 reports, with any program at the other end; and those of them
+        # that the caller knows to be a node's.
         self._accepted: dict[ReportedConnection, ConnectionEnds] = {}
         self._known: set[ReportedConnection] = set()
-        self._connected: dict[int, ReportedConnection] = {}  # as each other node reports it
+        self._connected: dict[int, ReportedConnection] = {}  # by the node that reports it
         self._reasons: dict[int, str] = {}  # why a node is not connected
         self._announced = ""
         self._breaks: dict[int, _Break] = {}
         self._first_break_s: float | None = None
 
     def listens(self, report: Listening) -> None:
-        """Node 0 listens there."""
-        self.where = _endpoint(report["address"], report["port"])
+        """Note where node 0 listens."""
+        self.node_0_endpoint = _endpoint(report["address"], report["port"])
 
     def accepted(self, report: ConnectionEnds) -> None:
-        """Node 0 has accepted a connection."""
+        """Note a connection that node 0 has accepted."""
         connection = ReportedConnection(
             node=_endpoint(*report["peer"]), node_0=_endpoint(*report["own"])
         )
-        strange = self._strange()
-        if len(strange) >= MOST_ACCEPTED:
-            del self._accepted[strange[0]]
+        unmatched = self._unmatched()
+        if len(unmatched) >= MOST_ACCEPTED:
+            del self._accepted[unmatched[0]]
         self._accepted[connection] = report
 
     def connected(self, index: int, report: ConnectionEnds) -> None:
-        """This node has connected."""
+        """Note that this node has connected."""
         connection = ReportedConnection(
             node=_endpoint(*report["own"]), node_0=_endpoint(*report["peer"])
         )
@@ -464,25 +467,29 @@ class Meeting:
         self._reasons.pop(index, None)
 
     def newly_met(self) -> list[ConnectionEnds]:
-        """The connections that both ends have reported since the last call, in node 0's words."""
-        met = {known for known in self._connected.values() if known in self._accepted}
+        """The connections that both ends have newly reported, as node 0 reports them."""
+        met = {
+            connection for connection in self._connected.values() if connection in self._accepted
+        }
         new = met - self._known
         self._known = met
         return [self._accepted[connection] for connection in new]
 
     def unreached(self, index: int, reason: str) -> None:
-        """This node has tried to connect, without success."""
+        """Note that this node has tried to connect, without success."""
         self._reasons[index] = reason
 
     def broken(self, index: int, report: BrokenConnection, now_s: float) -> None:
-        """This node reports that a connection, of which it is one end, has closed or is silent."""
+        """Note that a connection of this node has closed or is silent, as the node reports."""
         own = _endpoint(*report["own"])
         peer = _endpoint(*report["peer"])
         if index == 0:
             connection = ReportedConnection(node=peer, node_0=own)
         else:
             connection = ReportedConnection(node=own, node_0=peer)
-        node = next((at for at, known in self._connected.items() if known == connection), None)
+        node = next(
+            (at for at, reported in self._connected.items() if reported == connection), None
+        )
         if not self.has_begun:
             if index == 0:
                 self._accepted.pop(connection, None)
@@ -490,7 +497,7 @@ class Meeting:
                 del self._connected[index]
             return
         if node is None or index not in (0, node):
-            return  # nobody's of the run
+            return  # it is no connection of the run
         self._breaks.setdefault(node, _Break(report["how"])).by.add(index)
         if self._first_break_s is None:
             self._first_break_s = now_s
@@ -502,7 +509,7 @@ class Meeting:
         return [at for at in others if self._connected.get(at) not in self._accepted]
 
     def waiting(self, now_s: float) -> str | None:
-        """Whom the run waits for, where that takes long; None if that is no news."""
+        """Which nodes the run waits for, if that takes long; None if that is not new."""
         names = _numbers(self.missing)
         if (
             not names
@@ -514,11 +521,11 @@ class Meeting:
         return f"waiting for {names}"
 
     def failure(self, now_s: float) -> str | None:
-        """Why the run cannot begin: nodes are missing after the time to wait; None: it goes on."""
+        """Why the run cannot begin, if nodes are missing after the time to wait; else None."""
         missing = self.missing
         if self.has_begun or not missing or now_s - self._began_s <= self._join_s:
             return None
-        node_0 = "node 0" if self.where is None else _shown(self.where)
+        node_0 = "node 0" if self.node_0_endpoint is None else _in_words(self.node_0_endpoint)
         head = (
             f"after {self._join_s:.0f} s still missing: {_numbers(missing)} of {len(self._names)}; "
             f"can it reach {node_0}, is that its address on this network, and is no firewall "
@@ -533,10 +540,10 @@ class Meeting:
         return 0 if 1 < len(missing) == len(self._names) - 1 else missing[0]
 
     def loss(self, now_s: float) -> Loss | None:
-        """The node that is lost, once all have had time to report; None where none is.
+        """The node that is lost, after all nodes had time to report; None if none is lost.
 
-        Where one end alone reports, the other end is lost. Where both do, it is node 0 if every
-        other node has lost it.
+        If only one end of a connection reports its break, the node at the other end is lost. If
+        both ends report it, node 0 is lost if all other nodes have lost it; else the other node is.
         """
         if self._first_break_s is None or now_s - self._first_break_s < BOTH_ENDS_REPORT_BREAK_S:
             return None
@@ -545,27 +552,27 @@ class Meeting:
         is_node_0 = broken.by == {index} or 1 < others == len(self._breaks)
         return Loss(0 if is_node_0 else index, broken.how, now_s - self._first_break_s)
 
-    def _strange(self) -> list[ReportedConnection]:
+    def _unmatched(self) -> list[ReportedConnection]:
         """The connections of node 0 that no other node has reported."""
         own = set(self._connected.values())
         return [accepted for accepted in self._accepted if accepted not in own]
 
     def _reason(self, index: int) -> str:
-        """What is known of a node that is missing: a sentence, or nothing."""
+        """Why a node is missing, as far as that is known: a sentence, or nothing."""
         name = self._names[index]
         connection = self._connected.get(index)
         if connection is None:
             reason = self._reasons.get(index)
             return f"{name} could not connect: {reason}." if reason else ""
-        strange = self._strange()
-        if not strange:
+        unmatched = self._unmatched()
+        if not unmatched:
             return (
                 f"{name} is connected {connection}, but node 0 has no such connection: another "
                 "program listens there; choose the network with --network."
             )
-        shown = ", ".join(map(str, strange[-SHOWN:]))
+        latest = ", ".join(map(str, unmatched[-MOST_NAMED:]))
         return (
-            f"{name} is connected {connection}, but node 0 sees connections {shown} alone: "
+            f"{name} is connected {connection}, but node 0 sees connections {latest} alone: "
             "something between them changes addresses (NAT), which gloo and NCCL do not allow; "
             "choose the network with --network."
         )
@@ -573,13 +580,13 @@ class Meeting:
 
 def _endpoint(address: str, port: int) -> Endpoint:
     """An end of a connection, in the form that is the same on all nodes."""
-    plain = ipaddress.ip_address(address.partition("%")[0])  # the card's name is each node's own
+    plain = ipaddress.ip_address(address.partition("%")[0])  # each node has its own card names
     if isinstance(plain, ipaddress.IPv6Address) and plain.ipv4_mapped is not None:
         plain = plain.ipv4_mapped
     return str(plain), port
 
 
-def _shown(end: Endpoint) -> str:
+def _in_words(end: Endpoint) -> str:
     return f"{end[0]} (port {end[1]})"
 
 

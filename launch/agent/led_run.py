@@ -1,26 +1,27 @@
 """A run that this process leads: its agents, which live as long as the run, and its attempts.
 
-An agent is started on each node once. It is spoken to through a channel: a pipe here, or one
-through ssh, or a connection from a task of srun. In each attempt it gets an assignment. Whatever
-happens to one of the agents, or to this process, the workers of all end together. After a failure
-the agents that still live get the next assignment. Where an agent was lost, and its node answers,
-another one is started. At the run's end all channels are closed, which ends the agents.
+An agent is started once on each node. Its leader reaches it through a channel: a pipe on this
+machine, a pipe through ssh, or a connection from a task of srun. In each attempt the agent gets an
+assignment. Whatever happens to one of the agents, or to this process, all workers end together.
+After a failure the agents that still live get the next assignment. Where an agent was lost, and its
+node answers, another agent is started. At the run's end all channels are closed, which ends the
+agents.
 
-The states of an attempt, and what changes them; `_change` is the one place that does:
+The states of an attempt; only `_change` changes the state:
 
     RUNNING    each agent has its assignment: nodes connect, then workers start and run
     FAILED     an agent, or this side, has noticed a failure: all agents know, and record their ends
-    STOPPING   all agents were told to stop: after a failure, or for a signal that came here
+    STOPPING   all agents were told to stop: after a failure, or because this process got a signal
     OVER       each agent has sent its last record of the attempt, or is gone, or was too late
 
     RUNNING -> OVER is an attempt without failure.
 
-The messages are in launch/nodes/channel.py, with their forms. What has none of these, or names a
-file that is not the node's own, is that agent's failure: its channel is closed, and nothing more is
-taken from it.
+The messages are in launch/nodes/channel.py, with their forms. A message that has none of these
+forms, or that names a file of another node, is the failure of its agent: the channel is closed, and
+nothing more is taken from that agent.
 
-One thread does all of this; a second one, the heartbeat's, only writes to the channels. Signal
-handlers append to a list, and `tick` looks at it.
+One thread does all of this. A second thread, the heartbeat's, only writes to the channels. Signal
+handlers append to a list, and `_tick` and `_advance` look at it.
 """
 
 import os
@@ -34,7 +35,7 @@ from typing import TypeAlias
 
 from launch.agent.connections import Meeting
 from launch.agent.inspection.run_inspection import RunInspection
-from launch.agent.log_sync import Received
+from launch.agent.log_sync import ReceivedFiles
 from launch.agent.processes import process_tree
 from launch.agent.processes.process_tree import between_attempts, on_stop
 from launch.agent.recovery import Recovery
@@ -67,8 +68,8 @@ from muster.errors import STOPPED
 from muster.printable import signal_name
 from muster.writing import full_disk, write_json, writing
 
-# Starts an agent on each of these nodes, in their order, which are named by their index in the run.
-# The heartbeat reaches each from its start on.
+# Starts an agent on each of these nodes, in their order. The nodes are given by their index in the
+# run. The heartbeat reaches each agent from its start on.
 StartAgents: TypeAlias = Callable[[Mapping[int, NodeFacts], Heartbeat], Iterable[AgentProcess]]
 Plan: TypeAlias = Callable[[LaunchSpec, Facts], Sequence[NodeCommand]]
 
@@ -87,8 +88,8 @@ class SchedulersJob:
 class LedRun:
     """A run led by this process: `start` starts an attempt, `wait` waits for its end, and so on.
 
-    `complete` adds to facts what only agents know, once they are started; `plan` makes commands
-    of them. `close` lets all agents go.
+    `complete` adds to the facts what only started agents know; `plan` makes commands from the
+    facts. `close` ends all agents.
     """
 
     def __init__(
@@ -107,83 +108,88 @@ class LedRun:
         self._prefixes = prefixes
         self._is_local = is_local
         self._patience_s = patience_s
-        self._inside = inside or SchedulersJob(str(os.getpid()))
+        self._job = inside or SchedulersJob(str(os.getpid()))
         self._complete = complete
-        self.job_id = self._inside.job_id
-        self.cluster = self._inside.cluster
+        self.job_id = self._job.job_id
+        self.cluster = self._job.cluster
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
-        self._agents: dict[str, AgentConnection] = {}  # by node, those that were started last
-        self._others: frozenset[int] = frozenset()  # children of this process that are not ours
+        self._agents: dict[str, AgentConnection] = {}  # by node: the agent that was started last
+        # children of this process that are no agents of this run
+        self._other_children: frozenset[int] = frozenset()
         self._attempt: Attempt | None = None
 
     @property
     def cause(self) -> End | None:
-        """What the last attempt ended for; None if it went well."""
+        """Why the last attempt ended; None if it went well."""
         return None if self._attempt is None else self._attempt.cause
 
     @property
     def noticed_unix_s(self) -> float | None:
-        """When this process heard of a failure first, in the last attempt."""
+        """When this process first heard of a failure in the last attempt."""
         return None if self._attempt is None else self._attempt.noticed_unix_s
 
     @property
-    def shown(self) -> bytes:
+    def output_tail(self) -> bytes:
         """The end of what was printed of its workers' output."""
-        return b"" if self._attempt is None else self._attempt.shown
+        return b"" if self._attempt is None else self._attempt.output_tail
 
     def lives(self, node: NodeFacts) -> bool:
         """Whether the agent of this node can take part in another attempt, as far as is known."""
-        agent = self._agents.get(_key(node))
+        agent = self._agents.get(_node_key(node))
         return agent is not None and agent.lives()
 
     def start(self, spec: LaunchSpec, facts: Facts) -> None:
-        """Start an attempt: agents where none lives, and then the part of each.
+        """Start an attempt: first agents where none lives, then each agent's part.
 
         Raises:
             MusterError: an agent does not start.
             Stopped: a signal came before the attempt has begun.
         """
         if self._attempt is None and self._is_local:
-            self._others = process_tree.children()
+            self._other_children = process_tree.children()
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                living = {_key(node) for node in facts.nodes if self.lives(node)}  # asked once
-                self._leave_all_but(living)
-                new = {at: node for at, node in enumerate(facts.nodes) if _key(node) not in living}
+                living = {
+                    _node_key(node) for node in facts.nodes if self.lives(node)
+                }  # once for all
+                self._end_all_but(living)
+                new = {
+                    at: node for at, node in enumerate(facts.nodes) if _node_key(node) not in living
+                }
                 if new:
                     started = self._start_agents(new, self._heartbeat)
                     for node, agent in zip(new.values(), started, strict=True):
-                        self._agents[_key(node)] = AgentConnection(agent)
+                        self._agents[_node_key(node)] = AgentConnection(agent)
                 facts = self._complete(facts)
             self._begin(spec, facts)
         except BaseException:
             self.close()
             raise
 
-    def _leave_all_but(self, stay: Collection[str]) -> None:
-        """End the agents that take no part in the next attempt, with what is left of them."""
+    def _end_all_but(self, stay: Collection[str]) -> None:
+        """End the agents that take no part in the next attempt, and their processes."""
         self._end([key for key in self._agents if key not in stay])
 
     def _begin(self, spec: LaunchSpec, facts: Facts) -> None:
         on_stop(lambda number, _: self.signals.append(number))
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: a run has no other leader
+        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: no other process could lead
         self._attempt = Attempt(
             spec,
-            [self._agents[_key(node)] for node in facts.nodes],
+            [self._agents[_node_key(node)] for node in facts.nodes],
             self.signals,
-            self._inside.is_nearly_over,
+            self._job.is_nearly_over,
             prefixes=self._prefixes,
         )
         plan = self._plan(spec, facts)
-        self._attempt.start(assignments_of(spec, facts, plan, self._inside.ends_unix_s()))
+        self._attempt.start(assignments_of(spec, facts, plan, self._job.ends_unix_s()))
 
     def wait(self) -> int:
         """Wait for the end of the attempt; return its exit code, see `Attempt.wait`.
 
-        Agents that were lost or were too late are then ended: until then their workers may write
-        into the run folder.
+        Agents that were lost or too late are then ended, since their workers may still write into
+        the run folder.
         """
         assert self._attempt is not None
         try:
@@ -195,12 +201,12 @@ class LedRun:
         return code
 
     def close(self) -> None:
-        """End all agents, and what they were started by; it may be called more than once."""
+        """End all agents, and the processes that started them; may be called more than once."""
         self._heartbeat.stop()
         self._end([*self._agents])
 
     def _end(self, keys: Collection[str]) -> None:
-        """End the agents of these nodes, and the processes that started them alone."""
+        """End the agents of these nodes, and the processes that have started only these agents."""
         if not keys:
             return
         agents = [self._agents[key] for key in keys]
@@ -211,9 +217,9 @@ class LedRun:
             process_tree.end_descendants(
                 AGENTS_END_AFTER_STOP_S,
                 in_a_hurry=self._is_in_a_hurry,
-                excluded={*self._others, *(process.pid for process in others)},
+                excluded={*self._other_children, *(process.pid for process in others)},
             )
-        else:  # ssh's remaining processes, such as a shared connection, are not ours
+        else:  # other processes of ssh, such as a shared connection, are not ended
             started = {agent.process for agent in agents}
             process_tree.end_started(
                 [process for process in started if process not in others],
@@ -221,15 +227,15 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )
-        # not before: a signal may come meanwhile, and `close` ends what is left
+        # not earlier: if a signal interrupts this, `close` ends what is left
         self._agents = {key: agent for key, agent in self._agents.items() if key not in keys}
 
     def _is_in_a_hurry(self) -> bool:
         return self._attempt is not None and self._attempt.interrupted_twice
 
 
-def _key(node: NodeFacts) -> str:
-    """The node among those of its run, over all attempts."""
+def _node_key(node: NodeFacts) -> str:
+    """The key of a node, which is the same in all attempts of its run."""
     return f"{node.spec.name} {node.name}"
 
 
@@ -243,12 +249,12 @@ class AgentConnection:
         self.process = started.process
         self.channel = started.channel
         self._message_of = started.message_of
-        self._leaves = False  # it was sent a signal, and ends after this attempt
+        self._leaves = False  # the agent got a signal, and ends after this attempt
 
     def lives(self) -> bool:
-        """Whether it can take part in another attempt, as far as is known by now.
+        """Whether the agent can take part in another attempt, as far as is known by now.
 
-        Between two attempts nobody else looks at its channel, perhaps for minutes.
+        It looks at the channel itself: between two attempts nobody else does, perhaps for minutes.
         """
         if not self.channel.ended:
             self.channel.put_back(self.channel.receive())
@@ -260,42 +266,43 @@ class AgentConnection:
         self.assignment = assignment
         self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
-        self._files: Received | None = None
-        self.here: Here | None = None  # where it is, once that is known
+        self._files: ReceivedFiles | None = None
+        self.here: Here | None = None  # where the agent is, as soon as it has reported that
         self.is_done = False
         self._loss: End | None = None
         self.record: AgentEnd | None = None  # of the end of its attempt
-        self._is_named = False  # as one whose work stands still
+        self._is_stall_printed = False  # that the agent's work stands still
         self.channel.send(**self._message_of(assignment))
 
     @property
-    def files(self) -> Received:
-        """What comes of its files, from a node with a disk of its own."""
+    def files(self) -> ReceivedFiles:
+        """The files that a node with its own disk sends."""
         if self._files is None:
-            self._files = Received(self._run_dir, self.assignment)
+            self._files = ReceivedFiles(self._run_dir, self.assignment)
         return self._files
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
+        """The node's name in messages, with its address if that is known."""
         name = self.assignment.name
         return name if self.here is None else f"{name} ({self.here['address']})"
 
     def take_record(self, message: AgentMessage) -> None:
-        """Take its last message of the attempt: what it has recorded, and whether it leaves."""
+        """Take the last message of an attempt: the agent's record, and whether the agent leaves."""
         self.record = message["ended"]
         self._leaves = bool(message.get("leaves"))
 
-    def standing(self, message: AgentMessage) -> str | None:
-        """What to print of an agent whose work stands still, or goes on after that; once."""
+    def stall_line(self, message: AgentMessage) -> str | None:
+        """The line to print when the agent's work stands still, or goes on after that; once."""
         stands_s = float(message.get("stands_s", 0.0))
-        if not self._is_named and stands_s > AGENT_STANDS_NAMED_AFTER_S:
-            self._is_named = True
+        if not self._is_stall_printed and stands_s > AGENT_STANDS_NAMED_AFTER_S:
+            self._is_stall_printed = True
             what = str(message["waits_for"])
             hint = "; is its disk full or slow?" if what.startswith("/") else ""
-            return f"{self.place} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
-        if self._is_named and not stands_s:
-            self._is_named = False
-            return f"{self.place} goes on"
+            return f"{self.label} has done nothing for {stands_s:.0f} s: it waits for {what}{hint}"
+        if self._is_stall_printed and not stands_s:
+            self._is_stall_printed = False
+            return f"{self.label} goes on"
         return None
 
     @property
@@ -303,11 +310,11 @@ class AgentConnection:
         return self.record is not None or self.channel.ended
 
     def loss(self) -> End | None:
-        """Why nothing more will come of it; None while it lives, or where all has come."""
+        """Why nothing more will come from the agent; None while it lives, or if all has come."""
         if self.record is not None or self._loss is not None:
             return self._loss
         patience_s = AGENT_LOST_WHEN_SILENT_S
-        if not self.channel.has_message:  # it still has to log in, and to load its modules
+        if not self.channel.has_message:  # the agent may still log in, or import its modules
             patience_s = max(AGENT_LOST_WHEN_SILENT_S, self.assignment.spec.join_s)
         if self.channel.ended:
             self._loss = self.end_of(Kind.GONE)
@@ -323,7 +330,7 @@ class AgentConnection:
         return End(kind, self.assignment.name, at, message=message, address=address)
 
 
-class State(Enum):
+class AttemptState(Enum):
     """The state of an attempt; see above."""
 
     RUNNING = "running"
@@ -353,23 +360,24 @@ class Attempt:
         self._agents = agents
         self._signals = signals
         self._is_nearly_over = is_nearly_over
-        self._state = State.RUNNING
-        self._ends_s = 0.0  # by when the state has to change
-        self._has_announced_end = False  # of the job's time, to all agents
-        self._may_leave = False  # whether all agents know that all have done their part
-        self._ends: list[End] = []  # what has ended, in the order in which this side heard of it
+        self._state = AttemptState.RUNNING
+        self._ends_s = 0.0  # when the state has to change
+        self._has_announced_end = False  # all agents know that the job's time is nearly over
+        self._has_released_agents = False  # all agents know that all have done their part
+        self._ends: list[End] = []  # in the order in which this side heard of them
         self._first: End | None = None  # the first failure among these
-        self.noticed_unix_s: float | None = None  # when this side heard of it
-        self.cause: End | None = None  # judged when it is over
-        self._fed_s = 0.0  # when a node last sent a part of its files, or that it waits for a disk
-        self._patient_s = 0.0  # deadline of workers that are stopping cleanly
+        self.noticed_unix_s: float | None = None  # when this side heard of the first failure
+        self.cause: End | None = None  # decided when the attempt is over
+        # when a node last sent a part of its files, or that it waits for a disk
+        self._files_came_s = 0.0
+        self._workers_stop_by_s = 0.0  # deadline of workers that are stopping cleanly
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
-        self._recovery = self._recovers() if spec.attempt else None
+        self._recovery = self._new_recovery() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
 
     @property
-    def shown(self) -> bytes:
+    def output_tail(self) -> bytes:
         """The end of what was printed of the workers' output."""
         return self._follower.tail
 
@@ -391,20 +399,20 @@ class Attempt:
         128 + its number if a signal ended the run; else 1.
         """
         try:
-            while self._state is not State.OVER:
+            while self._state is not AttemptState.OVER:
                 self._tick()
                 self._advance()
         finally:
             if self._inspection is not None:
                 self._inspection.finish()
             for agent in self._agents:
-                if not agent.is_over:  # it is late: it ends with its channel, and its workers, too
+                if not agent.is_over:  # too late: it ends with its channel, with its workers
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
-            self._show(last=True)
+            self._print_output(last=True)
         self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self._signals or self._first is None):  # else that is their reason
+        if in_order and (self._signals or self._first is None):  # else they stopped for a failure
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
@@ -412,20 +420,20 @@ class Attempt:
         return 1 if self._first is not None or any(codes) else 0
 
     def _judge(self) -> End | None:
-        """The cause among all that has ended, in whatever order this side heard of it."""
-        ends = [*self._ends, *self._gone()]
+        """The cause among all ends, in whatever order this side heard of them."""
+        ends = [*self._ends, *self._silent_nodes()]
         if self._inspection is not None and (timeout := self._inspection.timeout_for(ends)):
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
         cause = cause_of(ends, nodes) if ends else None
         if cause is None or cause.kind in OF_ITS_OWN:
             return cause
-        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # what is missing fitted nowhere
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # so records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))
         return cause_of(ends, nodes)
 
-    def _gone(self) -> list[End]:
-        """Nodes that are silent, where a scheduler was quicker: it has sent all others a signal."""
+    def _silent_nodes(self) -> list[End]:
+        """The ends of silent nodes, if a scheduler has sent a signal to all other nodes."""
         silent = [agent for agent in self._agents if agent.record is None]
         signalled = {end.node for end in self._ends if end.kind is Kind.SIGNAL}
         others = {agent.assignment.name for agent in self._agents if agent not in silent}
@@ -436,23 +444,25 @@ class Attempt:
     def _advance(self) -> None:
         """Change the state where that is due."""
         if all(agent.is_over for agent in self._agents):
-            self._change(State.OVER)
-        elif self._state is State.RUNNING:
+            self._change(AttemptState.OVER)
+        elif self._state is AttemptState.RUNNING:
             if self._signals:
-                self._change(State.STOPPING)
+                self._change(AttemptState.STOPPING)
             elif self._first is not None:
-                self._change(State.FAILED)
+                self._change(AttemptState.FAILED)
         elif self.interrupted_twice:
             self._stop_all(128 + signal.SIGINT, "SIGINT", hurry=True)
-            self._change(State.OVER)
+            self._change(AttemptState.OVER)
         elif running_s() > self._latest_s():
-            self._change(State.STOPPING if self._state is State.FAILED else State.OVER)
+            self._change(
+                AttemptState.STOPPING if self._state is AttemptState.FAILED else AttemptState.OVER
+            )
 
-    def _change(self, state: State) -> None:
+    def _change(self, state: AttemptState) -> None:
         self._state = state
-        if state is State.FAILED:
+        if state is AttemptState.FAILED:
             self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
-        elif state is State.STOPPING:
+        elif state is AttemptState.STOPPING:
             self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
@@ -460,11 +470,11 @@ class Attempt:
                 self._stop_all(128 + self._signals[0], signal_name(self._signals[0]))
 
     def _latest_s(self) -> float:
-        """By when the state has to change: later while workers may stop, or files still come."""
-        patient_s = max(self._ends_s, self._patient_s)
+        """When the state has to change: later while workers may stop, or while files still come."""
+        stop_by_s = max(self._ends_s, self._workers_stop_by_s)
         return min(
-            patient_s + AGENTS_SEND_FILES_S,
-            max(patient_s, self._fed_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+            stop_by_s + AGENTS_SEND_FILES_S,
+            max(stop_by_s, self._files_came_s + AGENTS_PAUSE_BETWEEN_FILES_S),
         )
 
     def _tick(self) -> None:
@@ -478,26 +488,28 @@ class Attempt:
         if self._meeting.has_begun:
             self._look_for_lost_nodes()
         else:
-            self._gather()
-        self._show()
+            self._meet()
+        self._print_output()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
             self._recovery = None
-            self._say(line)
+            self._print_line(line)
         for request in self._requests.new():
             self._inspect().begin(request)
         if self._inspection is not None:
             self._inspection.tick()
             if self._inspection.hang is not None:
-                self._hear_of(self._inspection.hang, tells=False)
+                self._note_end(self._inspection.hang, tells=False)
         for agent in self._agents:
             if lost := agent.loss():
-                self._hear_of(lost)
-        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
-            self._may_leave = True
+                self._note_end(lost)
+        if not self._has_released_agents and all(
+            agent.is_done or agent.is_over for agent in self._agents
+        ):
+            self._has_released_agents = True
             self._send_all(go=True)
 
-    def _recovers(self) -> Recovery:
+    def _new_recovery(self) -> Recovery:
         channel = self._agents[0].channel
         return Recovery(
             self._run_dir,
@@ -510,14 +522,14 @@ class Attempt:
         if self._inspection is None:
             names = [agent.assignment.name for agent in self._agents]
             self._inspection = RunInspection(
-                self._spec, names, self._requests, self._send_all, self._say
+                self._spec, names, self._requests, self._send_all, self._print_line
             )
         return self._inspection
 
-    def _hear_of(self, end: End, *, tells: bool = True) -> None:
-        """Note an end; all agents end for the first failure, whoever has noticed it.
+    def _note_end(self, end: End, *, tells: bool = True) -> None:
+        """Note an end; because of the first failure all agents end, whoever has noticed it.
 
-        `tells`: whether they are told now; after a hang they are stopped.
+        `tells`: whether agents are told of it now. They are not told of a hang, but stopped later.
         """
         if end in self._ends:
             return
@@ -526,7 +538,7 @@ class Attempt:
             self._fail(end, tells=tells)
 
     def _fail(self, end: End, *, tells: bool = True) -> None:
-        """Have all agents end for this, if nothing has failed before."""
+        """Have all agents end because of this failure, if it is the first."""
         if self._first is None:
             self._first = end
             self.noticed_unix_s = time.time()
@@ -534,43 +546,45 @@ class Attempt:
                 self._send_all(lost=end.line)
 
     def _hear(self, agent: AgentConnection) -> None:
-        """Take an agent's messages; one that has none of our forms is the last of that agent."""
+        """Take an agent's messages; after a message with none of our forms, take no more."""
         try:
             for received in agent.channel.receive():
                 message = read_agent(received, agent.forms)
-                is_file = "file" in message  # its name, and what is in it, stay as they are
-                is_end = "failed" in message or "worker_end" in message  # which cleans itself
-                is_whole = is_file or is_end
-                self._take(agent, message if is_whole else cleaned(message))
+                is_file = "file" in message  # the file's name and content must not be changed
+                is_end = "failed" in message or "worker_end" in message  # `End` cleans its texts
+                is_unchanged = is_file or is_end
+                self._take(agent, message if is_unchanged else cleaned(message))
         except OddMessage as error:
-            self._hear_of(agent.end_of(Kind.ODD, str(error)))
-            agent.channel.close()  # which ends it
+            self._note_end(agent.end_of(Kind.ODD, str(error)))
+            agent.channel.close()  # which ends the agent
 
     def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
-        if line := agent.standing(message):
-            self._say(line)
+        if line := agent.stall_line(message):
+            self._print_line(line)
         if self._inspection is not None:
             self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
-        if "stands_s" in message:  # what it sends is late
-            self._fed_s = running_s()
+        if "stands_s" in message:  # a part of a file that it sends may be late
+            self._files_came_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
         elif "file" in message:
-            self._fed_s = running_s()
+            self._files_came_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
             agent.files.take(message, host)
         elif "inspected" in message:
             self._inspect().take(agent.assignment.index, message["inspected"])
         elif "here" in message:
-            self._welcome(agent, message["here"])
+            self._note_agent(agent, message["here"])
         elif "stopping" in message:
-            if not self._patient_s and not self._spec.quiet:
+            if not self._workers_stop_by_s and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
-                self._say(f"{how}{again}")
-            self._patient_s = running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
+                self._print_line(f"{how}{again}")
+            self._workers_stop_by_s = (
+                running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
+            )
         elif "failed" in message:
             self._take_end(agent, message["failed"])
         elif "worker_end" in message:
@@ -580,19 +594,19 @@ class Attempt:
         elif "ended" in message:
             agent.take_record(message)
             is_early = message["ended"]["code"] and not agent.is_done
-            if is_early and self._state is State.RUNNING and not self._signals:
-                self._fail(self._unnamed_failure(agent))
+            if is_early and self._state is AttemptState.RUNNING and not self._signals:
+                self._fail(self._early_end(agent))
 
-    def _unnamed_failure(self, agent: AgentConnection) -> End:
-        """Why a node has ended its part of an attempt, if it says of no end that it is a failure.
+    def _early_end(self, agent: AgentConnection) -> End:
+        """Why a node has ended its part of an attempt early, although no end of it is a failure.
 
-        Some of its ranks may have stopped in order, and others be done.
+        Some of its ranks may have stopped in order while others were done.
         """
         own = [end for end in self._ends if end.node == agent.assignment.name]
-        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.place} ended its part early")
+        return cause_of(own) or agent.end_of(Kind.OTHER, f"{agent.label} ended its part early")
 
     def _connect(self, agent: AgentConnection, message: AgentMessage) -> None:
-        """Take a report of a connection to node 0, or of the port that it has chosen."""
+        """Take a report of a connection to node 0, or of the port that node 0 has chosen."""
         meeting = self._meeting
         index = agent.assignment.index
         if "listening" in message:
@@ -616,52 +630,54 @@ class Attempt:
             if self._recovery is not None:
                 self._recovery.connected_unix_s = time.time()
 
-    def _gather(self) -> None:
+    def _meet(self) -> None:
         """Have workers start when all nodes are connected; fail if they are not in time."""
         meeting = self._meeting
         node_0 = self._agents[0]
         for connection in meeting.newly_met():
             node_0.channel.send(keep=connection)
-        if meeting.where is not None and not meeting.missing:
+        if meeting.node_0_endpoint is not None and not meeting.missing:
             meeting.has_begun = True
             node_0.channel.send(choose_port=True)
-        if self._state is not State.RUNNING:
+        if self._state is not AttemptState.RUNNING:
             return
         if line := meeting.waiting(running_s()):
             about = {"text": line, "since_unix_s": time.time()}
             write_json(run_files.MEETING.path(self._run_dir), about)
-            self._say(line)
+            self._print_line(line)
         if why := meeting.failure(running_s()):
-            self._hear_of(self._agents[meeting.at_fault].end_of(Kind.APART, why))
+            self._note_end(self._agents[meeting.at_fault].end_of(Kind.APART, why))
 
     def _look_for_lost_nodes(self) -> None:
         """Fail if a node has lost its connection to node 0, while its agent may live."""
         loss = self._meeting.loss(running_s())
-        if loss is None or self._state is not State.RUNNING or self._may_leave:
+        if loss is None or self._state is not AttemptState.RUNNING or self._has_released_agents:
             return
         lost = self._agents[loss.index]
         since_unix_s = time.time() - loss.for_s
         if loss.how == "closed":
-            self._hear_of(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
+            self._note_end(lost.end_of(Kind.GONE, time_unix_s=since_unix_s))
         else:
             silent_s = AGENT_LOST_WHEN_SILENT_S
-            self._hear_of(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
+            self._note_end(lost.end_of(Kind.SILENT, f"{silent_s:.0f} s", since_unix_s - silent_s))
 
     def _take_end(self, agent: AgentConnection, value: Mapping[str, object]) -> None:
-        """Take an end that happened on an agent's node, under the name that it has here."""
+        """Take an end on an agent's node, under the name that the node has here."""
         end = End.from_json(value)
         if end is not None:
-            self._hear_of(replace(end, node=agent.assignment.name))
+            self._note_end(replace(end, node=agent.assignment.name))
 
-    def _welcome(self, agent: AgentConnection, here: Here) -> None:
+    def _note_agent(self, agent: AgentConnection, here: Here) -> None:
         agent.here = here
         ranks = dict.fromkeys(here["ranks"], here["node"])
         self._follower.nodes = {**self._follower.nodes, **ranks}
-        known = [other.here for other in self._agents if other.here is not None]
+        all_here = [other.here for other in self._agents if other.here is not None]
         loopback = str(here["address"]).startswith("127.")
-        if len(known) == len(self._agents) and not self._spec.quiet and not loopback:
-            ways = (f"{where['node']} {where['address']} ({where['interface']})" for where in known)
-            self._say(f"network: {', '.join(ways)}")
+        if len(all_here) == len(self._agents) and not self._spec.quiet and not loopback:
+            ways = (
+                f"{where['node']} {where['address']} ({where['interface']})" for where in all_here
+            )
+            self._print_line(f"network: {', '.join(ways)}")
 
     def _send_all(self, **message: object) -> None:
         for agent in self._agents:
@@ -670,13 +686,13 @@ class Attempt:
     def _stop_all(self, code: int, why: str, *, hurry: bool = False) -> None:
         self._send_all(stop=code, why=f"told to stop ({why})", signal=why, hurry=hurry)
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         try:
             print(line, flush=True)
         except BrokenPipeError:
             self._signals.append(signal.SIGPIPE)
 
-    def _show(self, *, last: bool = False) -> None:
+    def _print_output(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
         except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends

@@ -1,9 +1,9 @@
 """Copy a node's part of the run folder to its leader as it is written, without a shared disk.
 
-A node sends what it writes itself: the files of its ranks and of its host. Node 0, which has rank
-0, sends the files that a run has once. So nodes that share a disk with each other, but not with the
-leader, send nothing twice. A growing file is sent from its last position. Any other file is sent
-whole, and a reader sees it only when it is complete.
+A node sends the files that it writes itself: those of its ranks and of its host. Node 0, which has
+rank 0, sends the files of which a run has only one. So nodes that share a disk with each other, but
+not with the leader, send nothing twice. A growing file is sent from its last position. Any other
+file is sent whole, and a reader sees it only when it is complete.
 """
 
 import base64
@@ -26,7 +26,7 @@ from muster.writing import open_plain, writing
 CHUNK_BYTES = 262_144
 # The limit of unsent data, so that a slow link does not fill a node's memory.
 WAITING_BYTES = 1_000_000
-SENT = tuple(file for file in run_files.FILES if file.home != "stays")
+SENT_FILES = tuple(file for file in run_files.FILES if file.home != "stays")
 
 
 class LogSync:
@@ -36,11 +36,11 @@ class LogSync:
         self._run_dir = assignment.spec.run_dir
         self._assignment = assignment
         self._host = socket.gethostname()
-        self._sent: dict[Path, tuple[object, int]] = {}  # of which version of it how many bytes
+        self._sent: dict[Path, tuple[object, int]] = {}  # the version, and how many bytes of it
         self._looked = 0.0
         self._turn: deque[tuple[RunFile, Path]] = deque()  # the files that are next
-        self._is_left = False  # something of a file that had its turn
-        self._left_out: set[Path] = set()  # of which a line was printed
+        self._is_left = False  # whether a file that had its turn is not yet sent whole
+        self._left_out: set[Path] = set()  # the files that cannot be sent: each is printed once
 
     def send_news(self, channel: Channel) -> None:
         """Send what has been written since the last call, as far as the link accepts it."""
@@ -51,9 +51,9 @@ class LogSync:
     def send_rest(self, channel: Channel, patience_s: float) -> None:
         """Send all that is left; give up if the other side is gone, or silent for `patience_s`.
 
-        It may accept nothing for long, while its disk is slow.
+        While its disk is slow, the other side may accept nothing for long.
         """
-        self._turn.clear()  # another one begins, with the files that are new
+        self._turn.clear()  # begin another turn, which has the new files
         while self._send(channel) and not channel.ended and channel.silent_s <= patience_s:
             time.sleep(FILES_TICK_S)
             channel.put_back(channel.receive())
@@ -61,26 +61,26 @@ class LogSync:
     def _send(self, channel: Channel) -> bool:
         """Send new data; return whether something is left.
 
-        Each file has its turn, with one part at a time: else one that grows faster than the link
-        takes it would be the only one. The next call goes on with the turn.
+        In each turn every file may send one part. Otherwise a file that grows faster than the link
+        accepts it would be the only one that is sent. The next call goes on with the turn.
         """
         while channel.waiting_bytes <= WAITING_BYTES:
             if not self._turn:
                 self._turn = deque(self._files())
                 self._is_left = False
             while self._turn and channel.waiting_bytes <= WAITING_BYTES:
-                self._is_left |= self._send_of(*self._turn.popleft(), channel)
+                self._is_left |= self._try_to_send(*self._turn.popleft(), channel)
             if not self._turn and not self._is_left:
                 return False
         return True
 
-    def _send_of(self, file: RunFile, path: Path, channel: Channel) -> bool:
+    def _try_to_send(self, file: RunFile, path: Path, channel: Channel) -> bool:
         """Send a part of a file; return whether there is more of it."""
         try:
             return self._send_part(file, path, channel)
         except FileNotFoundError:  # removed or renamed in the meantime
             return False
-        except OSError as error:  # a program has put something else in its place
+        except OSError as error:  # a program has put something that is no file in its place
             self._leave_out(path, error)
             return False
 
@@ -90,18 +90,18 @@ class LogSync:
             print(f"note: {path} is not sent: {error.strerror}", file=sys.stderr, flush=True)
 
     def _files(self) -> Iterator[tuple[RunFile, Path]]:
-        for file in SENT:
-            paths = _of_node(file, self._run_dir, self._assignment, self._host)
+        for file in SENT_FILES:
+            paths = _paths_on_node(file, self._run_dir, self._assignment, self._host)
             if paths is None:
                 paths = file.find(self._run_dir) if self._assignment.index == 0 else []
             yield from ((file, path) for path in paths)
 
     def _send_part(self, file: RunFile, path: Path, channel: Channel) -> bool:
         facts = path.stat()
-        known = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        version = "" if file.home == "grows" else known
+        state = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        version = "" if file.home == "grows" else state
         before, at = self._sent.get(path, (None, 0))
-        if before != version:  # an empty file is information, too
+        if before != version:  # also if the file is empty, which is information, too
             at = 0
         elif at >= facts.st_size:
             return False
@@ -116,10 +116,10 @@ class LogSync:
         return bool(new) and not is_last
 
 
-def _of_node(
+def _paths_on_node(
     file: RunFile, run_dir: Path, assignment: Assignment, host: str | None
 ) -> list[Path] | None:
-    """The paths of such a file that this node writes; None: node 0 writes it, once for the run."""
+    """The paths of this kind of file that the node writes; None: only node 0 writes such a file."""
     if "{rank}" in file.pattern:
         return [file.path(run_dir, rank=rank) for rank in assignment.ranks]
     if "{node}" in file.pattern:
@@ -129,18 +129,19 @@ def _of_node(
     return None
 
 
-class Received:
-    """The leader's side: it writes what the node with this assignment sends."""
+class ReceivedFiles:
+    """The leader's side: it writes the files that the node with this assignment sends."""
 
     def __init__(self, run_dir: Path, assignment: Assignment) -> None:
         self._run_dir = run_dir
         self._assignment = assignment
-        self._ends: dict[str, int] = {}  # how much of each file has come
+        self._received_bytes: dict[str, int] = {}  # by the file's name
 
     def take(self, message: AgentMessage, host: str | None) -> None:
-        """Write a part of a file of this node, which has said that it is on this host.
+        """Write a part of a file of this node, which has reported that it is on this host.
 
-        A node that has not said its host has begun nothing: its host's files are of an earlier run.
+        A node that has not reported its host has begun nothing: a file of a host that it sends is
+        from an earlier run, and is dropped.
 
         Raises:
             OddMessage: the file is not one that this node writes, or the part does not follow on.
@@ -149,10 +150,10 @@ class Received:
         assignment = self._assignment
         name = PurePosixPath(message["file"])
         path = self._run_dir / name
-        file = _kind_of(name)
+        file = _file_of(name)
         if file is not None and host is None and "{host}" in file.pattern:
             return
-        own = None if file is None else _of_node(file, self._run_dir, assignment, host)
+        own = None if file is None else _paths_on_node(file, self._run_dir, assignment, host)
         if file is None or (assignment.index != 0 if own is None else path not in own):
             raise OddMessage(f"a file that is not its own to write: {quoted(str(name))}")
         at = message["at"]
@@ -168,17 +169,17 @@ class Received:
                 stream.truncate()
             if not grows and message["last"]:
                 into.replace(path)
-        self._ends[message["file"]] = at + len(data)
+        self._received_bytes[message["file"]] = at + len(data)
 
     def _data_of(self, message: AgentMessage) -> bytes:
-        """The part of the file, which begins at its begin, or where the last one has ended.
+        """The part of the file: the first one, or one that begins where the last one has ended.
 
         Raises:
-            OddMessage: it does not, or is no base64.
+            OddMessage: it begins elsewhere, or is no base64.
         """
         name = message["file"]
         at = message["at"]
-        end = self._ends.get(name, 0)
+        end = self._received_bytes.get(name, 0)
         if at not in (0, end):
             raise OddMessage(f"byte {at} of {quoted(name)}, of which it sent {end}")
         try:
@@ -187,16 +188,16 @@ class Received:
             raise OddMessage(f"no base64, as a part of {quoted(name)}") from None
 
 
-def _kind_of(name: PurePosixPath) -> RunFile | None:
-    """The file that `name` is, if a node may send it."""
+def _file_of(name: PurePosixPath) -> RunFile | None:
+    """The kind of file that `name` is; None if a node may not send it."""
     is_inside = not name.is_absolute() and ".." not in name.parts and "\0" not in str(name)
     if not is_inside or run_files.is_unfinished(name.name):
         return None
-    return next((one for one in SENT if one.match(str(name)) is not None), None)
+    return next((file for file in SENT_FILES if file.match(str(name)) is not None), None)
 
 
 def make_room(assignment: Assignment) -> None:
-    """Clear the folder on a node with its own disk: of the last attempt, or of another run.
+    """Clear the run folder on a node with its own disk, of the last attempt or of another run.
 
     Raises:
         UsageError: files of another run are in it, and must not be overwritten.

@@ -3,11 +3,11 @@
 How it works: a worker that can stop cleanly makes a file named by its pid. To stop the run, the
 agent first writes the reason into each of these files, and then sends SIGTERM to these workers
 only: torchrun would answer a SIGTERM by ending its workers. The workers agree on the step among
-themselves. A worker that has made no file yet is not asked, and is ended with the others.
+themselves. A worker that has made no file yet is not asked: it is ended together with the others.
 
-If there is no such file at all, the program does not use `muster` for stopping. It may still catch
-SIGTERM. So torchrun gets the signal, passes it on, and waits for the program as long as this module
-allows.
+If there is no such file at all, the program does not use `muster` for stopping. The program may
+still catch SIGTERM. So torchrun gets the signal, passes it on, and waits for the program as long as
+this module allows.
 """
 
 import signal
@@ -27,14 +27,16 @@ STOPPABLE = "stoppable"  # below an agent's scratch folder
 class Stoppable:
     """The workers below this process, which have `grace_s` seconds to end once they are asked.
 
-    A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason. `say`
-    tells the leader that it must be patient.
+    A worker that can stop cleanly has a file in `folder`, named by its pid, for the reason.
+    `send` tells the leader how long workers may take.
     """
 
-    def __init__(self, folder: Path, grace_s: float, say: Send) -> None:
-        self._folder, self._grace_s, self._say = folder, grace_s, say
+    def __init__(self, folder: Path, grace_s: float, send: Send) -> None:
+        self._folder = folder
+        self._grace_s = grace_s
+        self._send = send
         self._until: float | None = None
-        self._catches_sigterm: bool | None = None  # whether the running program reacts to SIGTERM
+        self._catches_sigterm: bool | None = None  # whether the program does; None: not examined
 
     @property
     def is_asked(self) -> bool:
@@ -42,13 +44,13 @@ class Stoppable:
 
     @property
     def has_time(self) -> bool:
-        """Whether they were asked, and may take longer still."""
+        """Whether workers were asked, and still have time."""
         return self._until is not None and running_s() < self._until
 
     def ask(self, why: str) -> None:
         """Ask the workers that can stop cleanly, if there are any by now; once.
 
-        Not torchrun, which would end its workers. They agree among themselves on the step.
+        torchrun is not asked, since it would end its workers. The workers agree on the step.
         """
         workers = [path for path in self._folder.iterdir() if path.name.isdigit()]
         if self.is_asked or not workers:
@@ -58,9 +60,9 @@ class Stoppable:
         self._ask([int(path.name) for path in workers])
 
     def ask_all(self) -> bool:
-        """Send SIGTERM to the processes started by this one: torchrun, or the workers themselves.
+        """Send SIGTERM to the children of this process: torchrun, or the workers themselves.
 
-        False if workers were asked before.
+        Returns False, and sends nothing, if workers were asked before.
         """
         if self.is_asked:
             return False
@@ -69,8 +71,8 @@ class Stoppable:
 
     def _ask(self, pids: Collection[int], **more: bool) -> None:
         self._until = running_s() + self._grace_s
-        process_tree.ask(pids)
-        self._say(stopping=self._grace_s, **more)
+        process_tree.send_sigterm(pids)
+        self._send(stopping=self._grace_s, **more)
 
     def is_last_moment(self, left_s: float | None) -> bool:
         """Whether only the grace of workers that catch SIGTERM is left of a job's time.

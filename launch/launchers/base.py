@@ -164,7 +164,7 @@ class Launcher(ABC):
 
 def folded(plan: Sequence[NodeCommand]) -> Iterator[str]:
     """A line for each command; of several that differ in the node's rank alone, the first one."""
-    for _, group in groupby(plan, key=lambda command: command.of_rank(0)):
+    for _, group in groupby(plan, key=lambda command: command.for_node_rank(0)):
         first, *others = group
         yield first.line()
         if others:

@@ -15,7 +15,7 @@ from launch.nodes import survey
 from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
-from launch.nodes.this_machine import among, free_port, gpu_count, is_free
+from launch.nodes.this_machine import free_port, gpu_count, is_free, ports_of
 from launch.programs.command_line import names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
@@ -48,7 +48,7 @@ class Local(Launcher):
 
     def assume(self) -> Facts:
         # Chosen now, so that the lines of a dry run can be pasted.
-        port = self._config.master_port or free_port(ports=among(self._config.port_range))
+        port = self._config.master_port or free_port(ports=ports_of(self._config.port_range))
         return Facts(self._nodes, ADDRESS, port)
 
     @cached_property
@@ -66,7 +66,7 @@ class Local(Launcher):
         def choose(probes: Mapping[int, Probe]) -> Choice:
             return Choice("127.0.0.0/8", (ADDRESS,) * len(probes))
 
-        transport = survey.here(len(facts.nodes))
+        transport = survey.local_transport(len(facts.nodes))
         return look(
             transport, self.name, choose, self.workers_python, python=sys.executable, disks=disks
         )

@@ -209,7 +209,7 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
     else:
         _record(spec.run_dir, failure, run.noticed_unix_s)
     attempt = spec.attempt if spec.max_restarts else None
-    return _print_end(spec, failure, run.shown, attempt)
+    return _print_end(spec, failure, run.output_tail, attempt)
 
 
 def _print_new_files(spec: LaunchSpec) -> None:

@@ -1,1 +1,1 @@
-"""The facts about nodes: how they are asked for them, and those of this machine."""
+"""The facts about nodes: how a launcher asks nodes for them, and the facts about this machine."""

@@ -1,4 +1,4 @@
-"""The forms of what a node may answer: it is not trusted with more than facts about itself."""
+"""The forms of what a node may answer: a node may only report facts about itself."""
 
 import ipaddress
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from launch.nodes import node_facts
 from launch.nodes.channel import is_line, is_port, is_size
 from muster.records import dict_of, fits
 
-GPUS = 1_024  # on one node
+MOST_GPUS = 1_024  # on one node
 
 
 def _is_host(value: object) -> bool:
@@ -26,7 +26,7 @@ def _is_interface(value: Any) -> bool:
 
 
 def _are_gpus(value: Any) -> bool:
-    return fits(value, [is_line]) and len(value) <= GPUS
+    return fits(value, [is_line]) and len(value) <= MOST_GPUS
 
 
 def _is_node(value: object) -> bool:

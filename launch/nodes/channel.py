@@ -1,29 +1,29 @@
-"""Agents that a leader starts, and messages between it and them: one JSON object per line.
+"""Agents that a leader starts, and messages between the leader and them: one JSON object per line.
 
 Neither side ever blocks: data that cannot be written yet waits in memory, and received data is read
 when it is asked for, a limited amount at a time. Received data is never executed or unpickled. Any
 thread may send; one thread receives.
 
 Silence is measured by `running_s`, a clock that stands still while this process is stopped. A
-scheduler suspends a job, somebody sends SIGSTOP, a laptop sleeps: until it continues, the process
-hears nothing, and its workers do nothing. It must not hold that time against anybody: each limit
-continues from where it was. While a process runs, something looks at the clock every second, as the
-thread of `Heartbeat` does, or a loop that waits. A much longer time between two looks means that
-the whole process was stopped. So use this clock only there: else a command that is waited for looks
-like a stop.
+process is stopped when a scheduler suspends its job, somebody sends SIGSTOP, or a laptop sleeps.
+Until it continues, it receives nothing, and its workers do nothing. That time must not count as the
+silence of the other side: each limit continues from where it was. While a process runs, something
+looks at the clock every second: the thread of `Heartbeat`, or a loop that waits. A much longer time
+between two looks means that the whole process was stopped. So use this clock only in such a
+process: otherwise the time that a command takes looks like a stop.
 
 The messages:
 
-    to an agent      {"assignment": {...}}                       what it is to run in this attempt
-                     {"connect": {"address": "10.10.1.1", "port": 20000}}   to node 0
-                     {"keep": {"own": [...], "peer": [...]}}     that connection is a node's
-                     {"choose_port": true}                       all are connected
-                     {"start": 20001}                            with that port of torch
+    to an agent      {"assignment": {...}}                       what it has to run in this attempt
+                     {"connect": {"address": "10.10.1.1", "port": 20000}}   connect to node 0
+                     {"keep": {"own": [...], "peer": [...]}}     this connection is a node's
+                     {"choose_port": true}                       all nodes are connected
+                     {"start": 20001}                            start workers; torch's port
                      {"notice": true}                            the time of the job is nearly up
                      {"stop": 130, "why": "...", "hurry": false}
-                     {"lost": "node2 (10.0.0.3) is gone: ..."}   another has failed
+                     {"lost": "node2 (10.0.0.3) is gone: ..."}   another node has failed
                      {"inspect": {"id": "7", "ask": "stacks"}}
-                     {"go": true}                                all have done their part
+                     {"go": true}                                all agents have done their part
     from an agent    {"listening": {"address": "10.10.1.1", "port": 20000}}  of node 0 alone
                      {"accepted": {"own": ["10.10.1.1", 20000], "peer": [...]}}  of node 0 alone
                      {"connected": {"own": ["10.10.1.3", 40123], "peer": [...]}}
@@ -31,21 +31,21 @@ The messages:
                      {"broken": {"own": [...], "peer": [...], "how": "silent"}}
                      {"master_port": 20001}                      of node 0 alone
                      {"here": {"node": "node1", "ranks": [2, 3], "address": "10.0.0.2", ...}}
-                     {"file": "...", ...}                     news of its files: no disk is shared
+                     {"file": "...", ...}                        a part of a file: no shared disk
                      {"inspected": {"id": "7", ...}}
-                     {"stopping": 30.0}                          workers stop in order, within that
+                     {"stopping": 30.0}                          workers stop in order, in 30 s
                      {"done": true}                              its workers have ended well
-                     {"worker_end": {...}}                       of a rank, after a failure; and
-                     {"failed": {...}}                           of its node; see launch/ends.py
+                     {"worker_end": {...}}                       how a rank ended, after a failure
+                     {"failed": {...}}                           how its node failed: launch/ends.py
                      {"ended": {"code": 0, "cause": "done", ...}, "leaves": false}
 
 After `ended` an agent waits for the assignment of the next attempt, unless it leaves, as after a
-signal; it also leaves when its channel is closed.
+signal. It also leaves when its channel is closed.
 
-Whoever receives a message checks its form here, before anything of it is used. What has none of
-these forms is the failure of its sender: the leader leaves such an agent, an agent ends its part,
-and a worker counts as one that does not answer. What nodes answer before a run: `answer_forms.py`.
-What a form is: muster/records.py.
+The receiver of a message checks the message's form here before it uses anything of it. A message
+with none of these forms is the failure of its sender: the leader closes the channel of such an
+agent, an agent ends its part, and a worker counts as one that does not answer. What nodes answer
+before a run is in `answer_forms.py`. What a form is: muster/records.py.
 """
 
 import errno
@@ -89,23 +89,24 @@ MARK = b"muster:"
 LINE_BYTES = 4_000_000
 NOISE_BYTES = 2_000  # of one line that is no message
 CHUNK_BYTES = 65_536
-RECEIVE_BYTES = 1_048_576  # at a time: a sender without end cannot block this process
+RECEIVE_BYTES = 1_048_576  # at a time, so that an endless sender cannot block this process
 
 
 class Channel:
     """Two file descriptors, or a socket's one twice; the channel owns and closes them."""
 
     def __init__(self, reads: int, writes: int) -> None:
-        self._reads, self._writes = reads, writes
+        self._reads = reads
+        self._writes = writes
         self._lock = threading.RLock()  # for all writes, and for closing
         self._in = b""
         self.allowance_bytes: int | None = None  # may still come; None: any number
         self._out = bytearray()
         self._put_back: list[dict[str, Any]] = []
-        self.noise: list[str] = []  # lines that are no messages: of a remote shell, say
+        self.noise: list[str] = []  # lines that are no messages, such as a remote shell's
         self.ended = False  # the other side has closed, or died
         self.has_message = False  # one of our messages was received
-        self._looked = self._heard = running_s()  # last; and when anything was received last
+        self._looked_s = self._heard_s = running_s()  # last; and when anything was received last
         self._offset_s = -math.inf
         for descriptor in {reads, writes}:
             os.set_blocking(descriptor, False)
@@ -117,15 +118,15 @@ class Channel:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything was received, as of the last look.
+        """Seconds from the last time that anything was received to the last look.
 
-        What came after that is not known yet: a disk may have held this process up since then.
+        What came after the last look is not known yet: a disk may have held up this process.
         """
-        return self._looked - self._heard
+        return self._looked_s - self._heard_s
 
     @property
     def clock_offset_s(self) -> float:
-        """To add to this side's clock to have the other's, by the beat that was the quickest."""
+        """Seconds to add to this side's clock to get the other's, by the quickest beat."""
         return self._offset_s if self._offset_s > -math.inf else 0.0
 
     def send(self, **message: Any) -> None:
@@ -138,17 +139,17 @@ class Channel:
             self.flush()
 
     def beat(self) -> None:
-        """Send a sign of life, unless data that shows it is waiting already.
+        """Send a sign of life, unless other data is already waiting to be sent.
 
-        It says what the main thread waits for, if it has done so for long.
+        The sign says what the main thread waits for, if it has waited for long.
         """
         with self._lock:
             self.flush()
             if not self._out and not self.ended:
-                self.send(beat=time.time(), **self._standing())
+                self.send(beat=time.time(), **self._stall())
 
-    def _standing(self) -> dict[str, Any]:
-        waits_for, since_s = noted_wait() or ("", self._looked)
+    def _stall(self) -> dict[str, Any]:
+        waits_for, since_s = noted_wait() or ("", self._looked_s)
         stands_s = running_s() - since_s
         if stands_s <= MAIN_LOOP_STANDS_AFTER_S:
             return {}
@@ -162,7 +163,7 @@ class Channel:
                     written = os.write(self._writes, self._out[:CHUNK_BYTES])
                 except BlockingIOError:
                     return
-                except OSError:  # a broken pipe, a reset: what still comes in is read
+                except OSError:  # a broken pipe, or a reset; what still comes in can be read
                     self._out.clear()
                     return
                 del self._out[:written]
@@ -170,7 +171,7 @@ class Channel:
     def receive(self) -> list[dict[str, Any]]:
         """The messages received; afterwards `ended` says whether there will be more."""
         self.flush()
-        self._looked = running_s()
+        self._looked_s = running_s()
         left = RECEIVE_BYTES
         while not self.ended and left > 0:
             try:
@@ -184,19 +185,21 @@ class Channel:
             if not new:
                 self.ended = True
                 break
-            self._heard = self._looked
+            self._heard_s = self._looked_s
             left -= len(new)
             self._in += new
             if self.allowance_bytes is not None:
                 self.allowance_bytes -= len(new)
                 if self.allowance_bytes < 0:
-                    self.ended, self._in = True, b""
+                    self.ended = True
+                    self._in = b""
                     break
             if len(self._in) > LINE_BYTES and b"\n" not in self._in:
                 self.ended = True  # no message of ours is that long
                 self._note(self._in)
         *lines, self._in = self._in.split(b"\n")
-        first, self._put_back = self._put_back, []
+        first = self._put_back
+        self._put_back = []
         return first + [message for line in lines if (message := self._read(line)) is not None]
 
     def first(
@@ -204,7 +207,7 @@ class Channel:
     ) -> dict[str, Any] | None:
         """Wait for a message with one of `names`; None if the other side is gone or silent.
 
-        `within_s`: how long in all, for one that may say anything else for ever.
+        `within_s`: how long in all, since the other side may send other messages for ever.
         """
         deadline = running_s() + within_s
         while not self.ended and self.silent_s <= patience_s and running_s() <= deadline:
@@ -247,7 +250,7 @@ class Channel:
     def drain(self, patience_s: float) -> None:
         """Wait until the other side has received everything, or is silent for `patience_s`.
 
-        One that still gives signs of life may wait for its disk, and takes it later.
+        A side that still gives signs of life may wait for its disk, and receives the rest later.
         """
         while self.waiting_bytes and not self.ended and self.silent_s <= patience_s:
             time.sleep(MAIN_LOOP_TICK_S)
@@ -255,7 +258,7 @@ class Channel:
 
     def close(self) -> None:
         """Close both directions; data not yet received is lost."""
-        with self._lock:  # a closed number may soon be that of another file
+        with self._lock:  # the number of a closed file may soon belong to another file
             self.ended = True
             for descriptor in {self._reads, self._writes}:
                 with suppress(OSError):
@@ -280,22 +283,22 @@ class Heartbeat:
     """
 
     def __init__(self) -> None:
-        self._wires: list[Channel] = []
-        self._over = threading.Event()
+        self._channels: list[Channel] = []
+        self._has_stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, channel: Channel) -> None:
         """Also use this channel from now on."""
-        if channel in self._wires:
+        if channel in self._channels:
             return
-        self._wires = [*self._wires, channel]  # a new list: the thread may read the old one
+        self._channels = [*self._channels, channel]  # a new list: the thread may read the old one
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         """Send no more signs of life."""
-        self._over.set()
+        self._has_stopped.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -303,17 +306,17 @@ class Heartbeat:
         # Signals belong to the main thread; this thread must not receive them.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
-            running_s()  # which goes by these looks
-            for channel in self._wires:
+            running_s()  # the clock relies on these regular looks
+            for channel in self._channels:
                 channel.beat()
-            if self._over.wait(BEAT_EVERY_S):
+            if self._has_stopped.wait(BEAT_EVERY_S):
                 return
 
 
-def talk_to(
+def start_with_pipes(
     argv: Sequence[str], errors: IO[bytes], **how: Any
 ) -> "tuple[subprocess.Popen[bytes], Channel]":
-    """Start a command, with pipes to and from it; `how` is as in `subprocess.Popen`."""
+    """Start a command, with pipes to and from it; `how` has arguments of `subprocess.Popen`."""
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, **how
     )
@@ -334,7 +337,7 @@ class AgentProcess:
 
     channel: Channel
     process: "subprocess.Popen[bytes]"
-    # The message with its assignment; over a network with a proof that it is from this process.
+    # Makes the message with its assignment; over a network with a proof of who sends it.
     message_of: Callable[[Assignment], dict[str, Any]] = _message_of
 
 
@@ -347,7 +350,7 @@ def start_each(
     """Start an agent for each of these nodes, in their order, with pipes to and from it.
 
     They start in this checkout; their stderr goes into the run folder. `heartbeat` reaches each
-    from its start on: the disk may make the next ones wait.
+    agent from its start on, since a slow disk may delay the start of the next ones.
     """
     for index, node in nodes.items():
         log = AGENT_ERRORS.path(run_dir, node=index)
@@ -356,29 +359,31 @@ def start_each(
             errors = log.open("wb")
         with errors:  # its own session: Ctrl-C of a terminal is for the leader
             argv = argv_of(index, node)
-            process, channel = talk_to(argv, errors, cwd=CHECKOUT, start_new_session=True)
+            process, channel = start_with_pipes(argv, errors, cwd=CHECKOUT, start_new_session=True)
         heartbeat.add(channel)
         yield AgentProcess(channel, process)
 
 
 class RunningClock:
-    """Seconds in which the process was running, by `now`; any thread may ask."""
+    """The seconds for which this process was running, by `now`; any thread may ask."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._lock = now, threading.Lock()
-        self._looked, self._running_s = now(), 0.0
+        self._now = now
+        self._lock = threading.Lock()
+        self._looked_s = now()
+        self._running_s = 0.0
 
     def __call__(self) -> float:
         with self._lock:
             now = self._now()
-            passed_s = now - self._looked
-            self._looked = now
+            passed_s = now - self._looked_s
+            self._looked_s = now
             self._running_s += passed_s if passed_s <= ITSELF_STOPPED_AFTER_S else STOP_COUNTS_AS_S
             return self._running_s
 
 
 running_s = RunningClock()
-_waits: list[tuple[str, float]] = []  # what for, and since when; the innermost last
+_waits: list[tuple[str, float]] = []  # what is waited for, and since when; the innermost last
 
 
 @contextmanager
@@ -392,12 +397,12 @@ def waiting_for(what: str) -> Iterator[None]:
 
 
 def noted_wait() -> tuple[str, float] | None:
-    """What `waiting_for` has noted last, and since when."""
+    """What the main thread waits for, by `waiting_for`, and since when; None: nothing."""
     return next(iter(_waits[-1:]), None)
 
 
 def line_of_main_thread() -> str:
-    """The innermost line of our code in it: whatever it waits for, it does so there."""
+    """The innermost line of our code in the main thread, where that thread waits."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     for each, line in traceback.walk_stack(frame):
         file = Path(each.f_code.co_filename)
@@ -407,16 +412,17 @@ def line_of_main_thread() -> str:
 
 
 FAILURE_CHARACTERS = 100_000  # of a failure, which may quote a program's output
-QUOTED_CHARACTERS = 1_000  # around it, where it is passed on
+QUOTED_CHARACTERS = 1_000  # of our words around it, where it is passed on
 TEXT_CHARACTERS = 4_096  # of a name, or a line of source
-SHOWN_CHARACTERS = 200
+EXCERPT_CHARACTERS = 200
 DATA_CHARACTERS = 400_000  # of a part of a file, as base64: see log_sync.CHUNK_BYTES
-SECONDS, MOST = 1e9, 1e18
-RANKS = 65_536
-PORTS = range(1, 65_536)
+MOST_SECONDS = 1e9
+MOST_NUMBER = 1e18  # of any number
+MOST_RANKS = 65_536
+ALL_PORTS = range(1, 65_536)
 ADDRESS_CHARACTERS = 64  # of IPv6 with the name of a card
 ID_CHARACTERS = 64  # of a question
-ODD = "sent an odd message"  # what is said of an agent for which there is nothing else to say
+ODD = "sent an odd message"  # in the words for a failure with no other description
 
 Forms = Mapping[str, Any]
 
@@ -426,12 +432,12 @@ class OddMessage(MusterError):
 
 
 def is_line(value: object) -> bool:
-    """Whether it is a short text that can be printed."""
+    """Whether it is a short text that can be printed on one line."""
     return isinstance(value, str) and len(value) <= TEXT_CHARACTERS and value.isprintable()
 
 
 def check_message(message: Mapping[str, Any], forms: Forms) -> None:
-    """Check a message by the form of the first name in it that is one of `forms`.
+    """Check a message by the form of the first name in `forms` that the message has.
 
     Raises:
         OddMessage: it does not fit, or has no such name.
@@ -444,7 +450,7 @@ def check_message(message: Mapping[str, Any], forms: Forms) -> None:
 
 
 def read_agent(message: Mapping[str, Any], forms: Forms) -> AgentMessage:
-    """A message of the agent that has these forms.
+    """The message, checked by the forms of its agent.
 
     Raises:
         OddMessage: see `check_message`.
@@ -454,7 +460,7 @@ def read_agent(message: Mapping[str, Any], forms: Forms) -> AgentMessage:
 
 
 def read_leader(message: Mapping[str, Any]) -> LeaderMessage:
-    """A message of the leader.
+    """The message of the leader, checked.
 
     Raises:
         OddMessage: see `check_message`.
@@ -464,16 +470,16 @@ def read_leader(message: Mapping[str, Any]) -> LeaderMessage:
 
 
 def quoted(value: object) -> str:
-    """The beginning of what a node has said, in a form that can be shown."""
+    """The beginning of what a node has sent, in a form that can be printed."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except RecursionError:
         text = "it is nested too deeply"
-    return ascii(text[:SHOWN_CHARACTERS])
+    return ascii(text[:EXCERPT_CHARACTERS])
 
 
 def cleaned(value: Any) -> Any:
-    """A message that was checked, with escapes in its texts for all that could move a cursor."""
+    """A checked message, with escapes in its texts for all that could move a cursor."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
@@ -496,7 +502,7 @@ def _below(end: int) -> Callable[[Any], bool]:
 
 
 def is_port(value: object) -> bool:
-    return fits(value, int) and value in PORTS
+    return fits(value, int) and value in ALL_PORTS
 
 
 def is_address(value: object) -> bool:
@@ -529,11 +535,11 @@ def _is_true(value: object) -> bool:
 
 
 def _is_small_number(value: Any) -> bool:
-    return is_number(value) and abs(value) < MOST
+    return is_number(value) and abs(value) < MOST_NUMBER
 
 
 def _is_file_name(value: object) -> bool:
-    """Whether it may be the name of a file, in whatever letters; not yet whose file it is."""
+    """Whether it can be the name of a file; whose file it is, is checked later."""
     if not isinstance(value, str) or not 0 < len(value) <= TEXT_CHARACTERS:
         return False
     try:
@@ -555,53 +561,53 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-WHERE = {"address": is_address, "port": is_port}
-ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
-SOURCE, SHOWN = _text(TEXT_CHARACTERS), _text(FAILURE_CHARACTERS)
+ENDPOINT = {"address": is_address, "port": is_port}
+CONNECTION_ENDS = {"own": _is_end_of_connection, "peer": _is_end_of_connection}
+SHORT_TEXT = _text(TEXT_CHARACTERS)
 PASSED_ON = _text(FAILURE_CHARACTERS + QUOTED_CHARACTERS)
-AGE = _seconds(SECONDS)
+AGE = _seconds(MOST_SECONDS)
 BEAT = (
     {"beat": (bool, int, float)},
-    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SOURCE},
+    {"beat": (bool, int, float), "stands_s": AGE, "waits_for": SHORT_TEXT},
 )
-PLACE = {"file": SOURCE, "line": (None, int), "function": SOURCE}
+SOURCE_LINE = {"file": SHORT_TEXT, "line": (None, int), "function": SHORT_TEXT}
 COLLECTIVE = {
-    "group": SOURCE,
-    "description": SOURCE,
+    "group": SHORT_TEXT,
+    "description": SHORT_TEXT,
     "number": int,
-    "operation": SOURCE,
+    "operation": SHORT_TEXT,
     "shapes": [[int]],
-    "types": [SOURCE],
+    "types": [SHORT_TEXT],
     "waits": bool,
     "begun_unix_s": _is_small_number,
     "age_s": _is_small_number,
     "limit_s": _is_small_number,
 }
-MEETING = {
+INIT_CALL = {
     "rank": (None, int),
     "world_size": (None, int),
-    "store": SOURCE,
+    "store": SHORT_TEXT,
     "serves": bool,
     "by_launcher": bool,
-    "method": SOURCE,
+    "method": SHORT_TEXT,
 }
 STACKS = {
-    "gave_up?": (None, {"message": SOURCE, "frames": [PLACE]}),
+    "gave_up?": (None, {"message": SHORT_TEXT, "frames": [SOURCE_LINE]}),
     "threads?": [
         {
-            "name": SOURCE,
+            "name": SHORT_TEXT,
             "main": bool,
-            "frames": [{**PLACE, "text?": SOURCE, "for_s?": _is_small_number}],
+            "frames": [{**SOURCE_LINE, "text?": SHORT_TEXT, "for_s?": _is_small_number}],
         }
     ],
-    "groups?": dict_of(is_line, {"ranks?": [_below(RANKS)], "begun?": int}),
+    "groups?": dict_of(is_line, {"ranks?": [_below(MOST_RANKS)], "begun?": int}),
     "collectives?": [COLLECTIVE],
-    "meeting?": (None, MEETING),
+    "meeting?": (None, INIT_CALL),
 }
 
 
 def form_of_worker(rank: int) -> Any:
-    """The form of what the worker of this rank answers to its agent."""
+    """The form of the answer of this rank's worker to its agent."""
     return {
         "rank": _only(rank),
         "pid": is_count,
@@ -621,14 +627,14 @@ def _is_rank_of(assignment: Assignment) -> Callable[[object], bool]:
 
 
 def forms_of_agent(assignment: Assignment) -> Forms:
-    """The forms of what the agent with this assignment may say to its leader."""
+    """The forms of the messages that the agent with this assignment may send to its leader."""
     report = {
         "rank": _is_rank_of(assignment),
         "pid": (None, is_count),
         "time_unix_s": _is_small_number,
         "answers": bool,
         "clock_offset_s": _is_small_number,
-        "process?": {"status": SOURCE, "words": SOURCE, "computing?": [is_count]},
+        "process?": {"status": SHORT_TEXT, "words": SHORT_TEXT, "computing?": [is_count]},
         "is_command?": bool,
         **STACKS,
     }
@@ -647,16 +653,21 @@ def forms_of_agent(assignment: Assignment) -> Forms:
     }
     if assignment.index == 0:
         connections = {
-            "listening": {"listening": WHERE},
-            "accepted": {"accepted": ENDS},
+            "listening": {"listening": ENDPOINT},
+            "accepted": {"accepted": CONNECTION_ENDS},
             "master_port": {"master_port": is_port},
         }
     else:
-        connections = {"connected": {"connected": ENDS}, "unreached": {"unreached": is_line}}
+        connections = {
+            "connected": {"connected": CONNECTION_ENDS},
+            "unreached": {"unreached": is_line},
+        }
     return {
         "beat": BEAT,
         **connections,
-        "broken": {"broken": {**ENDS, "how": lambda value: value in ("closed", "silent")}},
+        "broken": {
+            "broken": {**CONNECTION_ENDS, "how": lambda value: value in ("closed", "silent")}
+        },
         "here": {"here": here},
         "file": {
             "file": _is_file_name,
@@ -682,9 +693,9 @@ def forms_of_agent(assignment: Assignment) -> Forms:
 
 FROM_LEADER: Forms = {
     "beat": BEAT,
-    "assignment": {"assignment": _is_object, "proof?": SOURCE},
+    "assignment": {"assignment": _is_object, "proof?": SHORT_TEXT},
     "connect": {"connect": {"address": is_line, "port": is_port}},  # by number, or by name
-    "keep": {"keep": ENDS},
+    "keep": {"keep": CONNECTION_ENDS},
     "choose_port": {"choose_port": _is_true},
     "start": {"start": is_port},
     "notice": {"notice": _is_true},

@@ -1,7 +1,7 @@
-"""The types of the messages between a run's leader and its agents, once their forms were checked.
+"""The types of the messages between a run's leader and its agents, after their forms were checked.
 
-The forms, in channel.py, are what is checked of a message; these are for whoever reads it, and for
-mypy. What the messages are for is told there, too.
+The forms, and what each message is for, are in channel.py. A message is checked by its form. The
+types here are for readers of the code, and for mypy.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class ConnectionEnds(TypedDict):
 
 
 class BrokenConnection(ConnectionEnds):
-    """One that has ended."""
+    """A connection that has ended."""
 
     how: Literal["closed", "silent"]
 
 
 class Here(TypedDict, total=False):
-    """Who an agent is."""
+    """Which node an agent is on, and at which address."""
 
     node: str
     ranks: list[int]
@@ -49,7 +49,7 @@ class Frame(TypedDict, total=False):
 
 
 class Thread(TypedDict):
-    """The place of a thread, its innermost line last."""
+    """The lines in which a thread is, the innermost line last."""
 
     name: str
     main: bool
@@ -85,7 +85,7 @@ class CollectiveReport(TypedDict):
     limit_s: float
 
 
-class MeetingReport(TypedDict):
+class InitCallReport(TypedDict):
     """A rank in `init_process_group`."""
 
     rank: int | None
@@ -120,18 +120,18 @@ class Report(TypedDict, total=False):
     threads: list[Thread]
     groups: dict[str, GroupReport]
     collectives: list[CollectiveReport]
-    meeting: MeetingReport | None
+    meeting: InitCallReport | None
 
 
 class Still(TypedDict):
-    """Since when no worker of a node has made progress, and their longest pause until now."""
+    """For how long no worker of a node has made progress, and their longest pause until now."""
 
     s: float
     pause_s: float
 
 
 class Inspected(TypedDict, total=False):
-    """A part of an agent's answer to a question, or what it tells without one."""
+    """A part of an agent's answer to a question, or what it reports without a question."""
 
     id: str
     still: Still
@@ -141,7 +141,7 @@ class Inspected(TypedDict, total=False):
 
 
 class Question(TypedDict):
-    """What an agent is to look at."""
+    """What an agent has to look at."""
 
     id: str
     ask: str

@@ -1,12 +1,12 @@
 """Choose the network for the nodes' gradients, from each node's list of interfaces.
 
-How it works: each node begins with all addresses that no other node has. Each request leaves fewer:
-first `--network`, then the address from a hosts file or a manifest, or the host itself if it is an
-address. Among the remaining ones the nodes look for a network that all of them are on. An
+How it works: the candidates of each node are all its addresses that no other node has. Each request
+removes candidates: first `--network`, then the address from a hosts file or a manifest, or the host
+itself if it is an address. Of the remaining networks one is chosen that all nodes are on. An
 experiment network is preferred to the login network. So the address that ssh used
-(`SSH_CONNECTION`), and all others of that interface, come last; then IPv4 comes before IPv6, and
-private addresses before public ones. If the nodes have no network in common, as with /32 addresses,
-they use the requested addresses if there is one for each.
+(`SSH_CONNECTION`), and all other addresses of that interface, come last. IPv4 comes before IPv6,
+and private addresses come before public ones. If the nodes have no network in common, as with /32
+addresses, they use the requested addresses if there is one for each node.
 
 Gloo and NCCL need an address of the node itself. So a given address that the node does not have is
 an error, not a hint.
@@ -34,34 +34,41 @@ class Choice:
 def choose(
     probes: Sequence[Probe], hosts: Sequence[str], given: Sequence[str | None], network: str | None
 ) -> Choice:
-    """The addresses for traffic between nodes; `given` are those of a hosts file.
+    """The network and the addresses for traffic between nodes; `given`: those of a hosts file.
 
     Raises:
-        MusterError: there are none; lists what each node has.
+        MusterError: there are none; the message lists the addresses of each node.
     """
     _refuse_twins(probes, hosts)
     _refuse_absent(probes, hosts, given)
-    left = _own(probes)
+    candidates = _unique_addresses(probes)
     if network is not None:
         wanted = ipaddress.ip_network(network)
-        left = [[one for one in own if ipaddress.ip_address(one) in wanted] for own in left]
-        if not all(left):
-            have = _all(probes, hosts)
+        candidates = [
+            [address for address in own if ipaddress.ip_address(address) in wanted]
+            for own in candidates
+        ]
+        if not all(candidates):
+            have = _listing(probes, hosts)
             raise MusterError(f"not all nodes have an address in --network {network}: {have}")
-    elif not any(given) and all(host in own for host, own in zip(hosts, left, strict=True)):
+    elif not any(given) and all(host in own for host, own in zip(hosts, candidates, strict=True)):
         given = hosts
-    named = [one if one in own else None for one, own in zip(given, left, strict=True)]
-    left = [[one] if one else own for one, own in zip(named, left, strict=True)]
-    if common := _common(probes, left):
-        logins = _Logins(probes)
-        best, *others = sorted(common, key=lambda net: _rank(common[net], logins))
+    requested = [
+        address if address in own else None for address, own in zip(given, candidates, strict=True)
+    ]
+    candidates = [
+        [address] if address else own for address, own in zip(requested, candidates, strict=True)
+    ]
+    if common := _common_networks(probes, candidates):
+        logins = _LoginAddresses(probes)
+        best, *others = sorted(common, key=lambda net: _sort_key(common[net], logins))
         return Choice(best, tuple(common[best]), tuple(net for net in common if net in others))
-    are_asked_for = network is not None or all(named)
-    versions = {ipaddress.ip_address(one).version for own in left for one in own}
-    if are_asked_for and all(len(own) == 1 for own in left) and len(versions) == 1:
-        return Choice(network, tuple(own[0] for own in left))
+    are_asked_for = network is not None or all(requested)
+    versions = {ipaddress.ip_address(address).version for own in candidates for address in own}
+    if are_asked_for and all(len(own) == 1 for own in candidates) and len(versions) == 1:
+        return Choice(network, tuple(own[0] for own in candidates))
     raise MusterError(
-        f"the nodes have no network in common: {_all(probes, hosts)}; where they reach each "
+        f"the nodes have no network in common: {_listing(probes, hosts)}; where they reach each "
         "other all the same, give each its address= in a hosts file"
     )
 
@@ -70,8 +77,8 @@ def _refuse_twins(probes: Sequence[Probe], hosts: Sequence[str]) -> None:
     """Refuse two names of one machine, which would count as two nodes."""
     seen: dict[tuple[str, ...], str] = {}
     for name, probe in zip(hosts, probes, strict=True):
-        every = sorted(one["address"] for one in probe["interfaces"])
-        own = tuple(one for one in every if not ipaddress.ip_address(one).is_loopback)
+        every = sorted(interface["address"] for interface in probe["interfaces"])
+        own = tuple(address for address in every if not ipaddress.ip_address(address).is_loopback)
         if own and own in seen:
             raise MusterError(
                 f"{seen[own]} and {name} are the same machine ({', '.join(own)}); name it once, "
@@ -85,58 +92,70 @@ def _refuse_absent(
 ) -> None:
     """Refuse an address that was given for a node but that the node does not have."""
     wrong = [
-        f"{name} does not have the address {address} that was given for it: {_all([probe], [name])}"
+        f"{name} does not have the address {address} that was given for it: "
+        f"{_listing([probe], [name])}"
         for probe, name, address in zip(probes, hosts, addresses, strict=True)
-        if address and address not in [one["address"] for one in probe["interfaces"]]
+        if address and address not in [interface["address"] for interface in probe["interfaces"]]
     ]
     if wrong:
         raise MusterError("\n".join(wrong))
 
 
-def _own(probes: Sequence[Probe]) -> list[list[str]]:
+def _unique_addresses(probes: Sequence[Probe]) -> list[list[str]]:
     """The addresses of each node that no other node has; container bridges are the same on all."""
-    every = [[one["address"] for one in probe["interfaces"]] for probe in probes]
+    every = [[interface["address"] for interface in probe["interfaces"]] for probe in probes]
     count = Counter(itertools.chain(*map(set, every)))
     return [
-        [one for one in own if count[one] == 1 and not ipaddress.ip_address(one).is_loopback]
+        [
+            address
+            for address in own
+            if count[address] == 1 and not ipaddress.ip_address(address).is_loopback
+        ]
         for own in every
     ]
 
 
-def _common(probes: Sequence[Probe], left: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+def _common_networks(
+    probes: Sequence[Probe], candidates: Sequence[Sequence[str]]
+) -> dict[str, list[str]]:
     """Every network that all nodes are on, with each node's first address in it."""
-    found: dict[str, dict[int, str]] = {}
-    for index, (probe, usable) in enumerate(zip(probes, left, strict=True)):
-        for one in probe["interfaces"]:
-            if one["address"] in usable:
-                net = ipaddress.ip_network(f"{one['address']}/{one['netmask']}", strict=False)
-                found.setdefault(str(net), {}).setdefault(index, one["address"])
-    return {net: [*each.values()] for net, each in found.items() if len(each) == len(probes)}
+    networks: dict[str, dict[int, str]] = {}
+    for index, (probe, usable) in enumerate(zip(probes, candidates, strict=True)):
+        for interface in probe["interfaces"]:
+            if interface["address"] in usable:
+                net = ipaddress.ip_network(
+                    f"{interface['address']}/{interface['netmask']}", strict=False
+                )
+                networks.setdefault(str(net), {}).setdefault(index, interface["address"])
+    return {net: [*each.values()] for net, each in networks.items() if len(each) == len(probes)}
 
 
-class _Logins:
+class _LoginAddresses:
     """The addresses through which ssh logged in, and all others of the same interfaces."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self.addresses: set[str] = set()
         self.beside: set[str] = set()
         for probe in probes:
-            own = {one["address"]: one["name"] for one in probe["interfaces"]}
+            own = {interface["address"]: interface["name"] for interface in probe["interfaces"]}
             cards = {own.get(address) for address in probe["came_by"]}
             self.addresses |= set(probe["came_by"])
             self.beside |= {address for address, name in own.items() if name in cards}
 
 
-def _rank(addresses: Sequence[str], logins: _Logins) -> tuple[bool, int, bool, bool]:
+def _sort_key(addresses: Sequence[str], logins: _LoginAddresses) -> tuple[bool, int, bool, bool]:
     """The sort key of a network, from the nodes' addresses on it: the lowest is the best."""
-    own, first = set(addresses), ipaddress.ip_address(addresses[0])
+    own = set(addresses)
+    first = ipaddress.ip_address(addresses[0])
     near = bool(own & logins.beside)
     return near, first.version, bool(own & logins.addresses), not first.is_private
 
 
-def _all(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
+def _listing(probes: Sequence[Probe], hosts: Sequence[str]) -> str:
     return "; ".join(
         f"{name} has "
-        + ", ".join(f"{one['address']} on {one['name']}" for one in probe["interfaces"])
+        + ", ".join(
+            f"{interface['address']} on {interface['name']}" for interface in probe["interfaces"]
+        )
         for name, probe in zip(hosts, probes, strict=True)
     )

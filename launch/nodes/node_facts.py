@@ -1,12 +1,12 @@
 """A node's side of a survey: it answers questions about itself, its folder and its network.
 
-The text of this file is the first thing sent to the node's `python3`, so it needs the standard
-library of Python 3.8 alone. Then each line of stdin is a question: the name of a function below,
-and its arguments. The process ends with its stdin, that is when the survey ends for any reason.
+The text of this file is the first thing that is sent to the node's `python3`, so it needs only the
+standard library of Python 3.8. Then each line of stdin is a question: the name of a function below,
+and its arguments. The process ends when its stdin ends: when the survey ends, for any reason.
 
-srun gives the same stdin to all tasks, so all nodes are asked the same; a function finds its own
-node's arguments under `asked["node"]`. srun also mixes and splits the tasks' output, so an answer
-names its node and comes in parts that are short enough to stay whole.
+srun gives the same stdin to all tasks, so all nodes are asked the same. A function finds its own
+node's arguments under `question["node"]`. srun also mixes and splits the tasks' output. So an
+answer names its node, and comes in parts that are short enough to stay whole.
 
 Every pair of nodes is tested with two questions. `listen` makes all of them accept connections;
 when all have answered, `connect` sends to each of the others. Each direction is tested separately,
@@ -37,16 +37,18 @@ PART = 400  # characters; srun passes on 1024 bytes at a time
 PACKAGES = ("configs", "launch", "muster", "train")
 # Sending the code overwrites and deletes files, so it goes only into folders with this file.
 MARKER = ".muster-sent"
-# An environment may be in the folder before the code; a file system's root has the other.
+# What may be in the folder before the code: an environment, and what the root of a file system has.
 HARMLESS = (".venv", "lost+found")
-# Unreliable IPv6 addresses.
-PASSING = ("temporary", "deprecated", "tentative")
-# In logs/ of a node with its own disk: what a run was sent, and the mark of its own run folder.
+# The marks of IPv6 addresses that may soon go away.
+UNRELIABLE = ("temporary", "deprecated", "tentative")
+# In logs/ of a node with its own disk: how the names of what a run was sent begin, and the name of
+# the mark in a run folder that an agent has made.
 SENT = (".snapshot-", ".function-")
 CLAIMED = ".claimed-"
 TAKEN = ".taken"  # the mark of a run folder where a run was started
-LEFTOVERS = 1_000  # that are named at once
-START_S = 3600.0  # from the copy of a project, or the end of an attempt, to the agents' records
+LEFTOVERS = 1_000  # at most in one answer
+# The longest time from the copy of a project, or the end of an attempt, to the agents' records.
+START_S = 3600.0
 VERSIONS = """
 import importlib.metadata as m, json, sys
 def version(name):
@@ -59,7 +61,7 @@ for package in m.distributions():
     try:
         entries += package.entry_points
     except Exception:
-        pass  # a stranger's file may be damaged
+        pass  # the file of another package may be damaged
 print(json.dumps({"python": ".".join(map(str, sys.version_info[:3])),
                   **{name: version(name) for name in ("torch", "transformers")},
                   "plugins": sorted({entry.group + ":" + entry.name for entry in entries
@@ -75,13 +77,13 @@ def main():  # type: ignore[no-untyped-def]
     for line in iter(sys.stdin.buffer.readline, b""):
         text = line.decode()
         if text.startswith(MARK):
-            asked = json.loads(text[len(MARK) :])
-            send(node, {**reply(dict(asked, node=node)), "to": asked["number"]})
+            question = json.loads(text[len(MARK) :])
+            send(node, {**reply(dict(question, node=node)), "to": question["number"]})
 
 
-def reply(asked):  # type: ignore[no-untyped-def]
+def reply(question):  # type: ignore[no-untyped-def]
     try:
-        return {"value": globals()[asked["function"]](asked)}
+        return {"value": globals()[question["function"]](question)}
     except Exception as error:  # noqa: BLE001  # the survey reports any error
         return {"failed": str(error) or type(error).__name__}
 
@@ -94,9 +96,9 @@ def send(node, answer):  # type: ignore[no-untyped-def]
     sys.stdout.flush()
 
 
-def describe(asked):  # type: ignore[no-untyped-def]
+def describe(question):  # type: ignore[no-untyped-def]
     """All facts that checks and launchers need; `request` comes from `survey.facts_request`."""
-    request = asked["request"]
+    request = question["request"]
     folder = os.path.join(os.path.expanduser("~"), os.path.expanduser(request["folder"]))
     shared = os.path.exists(request["proof"]) and _has_code(*request["code"])
     if shared and request["named"]:  # the user means that folder, even if this one is visible
@@ -121,21 +123,22 @@ def describe(asked):  # type: ignore[no-untyped-def]
     }
 
 
-def claim(asked):  # type: ignore[no-untyped-def]
+def claim(question):  # type: ignore[no-untyped-def]
     """Mark this node's folder for the checkout; create it if it does not exist.
 
-    Returns the reason against it: the names of other content, or why it cannot be written.
+    Returns {}, or why the code must not be sent there: the names of other content in the folder, or
+    why the folder cannot be written.
     """
-    node = asked["node"]
-    folder = asked["folders"][node]
-    os.umask(os.umask(0o077) | 0o022)  # nobody else is to write code that runs
+    node = question["node"]
+    folder = question["folders"][node]
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may change code that will run
     try:
         os.makedirs(folder, exist_ok=True)
         foreign = _foreign(folder)
         if foreign:
             return {"foreign": foreign}
         open(os.path.join(folder, MARKER), "a").close()
-        token = os.path.join(folder, MARKER + asked["tokens"][node])
+        token = os.path.join(folder, MARKER + question["tokens"][node])
         open(token, "x").close()
     except OSError as error:
         return {"failed": error.strerror or str(error)}
@@ -143,44 +146,45 @@ def claim(asked):  # type: ignore[no-untyped-def]
     return {}
 
 
-def claimed_by(asked):  # type: ignore[no-untyped-def]
-    """The nodes whose `claim` is visible in this node's folder: they share it.
+def claimed_by(question):  # type: ignore[no-untyped-def]
+    """The nodes whose `claim` is visible in this node's folder: these nodes share it.
 
     The folders' paths prove nothing: machines of one image have equal paths, and nodes that share a
     home may have it at different paths.
     """
-    own = os.path.join(asked["folders"][asked["node"]], MARKER)
-    return [node for node, token in asked["tokens"].items() if os.path.exists(own + token)]
+    own = os.path.join(question["folders"][question["node"]], MARKER)
+    return [node for node, token in question["tokens"].items() if os.path.exists(own + token)]
 
 
-def leftovers(asked):  # type: ignore[no-untyped-def]
+def leftovers(question):  # type: ignore[no-untyped-def]
     """What runs have left on this node: below its own checkout, and in its temporary folder.
 
-    `named`: the runs that the user named. Nothing is left over of a run whose agent lives.
+    In a question `named` has the runs that the user named. What a run whose agent lives has written
+    is not left over: its `used` is true.
     """
-    found = []
-    for path, run in _left(asked["folders"][asked["node"]]):
+    left = []
+    for path, run in _left_folders(question["folders"][question["node"]]):
         is_run = os.path.basename(path) == run
-        found.append(
+        left.append(
             {
                 "path": path,
                 "run": run,
                 "bytes": _size(path),
                 "checkpoints": is_run and _has_files(os.path.join(path, "checkpoints")),
-                "used": _is_used(path, run, run in asked["named"]),
+                "used": _is_used(path, run, run in question["named"]),
             }
         )
-    return found[:LEFTOVERS]
+    return left[:LEFTOVERS]
 
 
-def remove_leftovers(asked):  # type: ignore[no-untyped-def]
-    """Remove those of `leftovers` that are asked for; returns the errors, by path."""
-    node = asked["node"]
+def remove_leftovers(question):  # type: ignore[no-untyped-def]
+    """Remove the requested ones of `leftovers`; returns the errors, by path."""
+    node = question["node"]
     failed = {}
-    for path, run in _left(asked["folders"][node]):
-        if path not in asked["paths"][node]:
+    for path, run in _left_folders(question["folders"][node]):
+        if path not in question["paths"][node]:
             continue
-        if _is_used(path, run, run in asked["named"]):
+        if _is_used(path, run, run in question["named"]):
             failed[path] = "a run has begun to use it"
         else:
             try:
@@ -190,13 +194,13 @@ def remove_leftovers(asked):  # type: ignore[no-untyped-def]
     return failed
 
 
-def _left(folder):  # type: ignore[no-untyped-def]
+def _left_folders(folder):  # type: ignore[no-untyped-def]
     """The folders that runs have made here, each with its run; "" for a temporary folder.
 
-    Only a folder that Muster was sent to has some, and only a run folder that an agent has claimed
-    is a copy: any other is the user's own record of the run.
+    Only a folder that Muster was sent to has such folders. And only a run folder that an agent has
+    claimed is a copy: any other run folder is the user's own record of the run.
     """
-    found = []
+    folders = []
     logs = os.path.join(folder, "logs")
     if os.path.exists(os.path.join(folder, MARKER)) and os.path.isdir(logs):
         for name in sorted(os.listdir(logs)):
@@ -205,24 +209,24 @@ def _left(folder):  # type: ignore[no-untyped-def]
                 continue
             sent = [name[len(begin) :] for begin in SENT if name.startswith(begin)]
             if sent:
-                found.append((path, sent[0]))
+                folders.append((path, sent[0]))
             elif _is_copy(os.listdir(path)):
-                found.append((path, name))
-    found += [(path, "") for path in _scratch_folders()]
-    return found
+                folders.append((path, name))
+    folders += [(path, "") for path in _scratch_folders()]
+    return folders
 
 
 def _is_copy(names):  # type: ignore[no-untyped-def]
-    """Whether a run folder with these names was made by an agent, and not where a run started."""
+    """Whether an agent has made the run folder with these names, and no run was started in it."""
     return TAKEN not in names and any(name.startswith(CLAIMED) for name in names)
 
 
 def _scratch_folders():  # type: ignore[no-untyped-def]
     """The temporary folders of this user's processes that were killed; see muster/writing.py."""
-    found = []
+    folders = []
     for root in sorted({os.path.realpath(tempfile.gettempdir()), "/tmp"}):
         names = []
-        with contextlib.suppress(OSError):  # nobody may look there, say
+        with contextlib.suppress(OSError):  # this user may not list it
             names = sorted(os.listdir(root))
         for name in names:
             path = os.path.join(root, name)
@@ -232,8 +236,8 @@ def _scratch_folders():  # type: ignore[no-untyped-def]
                 if name.startswith("muster-") and name.isprintable() and is_own:
                     with open(os.path.join(path, ".lock"), "r+b") as lock:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    found.append(path)
-    return found
+                    folders.append(path)
+    return folders
 
 
 def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
@@ -249,12 +253,12 @@ def _is_used(path, run, is_named):  # type: ignore[no-untyped-def]
             if not os.path.exists(end) and _may_live(os.path.join(agents, name), is_named):
                 return True
     # A run is just being sent here, or restarts: its agents have not written their records yet.
-    changed = [os.lstat(one).st_ctime for one in (path, run_dir) if os.path.isdir(one)]
+    changed = [os.lstat(folder).st_ctime for folder in (path, run_dir) if os.path.isdir(folder)]
     return not names and time.time() - max(changed) < START_S
 
 
 def _may_live(record, is_named):  # type: ignore[no-untyped-def]
-    """Whether an agent may live; of one on another node that shares this disk nothing is known."""
+    """Whether an agent may live; an agent on another node that shares this disk may always live."""
     try:
         with open(record, encoding="utf-8") as file:
             agent = json.load(file)
@@ -273,12 +277,12 @@ def _may_live(record, is_named):  # type: ignore[no-untyped-def]
 
 def _size(path):  # type: ignore[no-untyped-def]
     """The bytes of all files below a folder; links are not followed."""
-    found = 0
+    total = 0
     for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
-                found += os.lstat(os.path.join(folder, name)).st_size
-    return found
+                total += os.lstat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _has_files(path):  # type: ignore[no-untyped-def]
@@ -286,13 +290,13 @@ def _has_files(path):  # type: ignore[no-untyped-def]
 
 
 def _foreign(folder):  # type: ignore[no-untyped-def]
-    """The names in a folder to which the code was never sent, and so must not be sent."""
+    """The names in a folder that is not ours: the code was never sent there, and must not be."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [] if MARKER in names else sorted(name for name in names if name not in HARMLESS)
 
 
 def _has_code(path="", digest=""):  # type: ignore[no-untyped-def]
-    """Whether this node has the installation that this file describes; a checkout has none."""
+    """Whether this node has the same installation; true for a checkout, which has no such file."""
     if not path:
         return True
     try:
@@ -327,23 +331,25 @@ def _interfaces():  # type: ignore[no-untyped-def]
         done = subprocess.run(["ip", "-json", "address"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise OSError("no `ip -json address` there; install iproute2") from error
-    found = []
+    interfaces = []
     for link in json.loads(done.stdout):
-        for one in link.get("addr_info", ()):
-            is_lasting = one["scope"] != "link" and not any(one.get(word) for word in PASSING)
-            if one["family"] == "inet" or (one["family"] == "inet6" and is_lasting):
-                found.append(
+        for entry in link.get("addr_info", ()):
+            is_lasting = entry["scope"] != "link" and not any(
+                entry.get(word) for word in UNRELIABLE
+            )
+            if entry["family"] == "inet" or (entry["family"] == "inet6" and is_lasting):
+                interfaces.append(
                     {
                         "name": link["ifname"],
-                        "address": one["local"],
-                        "netmask": str(one["prefixlen"]),
+                        "address": entry["local"],
+                        "netmask": str(entry["prefixlen"]),
                     }
                 )
-    return sorted(found, key=lambda one: ":" in one["address"])
+    return sorted(interfaces, key=lambda entry: ":" in entry["address"])
 
 
 def _address_towards(host):  # type: ignore[no-untyped-def]
-    """This node's address on the way to another; None where that is nobody, or this one."""
+    """This node's address on the way to `host`; None if there is no host, or it is this node."""
     if not host:
         return None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -354,17 +360,17 @@ def _address_towards(host):  # type: ignore[no-untyped-def]
 
 
 def _disk(path, here, folder):  # type: ignore[no-untyped-def]
-    """Free space at `path`, existing or not; a path in the checkout counts in the node's."""
+    """Free space at `path`, which need not exist; a path in the checkout is taken in the node's."""
     if path.startswith(here + os.sep):
         path = os.path.join(folder, os.path.relpath(path, here))
-    nearest = next(one for one in (Path(path), *Path(path).parents) if one.is_dir())
+    nearest = next(parent for parent in (Path(path), *Path(path).parents) if parent.is_dir())
     free = shutil.disk_usage(str(nearest)).free
     return {"folder": path, "exists": os.path.isdir(path), "free_bytes": free}
 
 
 def _gpus():  # type: ignore[no-untyped-def]
     argv = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    # others are warnings, of a card's infoROM say
+    # other lines are warnings, for example about a card's infoROM
     return [line.strip() for line in _output(argv, timeout_s=30) if "," in line]
 
 
@@ -379,7 +385,7 @@ def _output(argv, timeout_s):  # type: ignore[no-untyped-def]
     return [] if done.returncode else done.stdout.decode(errors="replace").splitlines()
 
 
-def tell_time(asked):  # type: ignore[no-untyped-def]
+def tell_time(question):  # type: ignore[no-untyped-def]
     return time.time()
 
 
@@ -397,25 +403,26 @@ class Receive(socketserver.StreamRequestHandler):
                 self.wfile.write(RECEIVED)
 
 
-def listen(asked):  # type: ignore[no-untyped-def]
+def listen(question):  # type: ignore[no-untyped-def]
     """Accept connections at this node's address; returns the port."""
-    address = asked["addresses"][asked["node"]]
+    address = question["addresses"][question["node"]]
     Server.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = Server((address, 0), Receive)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server.server_address[1]
 
 
-def connect(asked):  # type: ignore[no-untyped-def]
+def connect(question):  # type: ignore[no-untyped-def]
     """Send to all other nodes at once; for each the error, or "", and the connect time (s)."""
-    others = {node: at for node, at in asked["servers"].items() if node != asked["node"]}
+    others = {node: at for node, at in question["servers"].items() if node != question["node"]}
     with ThreadPoolExecutor(len(others) or 1) as pool:
-        tries = {node: pool.submit(_try, at, asked["patience_s"]) for node, at in others.items()}
+        tries = {node: pool.submit(_try, at, question["patience_s"]) for node, at in others.items()}
     return {node: tried.result() for node, tried in tries.items()}
 
 
 def _try(server, timeout_s):  # type: ignore[no-untyped-def]
-    began, connect_s = time.monotonic(), None
+    began = time.monotonic()
+    connect_s = None
     try:
         with socket.create_connection(tuple(server), timeout=timeout_s) as connection:
             connect_s = time.monotonic() - began

@@ -6,13 +6,13 @@ question after another. `ask` sends the name of one of its functions and its arg
 each node's result. Nothing is installed or left on a node. A probe ends with its stdin, so nothing
 continues there when this process is gone.
 
-Nodes may appear and disappear meanwhile. Only an answer to the latest question counts; otherwise
-one that is later than `timeout_s` would be taken for the answer to the next question. A command's
-end is checked before its output is read, so that a last answer is not lost.
+Nodes may appear and disappear meanwhile. Only an answer to the latest question counts. Otherwise an
+answer that is later than `timeout_s` would be taken for the answer to the next question. A
+command's end is checked before its output is read, so that a last answer is not lost.
 
-A node answers for itself alone: the connection says which node it is. srun has one for all nodes,
-so there an answer names its node. An answer of another form than ours, or without end, counts as
-that node's silence; nothing more is read of its connection.
+A node answers for itself alone: the connection says which node it is. srun has one connection for
+all nodes, so there an answer names its node. An answer that has none of our forms, or no end,
+counts as that node's silence; nothing more is read from its connection.
 """
 
 import json
@@ -32,7 +32,7 @@ from typing import IO, Any
 from launch.deadlines import NODE_ANSWERS_SURVEY_S, NODE_LEAVES_SURVEY_S, SURVEY_TICK_S
 from launch.nodes import node_facts
 from launch.nodes.answer_forms import FORMS
-from launch.nodes.channel import Channel, quoted, running_s, talk_to
+from launch.nodes.channel import Channel, quoted, running_s, start_with_pipes
 from muster.checkout import CHECKOUT, IS_INSTALLED, own_python
 from muster.printable import printable
 from muster.records import anything, fits
@@ -46,14 +46,16 @@ LOAD = (
     f" size.isdigit() or sys.exit('{LOST_INPUT}');"
     " exec(compile(stdin.read(int(size)), 'node_facts', 'exec'))"
 )
-# Who else reads the input of a command, or prints before it, and what to do.
+# What else may read a command's input, or print before the command, and what to do about that.
 START_UP = "the start-up file of its login shell, such as ~/.bashrc,"
 ONLY_BY_HAND = "let it do that in an interactive shell only: [[ $- == *i* ]] || return"
 # The code's folder in the home of a node that does not see this machine's files. Beside an
 # installation the user may have a clone, too.
 FOLDER = ".muster/checkout" if IS_INSTALLED else "muster"
-ANSWER_CHARACTERS, FAILED_CHARACTERS = 1_000_000, 1_000  # at most
-ERROR_BYTES = 65_536  # that are read of a command's stderr, at its begin and at its end
+# The most that is taken of an answer, and of the reason of a failure.
+ANSWER_CHARACTERS = 1_000_000
+FAILED_CHARACTERS = 1_000
+ERROR_BYTES = 65_536  # read from the beginning of a command's stderr, and from its end
 NO_ANSWER = "what it says is no answer of Muster's"
 LOOK = "look at python3 there, and its login shell"
 
@@ -64,8 +66,8 @@ Probe = Mapping[str, Any]  # a node's facts, see `node_facts.describe`
 class Transport:
     """Commands that start a probe on each node: one for each, or one that starts them all.
 
-    `explain` gives one line about a command that ended too early, for the node of that index, from
-    its exit code and its stderr.
+    `explain` makes one line about a command that ended too early. Its arguments are the node's
+    index, and the command's exit code and stderr.
     """
 
     names: Sequence[str]  # of the nodes, in messages
@@ -77,7 +79,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a node's function, and when it was asked and received, by this clock."""
+    """The result of a node's function, and when it was asked for and received, by our clock."""
 
     value: Any
     asked_unix_s: float
@@ -85,7 +87,7 @@ class Answer:
 
 
 def last_line(text: str, none: str = "no message") -> str:
-    """The last line of a command's output, which has the reason of a failure."""
+    """The last line of a command's output, which usually has the reason of a failure."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), none)
 
 
@@ -97,7 +99,7 @@ class Survey:
         self._number = 0  # of the latest question
         self._parts: dict[int, str] = {}  # of an incomplete answer, by node
         self._failed: dict[int, str] = {}  # the error in the latest function, by node
-        self._odd: dict[int, str] = {}  # what a node has said that is no answer, by node
+        self._odd: dict[int, str] = {}  # what a node has sent that is no answer, by node
         self._starts: list[tuple[subprocess.Popen[bytes], Channel, IO[bytes]]] = []
 
     def __enter__(self) -> "Survey":
@@ -105,7 +107,7 @@ class Survey:
         try:
             for command in self._transport.commands:
                 errors = tempfile.TemporaryFile()  # stays open as long as the probe runs
-                process, channel = talk_to(command, errors, env=self._transport.env)
+                process, channel = start_with_pipes(command, errors, env=self._transport.env)
                 self._starts.append((process, channel, errors))
                 channel.write(b"%d\n%s" % (len(source), source))
         except BaseException:  # a probe could not start: those before it end
@@ -122,7 +124,7 @@ class Survey:
             for process in processes:
                 process.send_signal(number)  # but to none that has ended
             for process in processes:
-                with suppress(subprocess.TimeoutExpired):  # one may wait for a disk, for good
+                with suppress(subprocess.TimeoutExpired):  # it may wait for a disk for ever
                     process.wait(max(0.0, deadline - running_s()))
         for _, _, errors in self._starts:
             errors.close()
@@ -136,22 +138,23 @@ class Survey:
     ) -> dict[int, Answer]:
         """The results of `function(arguments)`, by node, of those that answered in time.
 
-        `function` is one of `node_facts`. `of`: the nodes to wait for, since others have never
-        answered; None: all.
+        `function` is one of `node_facts`. `of`: the nodes to wait for, where others have never
+        answered; None: all nodes.
         """
         self._number += 1
         self._failed.clear()
         wanted = set(range(len(self._transport.names)) if of is None else of)
-        asked, deadline = time.time(), running_s() + timeout_s
+        asked_unix_s = time.time()
+        deadline = running_s() + timeout_s
         for _, channel, _ in self._starts:
             channel.send(number=self._number, function=function.__name__, **arguments)
         answers: dict[int, Answer] = {}
         while left := wanted - answers.keys() - self._failed.keys() - self._odd.keys():
-            all_ended = all(self._start(index)[1].ended for index in left)
+            all_ended = all(self._started_for(index)[1].ended for index in left)
             is_over = all_ended or running_s() >= deadline
             for node, part in self._received():
                 try:
-                    reply = self._whole(node, part)
+                    reply = self._complete_answer(node, part)
                     if reply is None or reply["to"] != self._number:
                         continue
                     if "failed" in reply:
@@ -159,9 +162,9 @@ class Survey:
                     elif not fits(reply["value"], FORMS[function]):
                         raise ValueError(quoted(reply["value"]))
                     else:
-                        answers[node] = Answer(reply["value"], asked, time.time())
+                        answers[node] = Answer(reply["value"], asked_unix_s, time.time())
                 except ValueError as error:
-                    self._leave(node, str(error))
+                    self._ignore(node, str(error))
             if is_over:
                 break
             time.sleep(SURVEY_TICK_S)
@@ -170,14 +173,14 @@ class Survey:
     def probes(self, request: Mapping[str, Any]) -> tuple[dict[int, Probe], dict[int, str]]:
         """The facts of each node; for each one that does not answer, one line on why.
 
-        Where only some nodes see an installation, into which a run must not write, all of them are
-        taken as if they had disks of their own.
+        A run must not write into an installation. So where only some nodes see the installation,
+        all nodes count as nodes with their own disks.
         """
         answers = self.ask(node_facts.describe, request=request)
-        if IS_INSTALLED and len({bool(one.value["shared"]) for one in answers.values()}) > 1:
+        if IS_INSTALLED and len({bool(answer.value["shared"]) for answer in answers.values()}) > 1:
             answers = self.ask(node_facts.describe, request={**request, "proof": ""})
-        found = {index: answers[index].value for index in sorted(answers)}
-        return found, self.silent(answers)
+        probes = {index: answers[index].value for index in sorted(answers)}
+        return probes, self.silent(answers)
 
     def silent(self, answers: Mapping[int, Answer]) -> dict[int, str]:
         """One line for each node without an answer: the reason, and what to do."""
@@ -191,7 +194,7 @@ class Survey:
             return names
         return [self._transport.names[index] for index in probes]
 
-    def _start(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
+    def _started_for(self, index: int) -> "tuple[subprocess.Popen[bytes], Channel, IO[bytes]]":
         """The process that was started for a node, or for all of them."""
         return self._starts[min(index, len(self._starts) - 1)]
 
@@ -202,10 +205,10 @@ class Survey:
             return f"{name}: its Python could not report on the node: {failed}"
         if index in self._odd:
             return f"{name}: {NO_ANSWER}: {self._odd[index]}; {LOOK}"
-        process, channel, errors = self._start(index)
+        process, channel, errors = self._started_for(index)
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(NODE_LEAVES_SURVEY_S if channel.ended else 0)
-            lines = [*channel.noise, _ends_of(errors)]
+            lines = [*channel.noise, _begin_and_end_of(errors)]
             return printable(self._transport.explain(index, code, "\n".join(lines)))
         if channel.ended:
             return f"{name}: {NO_ANSWER}: {quoted(' '.join(channel.noise))}; {LOOK}"
@@ -218,7 +221,7 @@ class Survey:
         """The new parts of answers, each with its node."""
         for index, (_, channel, _) in enumerate(self._starts):
             for part in channel.receive():
-                node = index if self._is_alone(index) else self._named(part)
+                node = index if self._is_alone(index) else self._node_named_in(part)
                 if node is not None and node not in self._odd:
                     yield node, part
 
@@ -226,17 +229,17 @@ class Survey:
         """Whether a node has a connection of its own."""
         return index < len(self._starts) - 1 or len(self._starts) == len(self._transport.names)
 
-    def _named(self, part: Mapping[str, Any]) -> int | None:
+    def _node_named_in(self, part: Mapping[str, Any]) -> int | None:
         """The node that an answer names; None if there is none of that number."""
         numbers = {str(index): index for index in range(len(self._transport.names))}
         node = part.get("node")
         return numbers.get(node) if isinstance(node, str) else None
 
-    def _whole(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _complete_answer(self, node: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
         """The complete answer, if this is its last part.
 
         Raises:
-            ValueError: it has no form of ours; with what it says, to be shown.
+            ValueError: it has none of our forms; the text is an excerpt of it.
         """
         if not isinstance(new := part.get("part"), str) or type(part.get("more")) is not bool:
             raise ValueError(quoted(part))
@@ -255,8 +258,8 @@ class Survey:
             raise ValueError(quoted(text))
         return dict(reply)
 
-    def _leave(self, node: int, reply: str) -> None:
-        """Take nothing more from a node."""
+    def _ignore(self, node: int, reply: str) -> None:
+        """Take nothing more from a node: `reply` is why."""
         self._odd[node] = reply
         self._parts.pop(node, None)
         if self._is_alone(node):
@@ -267,8 +270,8 @@ def _any_text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= ERROR_BYTES
 
 
-def _ends_of(errors: IO[bytes]) -> str:
-    """What a command has written to its stderr; of very much the begin and the end."""
+def _begin_and_end_of(errors: IO[bytes]) -> str:
+    """What a command has written to its stderr; of a long text the beginning and the end."""
     size = errors.seek(0, os.SEEK_END)
     errors.seek(0)
     begin = errors.read(ERROR_BYTES)
@@ -276,8 +279,8 @@ def _ends_of(errors: IO[bytes]) -> str:
     return (begin + errors.read(ERROR_BYTES)).decode(errors="replace")
 
 
-def here(count: int) -> Transport:
-    """A process of this machine for each node: local runs simulate several."""
+def local_transport(count: int) -> Transport:
+    """The transport to nodes that are processes of this machine: local runs simulate several."""
 
     def explain(index: int, code: int, error_text: str) -> str:
         return f"node{index}: python failed: {last_line(error_text)}; see above"
@@ -304,8 +307,8 @@ def facts_request(
     written, the file is a temporary one, which only this machine sees: then the code is sent to the
     others.
 
-    Into an installation nothing is written: the file is where run folders go, and the node must
-    have the same installation in the same place.
+    Nothing is written into an installation. There the file is created where run folders are, and
+    the node must also have the same installation in the same place.
     """
     name = f".shared-{os.urandom(8).hex()}"
     proof = _place_of_runs() / name
@@ -332,7 +335,7 @@ def facts_request(
 
 
 def _place_of_runs() -> Path:
-    """The folder of run folders; that around it, where an installation has not made it yet."""
+    """The folder of run folders, or its parent while an installation has not made it yet."""
     if not IS_INSTALLED:
         return CHECKOUT / "logs"
     logs = own_logs()

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from muster.errors import MusterError
 
-# By which torch chooses network cards.
-GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+# The variables by which gloo and nccl choose network cards.
+GLOO = "GLOO_SOCKET_IFNAME"
+NCCL = "NCCL_SOCKET_IFNAME"
 # Below the range from which the kernel takes ports for outgoing connections.
-PORTS = range(20_000, 32_000)
+DEFAULT_PORTS = range(20_000, 32_000)
 
 
-def among(ports: Sequence[int] | None) -> range:
-    """All ports from the first of `ports` to the last; `PORTS` if none are given."""
-    return range(ports[0], ports[1] + 1) if ports else PORTS
+def ports_of(ports: Sequence[int] | None) -> range:
+    """The range from the first to the last of `ports`; `DEFAULT_PORTS` if it is None."""
+    return range(ports[0], ports[1] + 1) if ports else DEFAULT_PORTS
 
 
-def free_port(ports: range = PORTS) -> int:
+def free_port(ports: range = DEFAULT_PORTS) -> int:
     """A free port of these.
 
     Raises:
@@ -55,7 +56,7 @@ def interface_of(address: str, network: str | None, node: str) -> str | None:
     """
     own = addresses()
     if network is not None and ipaddress.ip_address(address) not in ipaddress.ip_network(network):
-        here = ", ".join(f"{one} on {name}" for one, name in own.items())
+        here = ", ".join(f"{address} on {name}" for address, name in own.items())
         raise MusterError(
             f"{node} reaches node 0 from {address}, which is not in --network {network}; "
             f"it has {here}"
@@ -67,16 +68,18 @@ def interface_variables(interface: str | None, address: str) -> dict[str, str]:
     """The variables that make gloo and nccl use the interface, and nccl IPv6 if needed."""
     if interface is None:
         return {}
-    # Without the "=" nccl matches prefixes: eth1 would also match eth10.
-    found = {GLOO: interface, NCCL: f"={interface}"}
-    return {**found, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else found
+    # Without the "=" nccl matches prefixes: eth1 would also match eth10; see
+    # https://github.com/NVIDIA/nccl/issues/177.
+    variables = {GLOO: interface, NCCL: f"={interface}"}
+    return {**variables, "NCCL_SOCKET_FAMILY": "AF_INET6"} if ":" in address else variables
 
 
 def absent_interface(env: Mapping[str, str], own: Sequence[str]) -> str | None:
-    """The variable, if workers would look for a card that is not among `own`, a node's cards.
+    """The variable by which workers would look for a card that this node does not have; or None.
 
-    gloo takes names, separated by commas; nccl beginnings of names, `=NAME`, and after `^` what not
-    to use. Only the one that workers of this node use counts.
+    `own`: the names of the node's cards. gloo takes names, separated by commas. nccl takes the
+    beginnings of names, or `=NAME` for whole names, or `^` and what not to use. Only the variable
+    of the backend that this node's workers use is examined.
     """
     variable = NCCL if gpu_count() else GLOO
     value = env.get(variable, "")
@@ -98,10 +101,11 @@ def addresses() -> dict[str, str]:
     import psutil  # imported here: --help and --dry-run do not need it
 
     return {
-        one.address: name
+        card_address.address: name
         for name, several in psutil.net_if_addrs().items()
-        for one in several
-        if one.family in (socket.AF_INET, socket.AF_INET6) and "%" not in one.address
+        for card_address in several
+        if card_address.family in (socket.AF_INET, socket.AF_INET6)
+        and "%" not in card_address.address
     }
 
 
@@ -109,14 +113,14 @@ def own_address_in(network: str, node: str) -> str:
     """This machine's address in `network`.
 
     Raises:
-        MusterError: it has none in it; the message lists those it has.
+        MusterError: it has no address in it; the message lists the addresses that it has.
     """
     wanted = ipaddress.ip_network(network)
-    found = addresses()
-    for address in found:
+    own = addresses()
+    for address in own:
         if ipaddress.ip_address(address) in wanted:
             return address
-    here = ", ".join(f"{one} on {name}" for one, name in found.items())
+    here = ", ".join(f"{address} on {name}" for address, name in own.items())
     raise MusterError(f"{node} has no address in --network {network}; it has {here}")
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.ends import End, Kind, judged, of_worker
+from launch.ends import End, Kind, end_of_worker, reclassified
 from muster import records
 from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
@@ -62,7 +62,7 @@ class Facts:
     def end_of(self, rank: int) -> End | None:
         """How a rank ended, by its own record."""
         record = self.exits.get(rank)
-        return of_worker(
+        return end_of_worker(
             self.node.get(rank, "its node"),
             rank,
             record,
@@ -146,7 +146,7 @@ def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
         for rank, path in RANK_END.by_number(run_dir).items()
     }
     return {
-        rank: judged({**record, "rank": rank})
+        rank: reclassified({**record, "rank": rank})
         for rank, record in known.items()
         if record is not None
     }

@@ -26,7 +26,7 @@ from launch.agent.led_run import LedRun, SchedulersJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s
-from launch.nodes.this_machine import among
+from launch.nodes.this_machine import ports_of
 from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
@@ -272,7 +272,7 @@ def _listener(spec: LaunchSpec, token: str) -> AgentListener:
         MusterError: no port of --port-range is free.
     """
     try:
-        return AgentListener(among(spec.ports) if spec.ports else (0,), token)
+        return AgentListener(ports_of(spec.ports) if spec.ports else (0,), token)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise MusterError(

@@ -62,7 +62,7 @@ def send_checkout(
             end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
             end.start()
             while end.is_alive():
-                process_tree.ask([*(process_tree.children() - before)])
+                process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
         fail([problem for problem in sent if problem])

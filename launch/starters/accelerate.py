@@ -1,4 +1,4 @@
-"""The `accelerate launch` command of one node, for users who want its settings in the workers."""
+"""The `accelerate launch` command of one node, for workers that need accelerate's settings."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ class Accelerate(Starter):
     needs = "accelerate"
 
     def commands(self, spec: LaunchSpec, facts: Facts, node_rank: int) -> list[NodeCommand]:
-        """See the contract; all nodes need equally many workers.
+        """See the contract; every node needs the same number of workers.
 
         Raises:
             UsageError: the nodes have different numbers of workers.
@@ -25,7 +25,8 @@ class Accelerate(Starter):
                 f"--workers accelerate starts equally many workers on each node, but here they are "
                 f"{', '.join(map(str, counts))}; use --workers torchrun"
             )
-        node, world_size = facts.nodes[node_rank], facts.world_size
+        node = facts.nodes[node_rank]
+        world_size = facts.world_size
         worker: Sequence[str] = node.worker(spec.program)
         if world_size > 1:  # one worker is started without torchrun
             worker = escaped(worker)
@@ -40,13 +41,15 @@ class Accelerate(Starter):
             "--same_network",
             *("--mixed_precision", "no"),  # the worker applies --precision itself
             *("--dynamo_backend", "no"),
-            *(("--multi_gpu",) if world_size > 1 else ()),  # on CPUs, too: --cpu starts one process
+            # on CPUs, too: --cpu starts one process, see
+            # https://github.com/huggingface/accelerate/issues/2741
+            *(("--multi_gpu",) if world_size > 1 else ()),
             *worker,
         )
         return [command(spec, facts, node_rank, words)]
 
     def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
-        """See the contract; it is torchrun that says how workers end."""
+        """See the contract; accelerate uses torchrun, whose log says how workers end."""
         return starter_of("torchrun").start(command, node)
 
 

@@ -14,7 +14,7 @@ from launch.spec import PLACEHOLDER, Facts, LaunchSpec, NodeCommand, Program
 
 
 class Spawn(Protocol):
-    """How an agent starts a process, which ends with it; see launch/agent/processes/workers.py."""
+    """The function that starts a process, which ends with its agent; see processes/workers.py."""
 
     def __call__(
         self,
@@ -38,7 +38,10 @@ class NodeStart:
 
 
 class StartedProcess:
-    """A process of a node, from its start on, and what it says of the workers that it is or has."""
+    """A process of a node, from its start on, and what it reports of its workers.
+
+    The process is a worker itself, or it starts the workers of its node.
+    """
 
     def __init__(
         self, command: NodeCommand, node: NodeStart, process: "subprocess.Popen[bytes]"
@@ -53,14 +56,14 @@ class StartedProcess:
         return self._process.pid
 
     def code(self) -> int | None:
-        """The exit code, -9 after SIGKILL, of its part of this attempt; None while that runs."""
+        """The exit code of its part of this attempt, -9 after SIGKILL; None while it runs."""
         return self._process.poll()
 
     def new_ends(self) -> list[WorkerEnd]:
         """How workers have ended since the last call.
 
-        A worker that is a process of its own has that one's exit code. Of other workers nothing is
-        known here.
+        If this process is a worker, its exit code is that of the worker. This class knows nothing
+        about the workers that a process has started.
         """
         code = self.code()
         if self.command.rank is None or code is None or self._has_ended:
@@ -69,7 +72,7 @@ class StartedProcess:
         return [worker_end(self.command.rank, code)]
 
     def end(self) -> StarterEnd:
-        """How it ended itself, once it has a code."""
+        """How this process itself ended; it must have a code."""
         code = self.code()
         assert code is not None
         exit_code, number = code_and_signal(code)
@@ -78,25 +81,25 @@ class StartedProcess:
     def kill(self) -> None:
         """End it at once, after its last worker: its own end may take seconds.
 
-        Not a program that is a worker: a profiler around it may still save.
+        A process that is a worker is not ended: a profiler around it may still save.
         """
         if self.command.rank is None:
             self._process.kill()
 
     def may_have_workers(self) -> bool:
-        """Whether a signal to it may reach workers: that it has none yet is not always known."""
+        """Whether it may have workers, which a signal to it would reach; true where unknown."""
         return True
 
     def may_stay(self) -> bool:
-        """Whether it may be left for the next attempt, while the workers below it are ended."""
+        """Whether it may stay for the next attempt while the workers below it are ended."""
         return False
 
     def begin_again(self, command: NodeCommand, node: NodeStart) -> bool:
-        """Begin the next attempt in this process; False if it cannot: another one is started."""
+        """Begin the next attempt in this process; False if that is impossible."""
         return False
 
-    def leave(self) -> None:
-        """End what stays after an attempt, if anything does."""
+    def end_for_good(self) -> None:
+        """End the process if it stays after an attempt."""
 
 
 def code_and_signal(code: int) -> tuple[int | None, int | None]:
@@ -105,7 +108,7 @@ def code_and_signal(code: int) -> tuple[int | None, int | None]:
 
 
 def worker_end(rank: int, code: int, time_unix_s: float | None = None) -> WorkerEnd:
-    """The end of a worker with this return code; without a time it is noticed now."""
+    """The end of a worker with this return code; without a time it has ended now."""
     exit_code, number = code_and_signal(code)
     return WorkerEnd(rank, exit_code, number, time_unix_s or time.time())
 
@@ -115,13 +118,13 @@ class Starter(ABC):
 
     # Whether it can count the GPUs on a node itself (`--nproc-per-node gpu`).
     counts_gpus = False
-    # Whether it serves the store at MASTER_PORT itself, so that no worker may.
+    # Whether it serves the store at MASTER_PORT itself, so that no worker may do so.
     serves_port = False
     # The package that the workers' Python needs; None: only the standard library.
     needs: str | None = None
 
     def problems(self, program: Program) -> Iterator[str]:
-        """Why it cannot start such a program, a line each, as far as that is known beforehand."""
+        """Why it cannot start such a program, one line per reason, as far as known beforehand."""
         return iter(())
 
     @abstractmethod
@@ -136,7 +139,7 @@ class Starter(ABC):
         """Start one of its commands on its node.
 
         Raises:
-            MusterError: as of `node.spawn`.
+            MusterError: as `node.spawn` does.
         """
         return StartedProcess(command, node, node.spawn(command, node.env, node.log))
 
@@ -149,9 +152,9 @@ def command(
     env: Mapping[str, str] | None = None,
     rank: int | None = None,
 ) -> NodeCommand:
-    """A process of a node: the arguments of its Python, from the program's folder.
+    """The command of a process: the Python of the node or the program, with `words`.
 
-    `rank`: of the worker that it is.
+    It starts in the program's folder. `rank`: its rank, if the process is a worker.
     """
     node = facts.nodes[node_rank]
     program = spec.program
@@ -202,13 +205,15 @@ def starter_of(name: str) -> Starter:
 def commands_of(spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
     """The processes of every node; a pure function."""
     of_node = starter_of(spec.workers).commands
-    return [one for node_rank in range(len(facts.nodes)) for one in of_node(spec, facts, node_rank)]
+    return [
+        each for node_rank in range(len(facts.nodes)) for each in of_node(spec, facts, node_rank)
+    ]
 
 
 class WarmInterpreter:
-    """What stays of one attempt's processes for the next one, if anything does.
+    """The process that stays from one attempt to the next, if there is one.
 
-    `--workers preload` has such a process. An agent has one of these for all attempts.
+    `--workers preload` has such a process. An agent has one `WarmInterpreter` for all attempts.
     """
 
     def __init__(self) -> None:
@@ -216,12 +221,12 @@ class WarmInterpreter:
 
     @property
     def pids(self) -> list[int]:
-        """What is not ended between two attempts, unlike the workers below it."""
+        """The process that is not ended between two attempts; the workers below it are."""
         process = self._process
         return [process.pid] if process is not None and process.may_stay() else []
 
     def start(self, command: NodeCommand, node: NodeStart) -> StartedProcess:
-        """Begin this part of an attempt, in the process that has stayed if it can."""
+        """Begin this part of an attempt, if possible in the process that has stayed."""
         if self._process is not None and self._process.begin_again(command, node):
             return self._process
         self.end()
@@ -232,7 +237,7 @@ class WarmInterpreter:
         return self._process
 
     def end(self) -> None:
-        """End what has stayed; its workers must have ended."""
+        """End the process that has stayed; its workers must have ended before."""
         if self._process is not None:
-            self._process.leave()
+            self._process.end_for_good()
             self._process = None

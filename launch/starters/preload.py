@@ -1,6 +1,6 @@
 """One process per node imports what the program needs, and forks the workers of each attempt.
 
-What its agent and this process say to each other is in muster/worker/node_workers.py.
+The messages between the agent and this process are described in muster/worker/node_workers.py.
 """
 
 import json
@@ -20,8 +20,9 @@ from launch.starters.base import NodeStart, StartedProcess, Starter, command, va
 from muster.errors import refuse
 
 READ_BYTES = 65_536
-# What differs between the attempts of a run, and is of no interest to a library as it is imported.
-OF_AN_ATTEMPT = (
+# How the names of variables begin that differ between attempts; no library reads them when it is
+# imported.
+ATTEMPT_VARIABLES = (
     *("MASTER_", "MUSTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"),
     *("LOCAL_WORLD_SIZE", "WORLD_SIZE"),
 )
@@ -62,13 +63,14 @@ class PreloadProcess(StartedProcess):
         return self._has_forked
 
     def may_stay(self) -> bool:
-        """See the base class; before it has forked it would do that later."""
+        """See the base class; a process that has not forked yet would fork too late."""
         return self.may_have_workers()
 
     def code(self) -> int | None:
-        """See the base class; a process that stays has said that the attempt is over."""
+        """See the base class; a process that stays reports the end of its attempt."""
         if self._code is None:
-            exit_code = self._process.poll()  # before it is heard: then this is all that it said
+            # asked before its reports are read: if it has ended, these are all its reports
+            exit_code = self._process.poll()
             self._exchange()
             if self._code is None:
                 return exit_code
@@ -81,12 +83,12 @@ class PreloadProcess(StartedProcess):
         return new
 
     def kill(self) -> None:
-        """See the base class; once it has forked, it ends the attempt with the last worker."""
+        """See the base class; after its fork it ends the attempt itself, with the last worker."""
         if not self.may_have_workers():
             self._process.kill()
 
     def begin_again(self, command: NodeCommand, node: NodeStart) -> bool:
-        """See the base class: it has imported what this attempt needs, and lives."""
+        """See the base class: possible if it lives and has imported what this attempt needs."""
         if self._process.poll() is not None or not self._is_idle():
             return False
         if command.starter != self.command.starter:
@@ -112,23 +114,23 @@ class PreloadProcess(StartedProcess):
         self._exchange()
         return True
 
-    def leave(self) -> None:
+    def end_for_good(self) -> None:
         """End it, between attempts: it has nothing to save."""
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # it waits for a disk or a GPU, perhaps for ever
+        with suppress(subprocess.TimeoutExpired):  # it may wait for a disk or a GPU for ever
             self._process.wait(KILLED_PROCESS_IS_GONE_S)
         self._orders.close()
         self._reports.close()
 
     def _is_idle(self) -> bool:
-        """Whether the last attempt is over; its workers have ended."""
+        """Whether the process has reported the end of the last attempt; waits for that report."""
         deadline = running_s() + WARM_STARTER_IS_IDLE_S
         while self.code() is None and running_s() < deadline:
             select.select([self._reports], [], [], WARM_STARTER_IS_IDLE_S)
         return self.code() is not None
 
     def _exchange(self) -> None:
-        """Send what there is to send, and hear what it reports; neither waits."""
+        """Send the order and read the reports, as far as possible without waiting."""
         if self._reports.closed:
             return
         with suppress(BlockingIOError, BrokenPipeError):
@@ -141,7 +143,7 @@ class PreloadProcess(StartedProcess):
                 self._take(json.loads(line))
 
     def _take(self, report: Mapping[str, object]) -> None:
-        """Heed what it reports, if that is of this attempt."""
+        """Take a report, if it is about this attempt."""
         if report["attempt"] != self._attempt:
             return
         match report:
@@ -159,7 +161,7 @@ class PreloadProcess(StartedProcess):
 
 
 def _position(command: NodeCommand) -> int:
-    """Where its own words begin, after a Python and what may stand before that."""
+    """Where the arguments of preload.py begin; a Python, and words before it, come first."""
     return 1 + next(at for at, word in enumerate(command.argv) if word.endswith(f"/{PRELOAD}"))
 
 
@@ -169,13 +171,13 @@ def _words(command: NodeCommand) -> tuple[str, ...]:
 
 
 def _imports(command: NodeCommand, node: NodeStart) -> tuple[object, ...]:
-    """All that decides what its imports are, and what they find."""
+    """All that decides which modules it imports, and what these see of the environment."""
     words = _words(command)
     modules = words[words.index("--modules") + 1]
     program = next(word for word in words[words.index("--") + 1 :] if word != "--fill-in")
-    has_several = words[words.index("--nproc") + 1] != "1"  # otherwise they use more threads
+    has_several = words[words.index("--nproc") + 1] != "1"  # a single worker uses more threads
     env: Mapping[str, str] = {**node.env, **command.env}
-    others = {name: value for name, value in env.items() if not name.startswith(OF_AN_ATTEMPT)}
+    others = {name: value for name, value in env.items() if not name.startswith(ATTEMPT_VARIABLES)}
     return command.argv[: _position(command)], command.cwd, modules, program, has_several, others
 
 
@@ -183,7 +185,7 @@ class Preload(Starter):
     """Like torchrun, one process beside the workers; rank 0 serves the store."""
 
     def problems(self, program: Program) -> Iterator[str]:
-        """See the contract: nothing can be imported for a program that another command starts."""
+        """See the contract: a worker that another command starts cannot be forked."""
         if program.wrap:
             yield (
                 f"--workers preload forks the workers, and --wrap {program.wrap[0]} starts each by "

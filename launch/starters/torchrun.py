@@ -36,7 +36,7 @@ class TorchrunProcess(StartedProcess):
     def __init__(self, command: NodeCommand, node: NodeStart) -> None:
         self._read_bytes = os.fstat(node.log.fileno()).st_size
         self._unfinished_line = b""
-        self._noticed_unix_s: float | None = None  # when torchrun saw that one had failed
+        self._noticed_unix_s: float | None = None  # when torchrun noticed a failed worker
         super().__init__(command, node, node.spawn(command, node.env, node.log))
 
     def new_ends(self) -> list[WorkerEnd]:
@@ -46,9 +46,9 @@ class TorchrunProcess(StartedProcess):
         ranks = self._node.ranks
         size_bytes = os.fstat(log).st_size
         while self._read_bytes < size_bytes:
-            # a write of torchrun moves the position of this file, which is also its own
+            # torchrun shares the position of this file, and each of its writes moves it
             new = os.pread(log, READ_BYTES, self._read_bytes)
-            if not new:  # cut off in the meantime
+            if not new:  # the file was made shorter in the meantime
                 break
             self._read_bytes += len(new)
             lines, _, unfinished = (self._unfinished_line + new).rpartition(b"\n")
@@ -56,7 +56,7 @@ class TorchrunProcess(StartedProcess):
             if self._noticed_unix_s is None and ENDS_OTHERS.search(lines):
                 self._noticed_unix_s = time.time()
             for code, local_rank in FAILED.findall(lines):
-                if int(local_rank) < len(ranks):  # else a program has printed such a line
+                if int(local_rank) < len(ranks):  # otherwise a program has printed such a line
                     ends.append(worker_end(ranks[int(local_rank)], int(code), self._noticed_unix_s))
         return ends
 
@@ -64,7 +64,8 @@ class TorchrunProcess(StartedProcess):
 class Torchrun(Starter):
     """torchrun's agent, with a static rendezvous: addresses and node ranks come from the plan.
 
-    (c10d numbers nodes by arrival, and chooses by hostname which of them serves the store.)
+    With c10d another node than the one at --master-addr may get rank 0: see
+    https://github.com/pytorch/pytorch/issues/137402.
     """
 
     counts_gpus = True

@@ -16,7 +16,7 @@ from launch.ends import (
     Kind,
     WorkerEnd,
     cause_of,
-    of_worker,
+    end_of_worker,
 )
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
@@ -119,13 +119,13 @@ def test_a_worker_s_record_and_its_process_are_one_end(record, process, kind, te
         }
     if process is not None:
         process = WorkerEnd(1, *process, 9.0)
-    end = of_worker("node0", 1, record, process, clock_offset_s=-2.0)
+    end = end_of_worker("node0", 1, record, process, clock_offset_s=-2.0)
     assert (end.kind, end.text, end.rank, end.node) == (kind, text, 1, "node0")
     assert end.time_unix_s in (6.0, 7.0)
 
 
 def test_a_rank_that_runs_has_no_end():
-    assert of_worker("node0", 1, None) is None
+    assert end_of_worker("node0", 1, None) is None
 
 
 def test_each_kind_has_a_word_and_a_text():

@@ -1,36 +1,37 @@
-"""What a run hangs on, in sentences: the first is the cause, as far as the ranks can tell.
+"""Why a run hangs, in sentences: the first is the cause, as far as the ranks can tell.
 
 How it works: a rank that waits in a collective waits for the members of its group that have not
-begun it. Following that from rank to rank ends at those that wait for nobody: they are the cause,
-and what each of them does is said. Where it ends nowhere, ranks wait for each other in different
-orders. Ranks that have all begun the same collective, and wait, must disagree about it: another
-operation, shape or type. Without collectives, the rank that is elsewhere than most is named.
+begun that collective. Followed from rank to rank, these waits lead to ranks that wait for nobody.
+These ranks are the cause, and the sentences say what each of them does. If the waits lead to no
+such rank, ranks wait for each other in different orders. Ranks that have all begun the same
+collective, and wait, must disagree about its operation, shape or type. If no rank waits in a
+collective, the rank that is elsewhere than most is named.
 
-A slow rank is judged by when it comes to collectives: all ranks end one at about the same time,
-when the last has come. What a rank needs from there until it comes to the next one is its own time;
-what is left until the others have come, it waits. Step times are alike on all ranks and say
-nothing. Times of different nodes are put on one clock, that of the run's leader, by the offsets
-that agents have measured.
+A slow rank is recognised by when it comes to collectives. All ranks leave a collective at about the
+same time, when the last rank has come to it. A rank's own time is the time from there until it
+comes to the next collective. Then it waits until the others have come. Step times say nothing,
+since they are alike on all ranks. Times of different nodes are put on one clock, that of the run's
+leader, by the offsets that agents have measured.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from launch.agent.inspection.rank_view import Collective, Group, Meeting, RankView
+from launch.agent.inspection.rank_view import Collective, Group, InitCall, RankView
 from launch.deadlines import BRIEF_WAIT_S, CLOCKS_DIFFER_S
 from muster.printable import duration
 
 # Collectives whose shape is the same on every rank.
 SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_reduce_coalesced")
-LEAST = 10  # collectives of all ranks: with fewer no rank is judged
-SLOW = 1.25  # times the median, to count as slow
-HELD = "C code, or the like, holds the GIL"
+LEAST_COLLECTIVES = 10  # with fewer collectives of all ranks, no rank counts as slow
+SLOW_FACTOR = 1.25  # a rank is slow if its own time is longer than this times the median
+GIL_IS_HELD = "C code, or the like, holds the GIL"
 
 
 def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = None) -> list[str]:
     """What blocks the run, the cause first; `lost`: why a node does not answer, by name."""
-    found = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
+    lines = [f"{node} does not answer: {why}" for node, why in (lost or {}).items()]
     blocked = _blocked(views)
     culprits = sorted({rank for ranks in blocked.values() for rank in ranks} - set(blocked))
     waits = _waiting(views)
@@ -43,51 +44,51 @@ def sentences(views: Mapping[int, RankView], lost: Mapping[str, str] | None = No
         causes = [_not_come(views, rank, blocked, waits) for rank in culprits[:3]]
         if len(culprits) > 3:
             causes.append(f"the same is true of ranks {_names(culprits[3:])}")
-    found += causes or _orders(views, waits, blocked)
-    return found or _slow(views) or _meetings(views) or _without_collectives(views)
+    lines += causes or _circular_waits(views, waits, blocked)
+    return lines or _slow_rank_lines(views) or _waits_in_init(views) or _without_collectives(views)
 
 
-def _slow(views: Mapping[int, RankView]) -> list[str]:
-    """Ranks that repeatedly come to collectives later than most, while the run makes progress."""
-    found = []
+def _slow_rank_lines(views: Mapping[int, RankView]) -> list[str]:
+    """A sentence for each rank that comes to collectives later than most, while the run goes on."""
+    lines = []
     for group in dict.fromkeys(name for view in views.values() for name in view.groups):
         members = [views[rank] for rank in _members(views, group) if rank in views]
-        slow = slow_ones({view.rank: view.arrivals(group) for view in members})
-        found += [
+        slow = slow_ranks({view.rank: view.arrivals(group) for view in members})
+        lines += [
             f"no rank hangs; rank {rank} on {views[rank].node} needs {times:.1f} times as long as "
             f"the median between collectives: it is {_place(views[rank])}"
             for rank, times in slow.items()
         ]
-    return found
+    return lines
 
 
 def own_times(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
     """Seconds that each rank has computed between the collectives that all have reached.
 
     `arrivals`: for each rank, when it came to each collective, by the collective's number, in
-    seconds of one clock. Empty if there are fewer than `LEAST` in a row.
+    seconds of one clock. The result is empty for fewer than `LEAST_COLLECTIVES` in a row.
     """
     if len(arrivals) < 2:
         return {}
-    common = sorted(set.intersection(*(set(one) for one in arrivals.values())))
+    common = sorted(set.intersection(*(set(times) for times in arrivals.values())))
     pairs = [(k, k + 1) for k in common if k + 1 in common]
-    if len(pairs) < LEAST:
+    if len(pairs) < LEAST_COLLECTIVES:
         return {}
-    ended = {k: max(one[k] for one in arrivals.values()) for k in common}
+    ended = {k: max(times[k] for times in arrivals.values()) for k in common}
     return {
-        rank: sum(max(0.0, one[after] - ended[before]) for before, after in pairs) / len(pairs)
-        for rank, one in arrivals.items()
+        rank: sum(max(0.0, times[after] - ended[before]) for before, after in pairs) / len(pairs)
+        for rank, times in arrivals.items()
     }
 
 
-def slow_ones(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
-    """Ranks whose own time is at least `SLOW` times the median of all, and the factor."""
+def slow_ranks(arrivals: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    """Ranks whose own time is at least `SLOW_FACTOR` times the median of all, and the factor."""
     own = own_times(arrivals)
     usual = median(own.values()) if own else 0.0
     return {
         rank: seconds / max(usual, 1e-9)
         for rank, seconds in own.items()
-        if seconds - usual > CLOCKS_DIFFER_S and seconds > SLOW * usual
+        if seconds - usual > CLOCKS_DIFFER_S and seconds > SLOW_FACTOR * usual
     }
 
 
@@ -106,32 +107,36 @@ def _waiting(views: Mapping[int, RankView]) -> dict[int, Collective]:
 
 def _blocked(views: Mapping[int, RankView]) -> dict[int, list[int]]:
     """For each waiting rank, the members of its group that have not begun its collective."""
-    found = {}
+    blocked = {}
     for rank, collective in _waiting(views).items():
         members = _members(views, collective.group)
         missing = [
-            one for one in members if one != rank and _is_missing(views.get(one), collective)
+            member
+            for member in members
+            if member != rank and _is_missing(views.get(member), collective)
         ]
         if missing:
-            found[rank] = missing
+            blocked[rank] = missing
     for rank, view in views.items():
-        # it waited and gave up; it was waiting for the ranks that are still alive
-        if view.timed_out and rank not in found:
-            others = [other for other, one in views.items() if not one.ended]
-            found[rank] = [other for other in others if other not in found]
-    return found
+        # a rank that gave up was waiting for the ranks that are still alive
+        if view.timed_out and rank not in blocked:
+            others = [other for other, its_view in views.items() if not its_view.ended]
+            blocked[rank] = [other for other in others if other not in blocked]
+    return blocked
 
 
 def _members(views: Mapping[int, RankView], group: str) -> Sequence[int]:
-    known = (view.groups[group].ranks for view in views.values() if group in view.groups)
-    return next((ranks for ranks in known if ranks), tuple(views))
+    lists = (view.groups[group].ranks for view in views.values() if group in view.groups)
+    return next((ranks for ranks in lists if ranks), tuple(views))
 
 
-def _is_missing(view: RankView | None, one: Collective) -> bool:
+def _is_missing(view: RankView | None, collective: Collective) -> bool:
     """Whether a rank has not begun this collective, and did not end because another was gone."""
     if view is None:
         return True
-    return not view.lost_peer and view.groups.get(one.group, Group()).begun < one.number
+    return (
+        not view.lost_peer and view.groups.get(collective.group, Group()).begun < collective.number
+    )
 
 
 def _not_come(
@@ -140,13 +145,13 @@ def _not_come(
     blocked: Mapping[int, Sequence[int]],
     waits: Mapping[int, Collective],
 ) -> str:
-    waiting = sorted(one for one, others in blocked.items() if rank in others)
-    first = next((waits[one] for one in waiting if one in waits), None)
+    waiting = sorted(waiter for waiter, others in blocked.items() if rank in others)
+    first = next((waits[waiter] for waiter in waiting if waiter in waits), None)
     where = f" has not come to {first.name} of {group_name(first)}" if first else " is missing"
     view = views[rank]
     cause = f"rank {rank} on {view.node}{where}: {condition(view)}"
     limit_s = first.limit_s if first else 0.0
-    if first is None or any(views[one].timed_out for one in waiting):
+    if first is None or any(views[waiter].timed_out for waiter in waiting):
         after = f" after {duration(limit_s)}" if limit_s else ""
         return f"{cause}; {_ranks(waiting)} gave up{after}"
     left = f", {duration(limit_s - first.age_s)} more at most" if limit_s else ""
@@ -156,7 +161,7 @@ def _not_come(
 def condition(view: RankView) -> str:
     """What one rank does: `it is in load_data, train.py:13, for 40 s, and sleeps`.
 
-    Of one that waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
+    If it waits: `it waits in all_reduce 4 [1000], in main, train.py:20, for 40 s`.
     """
     if view.ended:
         return f"it has ended: {view.ended}"
@@ -179,44 +184,47 @@ def _own_condition(view: RankView) -> str:
         if view.is_command:
             return f"it {view.words}; it is not a Python program, so its place is not known"
         if not place:
-            return f"it does not answer, and {view.words}: it starts, or {HELD}"
-        return f"{HELD}, called {place}, and it {view.words}"
+            return f"it does not answer, and {view.words}: it starts, or {GIL_IS_HELD}"
+        return f"{GIL_IS_HELD}, called {place}, and it {view.words}"
     since = f", for {duration(view.for_s)}" if view.for_s is not None else ""
-    if (one := view.waiting) is not None:
-        group = "" if one.group == "0" else f" of {group_name(one)}"
-        return f"{f'it waits in {one.name} {one.shape}'.rstrip()}{group}{_at(view)}{since}"
+    if (collective := view.waiting) is not None:
+        group = "" if collective.group == "0" else f" of {group_name(collective)}"
+        waits = f"it waits in {collective.name} {collective.shape}".rstrip()
+        return f"{waits}{group}{_at(view)}{since}"
     return f"it is {place or 'somewhere'}{since}, and {view.words}"
 
 
 def _disagreements(views: Mapping[int, RankView], waits: Mapping[int, Collective]) -> list[str]:
     """Collectives that all ranks have begun, but with different operations, shapes or types."""
-    found = []
-    for group in dict.fromkeys(one.group for one in waits.values()):
-        number = min(one.number for one in waits.values() if one.group == group)
+    lines = []
+    for group in dict.fromkeys(collective.group for collective in waits.values()):
+        number = min(
+            collective.number for collective in waits.values() if collective.group == group
+        )
         kinds: dict[str, list[int]] = {}
         for rank in sorted(views.keys() & {*_members(views, group)}):
-            for one in views[rank].collectives:
-                if (one.group, one.number) == (group, number):
-                    kinds.setdefault(_kind(one), []).append(rank)
+            for collective in views[rank].collectives:
+                if (collective.group, collective.number) == (group, number):
+                    kinds.setdefault(_kind(collective), []).append(rank)
         if len(kinds) > 1:
             each = "; ".join(
                 f"{_ranks(ranks)}: {kind}{_at(views[ranks[0]])}" for kind, ranks in kinds.items()
             )
-            sample = next(one for one in waits.values() if one.group == group)
-            found.append(
+            sample = next(collective for collective in waits.values() if collective.group == group)
+            lines.append(
                 f"ranks disagree about collective {number} of {group_name(sample)}: {each}"
             )
-    return found
+    return lines
 
 
-def _orders(
+def _circular_waits(
     views: Mapping[int, RankView],
     waits: Mapping[int, Collective],
     blocked: Mapping[int, Sequence[int]],
 ) -> list[str]:
-    """Ranks that wait for each other; not those that only wait for one of them."""
+    """Ranks that wait for each other, without ranks that only wait for one of these."""
     cycle = {rank: list(others) for rank, others in blocked.items() if rank in waits}
-    while loose := set(cycle) - {one for others in cycle.values() for one in others}:
+    while loose := set(cycle) - {other for others in cycle.values() for other in others}:
         cycle = {rank: others for rank, others in cycle.items() if rank not in loose}
     if not cycle:
         return []
@@ -228,25 +236,25 @@ def _orders(
     return [f"ranks wait for each other, in groups that they enter in different orders: {each}"]
 
 
-def _meetings(views: Mapping[int, RankView]) -> list[str]:
+def _waits_in_init(views: Mapping[int, RankView]) -> list[str]:
     """Why ranks do not leave `init_process_group`."""
-    met = {
-        rank: view.meeting
+    calls = {
+        rank: view.init_call
         for rank, view in views.items()
-        if view.meeting is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
+        if view.init_call is not None and not view.ended and (view.for_s or 0) > BRIEF_WAIT_S
     }
-    if not met:
+    if not calls:
         return []
-    waiting = _waiting_in_init(views, list(met))
-    if problem := _wrong_numbers(views, met):
+    waiting = _waiting_in_init(views, list(calls))
+    if problem := _wrong_numbers(views, calls):
         return [f"{waiting}: {problem}"]
-    absent = [view for view in views.values() if view.meeting is None and not view.groups]
-    stores = {call.store: call for call in met.values() if call.store}
-    served = any(call.serves for call in met.values())
-    by_launcher = any(call.by_launcher for call in met.values())
+    absent = [view for view in views.values() if view.init_call is None and not view.groups]
+    stores = {call.store: call for call in calls.values() if call.store}
+    served = any(call.serves for call in calls.values())
+    by_launcher = any(call.by_launcher for call in calls.values())
     elsewhere = not by_launcher and any(view.rank == 0 for view in absent)
     foreign = [call for call in stores.values() if call.method.startswith("tcp:")]
-    if stores and not served and not elsewhere and (len(met) == len(views) or foreign):
+    if stores and not served and not elsewhere and (len(calls) == len(views) or foreign):
         address = " and ".join(stores)
         why = f"{waiting}, for a store at {address}, which nobody serves"
         advice = "rank 0 serves it, or torchrun, at MASTER_ADDR:MASTER_PORT as they are set"
@@ -268,32 +276,32 @@ def _waiting_in_init(views: Mapping[int, RankView], ranks: Sequence[int]) -> str
     return f"{_ranks(ranks)} {verb} in init_process_group{_at(views[ranks[0]])}"
 
 
-def _wrong_numbers(views: Mapping[int, RankView], met: Mapping[int, Meeting]) -> str:
-    """Why their numbers cannot make a group; or ""."""
+def _wrong_numbers(views: Mapping[int, RankView], calls: Mapping[int, InitCall]) -> str:
+    """Why the ranks and world sizes of these calls cannot make a group; or ""."""
     by_number: dict[int, list[int]] = {}
-    for rank, call in met.items():
+    for rank, call in calls.items():
         if call.rank is not None:
             by_number.setdefault(call.rank, []).append(rank)
     for number, ranks in by_number.items():
         if ranks[1:]:
             return f"{_ranks(ranks)} all call it with rank={number}; each needs its own, as in RANK"
-    most = max((call.world_size or 0 for call in met.values()), default=0)
+    most = max((call.world_size or 0 for call in calls.values()), default=0)
     if most > len(views):
         return f"it waits for {most} ranks (world_size={most}), and the run has {len(views)}"
     return ""
 
 
 def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
-    """If no rank waits in a collective: ranks that something stops, or that are apart from most."""
+    """If no rank waits in a collective: ranks that are held, or are elsewhere than most."""
     if views and all(view.imports for view in views.values()):
         return ["all ranks import their modules"]
-    found = [
+    lines = [
         f"rank {rank} on {view.node}: {condition(view)}"
         for rank, view in views.items()
         if view.is_held or (not view.answers and not view.ended and not view.is_command)
     ]
-    if found:
-        return found
+    if lines:
+        return lines
     places = Counter(_function(view) for view in views.values() if view.place)
     ended = [view for view in views.values() if view.ended]
     going_on = [
@@ -308,14 +316,14 @@ def _without_collectives(views: Mapping[int, RankView]) -> list[str]:
         ]
     if len(places) > 1:
         usual, count = places.most_common(1)[0]
-        odd = [one for one in views.values() if one.place and _function(one) != usual]
-        odd = [one for one in odd if (one.for_s or 0) > BRIEF_WAIT_S]
+        odd = [view for view in views.values() if view.place and _function(view) != usual]
+        odd = [view for view in odd if (view.for_s or 0) > BRIEF_WAIT_S]
         if count > len(views) / 2 and odd:
-            found = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in odd[:3]]
-            rest = [one for one in views.values() if _function(one) == usual]
-            found.append(f"{_ranks([one.rank for one in rest])}: {condition(rest[0])}")
-            return found
-    still = [one for one in views.values() if (one.for_s or 0) > BRIEF_WAIT_S]
+            lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in odd[:3]]
+            rest = [view for view in views.values() if _function(view) == usual]
+            lines.append(f"{_ranks([view.rank for view in rest])}: {condition(rest[0])}")
+            return lines
+    still = [view for view in views.values() if (view.for_s or 0) > BRIEF_WAIT_S]
     if still and len(places) == 1:
         return [f"all ranks are in the same function; rank {still[0].rank}: {condition(still[0])}"]
     return ["no rank waits long for another in a collective"]
@@ -325,22 +333,23 @@ def _function(view: RankView) -> tuple[str, str]:
     return (view.place.file, view.place.function) if view.place else ("", "")
 
 
-def _kind(one: Collective) -> str:
-    if one.operation not in SAME_SHAPE:
-        return one.operation
-    return f"{one.operation} {one.shape} {'/'.join(one.types)}".strip()
+def _kind(collective: Collective) -> str:
+    if collective.operation not in SAME_SHAPE:
+        return collective.operation
+    return f"{collective.operation} {collective.shape} {'/'.join(collective.types)}".strip()
 
 
 def _at(view: RankView) -> str:
     return f", in {view.place}" if view.place else ""
 
 
-def group_name(one: Collective) -> str:
+def group_name(collective: Collective) -> str:
     """`the default group`, or `group 1 (pair)`."""
-    if one.description in ("default_pg", "") and one.group in ("0", ""):
+    if collective.description in ("default_pg", "") and collective.group in ("0", ""):
         return "the default group"
-    known = one.description not in ("", "undefined")
-    return f"group {one.group}{f' ({one.description})' if known else ''}"
+    has_description = collective.description not in ("", "undefined")
+    description = f" ({collective.description})" if has_description else ""
+    return f"group {collective.group}{description}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,9 +1,9 @@
 """Ask the workers of this node what they do, and the kernel about those that do not answer.
 
 How it works: all workers are asked at once, each through its socket (muster/worker/inspection.py).
-A worker that does not answer in time holds its interpreter, or is stopped. It gets a
-signal at which faulthandler writes its stacks, if it can run at all and has a handler for it. Only
-descendants of this process get the signal.
+A worker that does not answer in time is stopped, or holds its interpreter. It gets a signal at
+which faulthandler writes its stacks, if the worker can run at all and has a handler for the signal.
+Only descendants of this process get the signal.
 """
 
 import json
@@ -25,8 +25,8 @@ from muster.records import fits, is_count
 from muster.worker.inspection import DUMP_SIGNAL, THREADS
 from muster.writing import parsed, read_json
 
-ANSWER_BYTES = 3_000_000  # of one worker: a message to the leader may have a little more
-# faulthandler's output.
+ANSWER_BYTES = 3_000_000  # of one worker; a message to the leader may have a little more
+# What faulthandler writes.
 THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 
@@ -34,7 +34,7 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P
 def ask(
     folder: Path, ranks: Sequence[int], patience_s: float = WORKER_ANSWERS_S, **request: object
 ) -> dict[int, Report]:
-    """The reply of each of these workers; for one that does not answer, what is visible of it."""
+    """The report on each of these workers: its reply, or else what can be seen of its process."""
     if not ranks:
         return {}
     from concurrent.futures import ThreadPoolExecutor  # imported here: an agent starts without it
@@ -59,19 +59,19 @@ def ask(
 
 
 def pids_of(folder: Path, ranks: Sequence[int]) -> dict[int, int]:
-    """The process of each rank that still exists."""
-    found = {}
-    for rank in ranks:  # the program itself, if a wrapper started it
+    """The process of each rank whose process still exists."""
+    pids = {}
+    for rank in ranks:  # the program itself, even if another command has started it
         raw = read_json(folder / f"rank_{rank:05d}.json", "pid")
         is_known = raw is not None and is_count(raw["pid"])
         state = state_of(raw["pid"]) if raw is not None and is_known else None
         if state is not None and state.status != "zombie":
-            found[rank] = state.pid
-    if len(found) < len(ranks):  # another command, or a program that has not begun
+            pids[rank] = state.pid
+    if len(pids) < len(ranks):  # the others are commands, or programs that have not begun
         for process in process_tree.descendants():
             if (other := process_tree.rank_of(process)) is not None and other in ranks:
-                found.setdefault(other, process.pid)
-    return found
+                pids.setdefault(other, process.pid)
+    return pids
 
 
 def _reply(
@@ -95,7 +95,7 @@ def _line(connection: socket.socket, patience_s: float) -> bytes:
     """The line that a worker answers.
 
     Raises:
-        OSError: it is late, or goes on for ever.
+        OSError: it is late, or has no end.
     """
     deadline = running_s() + patience_s
     line = b""
@@ -128,12 +128,14 @@ def _add_process(report: Report, folder: Path, pid: int | None) -> None:
         report["threads"] = _dumped(folder, report["rank"], pid)
         report["is_command"] = not report["threads"]
     helpers = map(state_of, helpers_of(pid, is_program=not report.get("is_command")))
-    computing = [one.pid for one in helpers if one is not None and one.status == "running"]
+    computing = [
+        helper.pid for helper in helpers if helper is not None and helper.status == "running"
+    ]
     report["process"]["computing"] = computing
 
 
 def _dumped(folder: Path, rank: int, pid: int) -> list[Thread]:
-    """The stacks of a process, written by faulthandler; none if it cannot."""
+    """The stacks of a process, written by faulthandler; none if that is impossible."""
     path = folder / f"rank_{rank:05d}.threads"
     if DUMP_SIGNAL is None or not catches(pid, DUMP_SIGNAL):
         return []
@@ -156,28 +158,28 @@ def _dumped(folder: Path, rank: int, pid: int) -> list[Thread]:
 
 
 def threads_of(text: str) -> list[Thread]:
-    """The threads in a dump, the one that took the signal first, in inspection.py's form.
+    """The threads in a dump, in inspection.py's form; the thread that took the signal comes first.
 
-    A process takes a signal in its main thread, if that one can run.
+    A process takes a signal in its main thread, if that thread can run.
     """
     threads: list[Thread] = []
     for line in text.splitlines():
-        if found := THREAD.match(line):
-            is_current = found[1] == "Current thread"
-            name = "main" if is_current else found["name"] or found[2]
+        if match := THREAD.match(line):
+            is_current = match[1] == "Current thread"
+            name = "main" if is_current else match["name"] or match[2]
             threads.append({"name": name, "main": is_current, "frames": []})
-        elif threads and (found := FRAME.match(line)):
-            number = int(found["line"]) if found["line"].isdigit() else 0
-            source = linecache.getline(found["file"], number).strip()[:200]
+        elif threads and (match := FRAME.match(line)):
+            number = int(match["line"]) if match["line"].isdigit() else 0
+            source = linecache.getline(match["file"], number).strip()[:200]
             threads[-1]["frames"].insert(
                 0,  # the dump has the innermost first
                 {
-                    "file": found["file"],
+                    "file": match["file"],
                     "line": number,
-                    "function": found["function"],
+                    "function": match["function"],
                     "text": source,
                 },
             )
     if threads and not any(thread["main"] for thread in threads):
-        threads[-1]["main"] = True  # the oldest comes last
+        threads[-1]["main"] = True  # the oldest thread is the last in a dump
     return sorted(threads, key=lambda thread: not thread["main"])[:THREADS]

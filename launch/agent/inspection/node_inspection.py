@@ -3,12 +3,12 @@
 How progress is seen: every few seconds each worker, with all its child processes, is examined. It
 is active if it has begun a collective, read or written anything, touched new memory while
 computing, or run through different code. On a busy machine the last takes several looks. An endless
-loop does none of these, nor does a rank that waits in a collective, however much it computes
-meanwhile. What its program has started, such as a pool that prepares data, makes progress whenever
-it computes: nothing tells its loops apart. A rank that evaluates, saves, compiles or loads counts
-as active for all others that wait for it.
+loop does none of these. A rank that waits in a collective does none of these either, however much
+it computes meanwhile. A process that the program has started, such as a pool that prepares data, is
+active whenever it computes: an endless loop in it cannot be recognised. One rank that evaluates,
+saves, compiles or loads is progress for all others that wait for it.
 
-Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked`, `_sampled`,
+Threads: the agent's loop calls `hear`, `tick` and `last_look`, and owns `_looked_s`, `_sampled_s`,
 `_has_given_up` and `_has_ended`. A question to workers may take seconds, so each question has a
 thread of its own. The thread puts its result into `_answers`, a queue, and the next `tick` sends
 it. At most one thread samples at a time; it alone changes `_activity`, except for the number of
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.agent.inspection import local_workers
-from launch.agent.processes.process_state import helpers_of, state_of, tree_of, wanted_s
+from launch.agent.processes.process_state import cpu_demand_s, helpers_of, state_of, tree_of
 from launch.deadlines import (
     PROGRESS_READ_EVERY_S,
     WORKER_ANSWERS_LAST_LOOK_S,
@@ -42,25 +42,29 @@ from launch.nodes.channel import Channel, running_s
 from launch.nodes.message_types import Inspected, Question, Report, Still
 from launch.spec import Assignment
 
-BUSY = 0.05  # share of a core: with less a worker waits
-HELPERS_BUSY = 0.5  # of all that it has started: with less they watch, or write a log
+BUSY = 0.05  # share of a core; a worker that uses less waits
+HELPERS_BUSY = 0.5  # the same for all processes that it has started; else they watch, or log
 FAULTS_PER_S = 10.0  # page faults of newly used memory
-PLACES = 5  # positions of the main thread if nothing else changes: a small loop has 1 to 4
+PLACES = 5  # different positions of the main thread; a small endless loop has 1 to 4
 
 
 class NodeInspection:
-    """Of the workers of one node, which began at `since_s`."""
+    """The inspection of the workers of one node, which began at `since_s`."""
 
     def __init__(
         self, folder: Path, assignment: Assignment, leader: Channel, since_s: float
     ) -> None:
-        self._folder, self._ranks, self._leader = folder, assignment.ranks, leader
+        self._folder = folder
+        self._ranks = assignment.ranks
+        self._leader = leader
         self._answers: queue.SimpleQueue[Inspected] = queue.SimpleQueue()
         self._activity = Activity()
-        self._sampled = since_s
+        self._sampled_s = since_s
         self._every_s = assignment.spec.progress_every_s
-        self._sampler = threading.Thread()  # the last one; this one never started
-        self._looked, self._has_given_up, self._has_ended = 0.0, False, False
+        self._sampler = threading.Thread()  # the last one that was started; at first none
+        self._looked_s = 0.0
+        self._has_given_up = False
+        self._has_ended = False
 
     def sees_workers(self) -> bool:
         """Whether any worker has not ended yet."""
@@ -70,7 +74,7 @@ class NodeInspection:
         """Begin to answer a request; the answer is sent by a later tick."""
         match request["ask"]:
             case "stacks":
-                with suppress(RuntimeError):  # at a limit of threads it does not answer
+                with suppress(RuntimeError):  # at a limit of threads: no answer
                     threading.Thread(target=self._ask, args=(request,), daemon=True).start()
             case "resume":
                 for path in self._folder.glob("*.gave_up"):
@@ -80,14 +84,14 @@ class NodeInspection:
     def tick(self) -> None:
         """Send finished answers; check whether a worker waits for an inspection."""
         now = running_s()
-        if now - self._looked > PROGRESS_READ_EVERY_S:
-            self._looked = now
+        if now - self._looked_s > PROGRESS_READ_EVERY_S:
+            self._looked_s = now
             if not self._has_given_up and any(self._folder.glob("*.gave_up")):
                 self._has_given_up = True
                 self._leader.send(inspected={"id": "timeout", "look": True})
-        is_due = now - self._sampled > self._every_s
+        is_due = now - self._sampled_s > self._every_s
         if is_due and not self._sampler.is_alive():
-            self._sampled = now
+            self._sampled_s = now
             sampler = threading.Thread(target=self._sample, daemon=True)
             with suppress(RuntimeError):  # at a limit of threads: no reason to end a run
                 sampler.start()
@@ -96,7 +100,7 @@ class NodeInspection:
             self._leader.send(inspected=self._answers.get())
 
     def last_look(self) -> None:
-        """Record what workers do that are about to be ended; once; waits for their answers."""
+        """Record once what the workers do that are about to be ended; waits for their answers."""
         if not self._has_ended:
             self._has_ended = True
             self._ask({"id": "end", "ask": "stacks"}, WORKER_ANSWERS_LAST_LOOK_S)
@@ -111,7 +115,7 @@ class NodeInspection:
         self._answers.put({"id": request["id"], "complete": True})
 
     def _sample(self) -> None:
-        """Report since when no worker has made progress."""
+        """Report for how long no worker has made progress."""
         closely = self._activity.still_s > self._every_s  # only if nothing else shows progress
         progress = self._ask_workers(WORKER_EXAMINES_ITSELF_S, ask="progress", closely=closely)
         pids = {rank: pid for rank, report in progress.items() if (pid := report["pid"])}
@@ -125,8 +129,8 @@ class NodeInspection:
 
 
 @dataclass
-class _Seen:
-    """One worker with its descendants: what all of them have done since they began."""
+class _Sample:
+    """What one worker and its descendants have done since they began, at one time."""
 
     at: float
     pids: frozenset[int]
@@ -134,22 +138,26 @@ class _Seen:
     cpu_s: float
     page_faults: int
     number: int  # of collectives that it has begun
-    helpers: dict[int, float]  # what its program has started: seconds that each wanted to compute
+    helpers: dict[int, float]  # by process that its program has started: see `cpu_demand_s`
     active_at: float = field(default_factory=running_s)
-    places: set[int] = field(default_factory=set)  # of its main thread since then
+    places: set[int] = field(default_factory=set)  # of its main thread, since `active_at`
 
     @classmethod
-    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Seen":
-        states = [one for one in map(state_of, tree_of(pid)) if one is not None]
+    def of(cls, pid: int, number: int, *, is_program: bool) -> "_Sample":
+        states = [state for state in map(state_of, tree_of(pid)) if state is not None]
         helpers = helpers_of(pid, is_program=is_program)
         return cls(
             running_s(),
-            frozenset(one.pid for one in states),
-            sum(one.io_bytes for one in states),
-            sum(one.cpu_s for one in states),
-            sum(one.page_faults for one in states),
+            frozenset(state.pid for state in states),
+            sum(state.io_bytes for state in states),
+            sum(state.cpu_s for state in states),
+            sum(state.page_faults for state in states),
             number,
-            {one.pid: wanted_s(one.pid) or one.cpu_s for one in states if one.pid in helpers},
+            {
+                state.pid: cpu_demand_s(state.pid) or state.cpu_s
+                for state in states
+                if state.pid in helpers
+            },
         )
 
 
@@ -157,8 +165,8 @@ class Activity:
     """When each worker of this node last made progress."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
-        self._began: float | None = None  # when a worker was first seen, or the last end of one
+        self._samples: dict[int, _Sample] = {}
+        self._began: float | None = None  # when a worker was first seen, or last ended
         # guards the next two, since each question has its own thread
         self._lock = threading.Lock()
         self._questions = 0  # questions that workers are answering now
@@ -167,17 +175,18 @@ class Activity:
 
     @property
     def still_s(self) -> float:
-        """Seconds since any of them was active."""
+        """Seconds since any worker was active."""
         if self._began is None:
             return 0.0
-        last = max((one.active_at for one in self._seen.values()), default=self._began)
+        last = max((worker.active_at for worker in self._samples.values()), default=self._began)
         return running_s() - last
 
     @contextmanager
     def disturbed(self) -> Iterator[None]:
-        """A context in which workers answer questions and read their source for it: no progress.
+        """A context in which workers answer questions, which is no progress.
 
-        It takes time, and another thread may look at the workers meanwhile.
+        They read their source files for that. It takes time, and another thread may look at the
+        workers meanwhile.
         """
         with self._lock:
             self._questions += 1
@@ -189,34 +198,37 @@ class Activity:
                 self._questions -= 1
 
     def look(self, pids: Mapping[int, int], progress: Mapping[int, Report]) -> None:
-        """Examine each rank's process; `progress`: its collectives and seen positions."""
+        """Examine each rank's process; `progress`: by rank, its collectives and positions."""
         now = running_s()
         before_s = self.still_s
         nothing: Report = {}
-        with self._lock:  # a question that begins from here on also affects the next look
-            was_disturbed, self._is_disturbed = self._is_disturbed, self._questions > 0
+        with self._lock:  # a question that begins after this also affects the next look
+            was_disturbed = self._is_disturbed
+            self._is_disturbed = self._questions > 0
         for rank, pid in pids.items():
             begun = progress.get(rank, nothing)
-            old = self._seen.get(rank)
-            known = old.number if old is not None else -1  # without an answer it begins nothing
+            old = self._samples.get(rank)
+            # without an answer it begins nothing
+            last_number = old.number if old is not None else -1
             is_program = bool(begun.get("answers", True))
-            new = _Seen.of(pid, begun.get("begun", known), is_program=is_program)
+            new = _Sample.of(pid, begun.get("begun", last_number), is_program=is_program)
             if old is not None:
                 places = old.places | {*begun.get("places", ())}
                 is_disturbed = was_disturbed or self._is_disturbed
-                counts = new.number != old.number  # a question does not change it
+                counts = new.number != old.number  # no question changes this number
                 if not counts and (is_disturbed or not _is_active(old, new, len(places))):
-                    new.active_at, new.places = old.active_at, places
-            self._seen[rank] = new
+                    new.active_at = old.active_at
+                    new.places = places
+            self._samples[rank] = new
             self._began = self._began or now
-        for rank in set(self._seen) - set(pids):  # ended, which is also progress
-            del self._seen[rank]
+        for rank in set(self._samples) - set(pids):  # ended, which is also progress
+            del self._samples[rank]
             self._began = now
         if self.still_s < before_s:
             self.longest_pause_s = max(self.longest_pause_s, before_s)
 
 
-def _is_active(old: _Seen, new: _Seen, places: int) -> bool:
+def _is_active(old: _Sample, new: _Sample, places: int) -> bool:
     if new.pids != old.pids or new.io_bytes > old.io_bytes:
         return True
     elapsed = max(new.at - old.at, 1e-3)

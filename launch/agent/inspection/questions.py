@@ -1,4 +1,4 @@
-"""`muster jobs stacks`: ask a run, and show in one line each what every rank does."""
+"""`muster jobs stacks`: ask a run what its ranks do, and print one line for each rank."""
 
 import json
 import secrets
@@ -26,7 +26,7 @@ REASONS = {
 
 
 def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
-    """What a run answers; None if nothing comes in time; see `launch/runs/log_tail.py`.
+    """The answer of a run; None if none comes in time; see `launch/runs/log_tail.py`.
 
     Raises:
         MusterError: the run folder cannot be written.
@@ -55,14 +55,14 @@ def ask(run_dir: Path, timeout_s: float, **request: object) -> Findings | None:
 
 
 def stacks(run_dir: Path, *, full: bool) -> None:
-    """Print what each rank does, and what blocks the run; of a run that is over, the last record.
+    """Print what each rank does, and what blocks the run; for a run that is over, from its record.
 
     Raises:
         MusterError: nobody answers.
     """
     findings: Findings
     if run_state.of(run_dir).over:
-        findings, why = _seen(run_dir)
+        findings, why = _recorded(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))
     else:
@@ -75,8 +75,8 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         )
     try:
         views = views_of(findings).values()
-        lines = [f"rank {one.rank} on {one.node}: {condition(one)}" for one in views]
-    except (AttributeError, KeyError, TypeError, ValueError):  # as of another version
+        lines = [f"rank {view.rank} on {view.node}: {condition(view)}" for view in views]
+    except (AttributeError, KeyError, TypeError, ValueError):  # as from another version
         raise MusterError(f"{run_dir.name}: what was seen {why} is unreadable") from None
     if "sentences" not in findings:
         findings["sentences"] = sentences_of(findings)
@@ -87,8 +87,8 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         _show_threads(report)
 
 
-def _seen(run_dir: Path) -> tuple[Findings, str]:
-    """The inspection recorded for a run that is over, of the most telling reason.
+def _recorded(run_dir: Path) -> tuple[Findings, str]:
+    """The inspection recorded of a run that is over, and why it was made; the most useful one.
 
     Raises:
         MusterError: there is none.

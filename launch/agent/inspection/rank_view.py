@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from launch.agent.processes.process_state import HELD
+from launch.agent.processes.process_state import HELD_STATES
 from launch.nodes.message_types import Frame, GaveUp, ProcessReport, Report
 
 # Paths outside the user's program: packages, Python itself, and what every worker starts with.
@@ -15,7 +15,7 @@ OURS = tuple(f"muster/worker/{name}.py" for name in ("worker_main", "preload", "
 
 @dataclass(frozen=True)
 class Place:
-    """A line that a thread is in, and the least time for which it has been there."""
+    """A line that a thread is in, and for how long at least it has been there."""
 
     file: str
     line: int | None
@@ -39,7 +39,7 @@ class Collective:
     operation: str
     shapes: Sequence[Sequence[int]]
     types: Sequence[str]
-    waits: bool  # whether it has not ended
+    waits: bool  # the rank still waits in it
     age_s: float
     limit_s: float  # torch's timeout for it
     begun_unix_s: float = 0.0  # by its node's clock
@@ -62,15 +62,15 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What a rank in `init_process_group` has given, and what it waits for."""
+class InitCall:
+    """A rank's call of `init_process_group`: its arguments, and what it waits for."""
 
     rank: int | None
     world_size: int | None
     store: str  # the address to which it is connecting, or at which it waits for the others
-    serves: bool  # the store there
+    serves: bool  # this rank serves that store
     by_launcher: bool  # torchrun serves the store, and no rank does
-    method: str  # its init_method
+    method: str  # the init_method
 
 
 class RankEnd(TypedDict, total=False):
@@ -88,34 +88,34 @@ class RankView:
 
     rank: int
     node: str
-    answers: bool  # itself; otherwise the kernel or faulthandler gave all that follows
+    answers: bool  # itself; otherwise all that follows is from the kernel or faulthandler
     status: str  # of its process, in psutil's words: running, sleeping, stopped, dead
     words: str
-    place: Place | None = None  # innermost of the user's own lines
+    place: Place | None = None  # the innermost of the user's own lines
     groups: Mapping[str, Group] = field(default_factory=dict)
     collectives: tuple[Collective, ...] = ()
-    clock_offset_s: float = 0.0  # to add to its node's clock, to have the leader's
+    clock_offset_s: float = 0.0  # to add to its node's clock to get the leader's
     ended: str = ""  # how it ended, if it has
-    timed_out: bool = False  # it ends, or has ended, because others had not come to a collective
+    timed_out: bool = False  # it ends, or has ended, since others did not come to a collective
     lost_peer: bool = False  # it has ended because another rank was gone
     imports: bool = False  # its main thread is in an import
     is_command: bool = False  # not Python, or a Python without our handler
     computing: tuple[int, ...] = ()  # the processes that it has started and that compute
-    meeting: Meeting | None = None  # it is in `init_process_group`
+    init_call: InitCall | None = None  # if it is in `init_process_group`
 
     @property
     def waiting(self) -> Collective | None:
         """The first collective in which it waits for others, or waited until its timeout."""
         if self.timed_out and self.collectives:
             return self.collectives[-1]
-        return next((one for one in self.collectives if one.waits), None)
+        return next((collective for collective in self.collectives if collective.waits), None)
 
     def arrivals(self, group: str) -> dict[int, float]:
         """When it came to each collective of a group, in Unix seconds of the leader's clock."""
         return {
-            one.number: one.begun_unix_s + self.clock_offset_s
-            for one in self.collectives
-            if one.group == group
+            collective.number: collective.begun_unix_s + self.clock_offset_s
+            for collective in self.collectives
+            if collective.group == group
         }
 
     @property
@@ -123,24 +123,24 @@ class RankView:
         """How long it has been in its place."""
         if self.waiting is not None:
             return self.waiting.age_s
-        known = [one.age_s for one in self.collectives[-1:]]
-        known += [self.place.for_s] if self.place and self.place.for_s is not None else []
-        return min(known) if known else None
+        ages = [collective.age_s for collective in self.collectives[-1:]]
+        ages += [self.place.for_s] if self.place and self.place.for_s is not None else []
+        return min(ages) if ages else None
 
     @property
     def is_held(self) -> bool:
-        return self.status in HELD
+        return self.status in HELD_STATES
 
 
 def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> RankView:
-    """The view of the rank that `report` is from, in the form of `local_workers.ask`."""
+    """The view of the rank that `report` is about, a report of `local_workers.ask`."""
     process: ProcessReport = report.get("process", {})
     threads = report.get("threads", [])
     main = next((thread["frames"] for thread in threads if thread.get("main")), [])
     gave_up: GaveUp = report.get("gave_up") or {}
     end: RankEnd = exit_record or {}
     main = gave_up.get("frames") or main
-    meeting = report.get("meeting")
+    init_call = report.get("meeting")
     return RankView(
         rank=int(report["rank"]),
         node=node,
@@ -148,23 +148,23 @@ def view_of(report: Report, node: str, exit_record: RankEnd | None = None) -> Ra
         status=str(process.get("status", "dead")),
         words=str(process.get("words", "")),
         place=own_place(main),
-        groups={name: Group(**one) for name, one in report.get("groups", {}).items()},
-        collectives=tuple(Collective(**one) for one in report.get("collectives", ())),
+        groups={name: Group(**group) for name, group in report.get("groups", {}).items()},
+        collectives=tuple(Collective(**collective) for collective in report.get("collectives", ())),
         clock_offset_s=float(report.get("clock_offset_s", 0.0)),
         ended=str(end.get("text", "")),
         timed_out=bool(gave_up or end.get("timed_out")),
         lost_peer=bool(end.get("lost_peer")),
-        imports=any("<frozen importlib" in str(one["file"]) for one in main),
+        imports=any("<frozen importlib" in str(frame["file"]) for frame in main),
         is_command=bool(report.get("is_command")),
         computing=tuple(process.get("computing", ())),
-        meeting=Meeting(**meeting) if meeting else None,
+        init_call=InitCall(**init_call) if init_call else None,
     )
 
 
 def own_place(frames: Sequence[Frame]) -> Place | None:
-    """The innermost line of the user's program; of a library if there is none."""
-    own = [one for one in frames if not _is_library(str(one["file"]))]
-    rest = [one for one in frames if not str(one["file"]).endswith(OURS)]
+    """The innermost line of the user's program; of a library, if the program has none."""
+    own = [frame for frame in frames if not _is_library(str(frame["file"]))]
+    rest = [frame for frame in frames if not str(frame["file"]).endswith(OURS)]
     chosen = own or rest
     return Place(**chosen[-1]) if chosen else None
 

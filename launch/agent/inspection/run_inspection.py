@@ -3,7 +3,7 @@
 The messages, in JSON through the channels between leader and agents:
 
     leader -> agents    inspect: {"id", "ask": "stacks" | "resume"}
-    agent -> leader     inspected: {"id", "report"}, one of each rank, then one with "complete"
+    agent -> leader     inspected: {"id", "report"}, one for each rank, then one with "complete"
 """
 
 import time
@@ -26,8 +26,8 @@ from muster.run_files import STACKS
 from muster.worker.lost_peer import TIMED_OUT
 from muster.writing import CannotWrite, write_json
 
-OWN_REASONS = ("timeout", "hang")  # reasons of the run itself, without a request
-PAUSES = 10  # so many usual ones, and `HANG_AT_LEAST_S`, are too long a pause
+OWN_REASONS = ("timeout", "hang")  # reasons for an inspection that nobody has requested
+PAUSES = 10  # a pause is too long after so many usual pauses, and `HANG_AT_LEAST_S`
 
 
 class Findings(TypedDict, total=False):
@@ -64,25 +64,29 @@ class RunInspection:
         nodes: Sequence[str],
         requests: RequestFile,  # each request in it is for `begin`
         send: Send,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
-        self._spec, self._run_dir, self._nodes = spec, spec.run_dir, nodes
-        self._requests, self._send, self._say = requests, send, say
-        # for each agent, since when no worker has made progress
+        self._spec = spec
+        self._run_dir = spec.run_dir
+        self._nodes = nodes
+        self._requests = requests
+        self._send = send
+        self._print_line = print_line
+        # by agent: for how long no worker has made progress, and when the agent reported that
         self._still: dict[int, dict[str, float]] = {}
-        self._waits: dict[int, str] = {}  # what an agent waits for that cannot answer
+        self._waits: dict[int, str] = {}  # by agent that cannot answer: what it waits for
         self.hang: End | None = None  # a hang because of which the run must end
-        self._timeout: Findings = {}  # what was seen while ranks waited in a collective
+        self._timeout: Findings = {}  # of ranks that have waited in a collective in vain
         self._gatherings: dict[str, Gathering] = {}
-        self.found: dict[str, list[str]] = {}  # the findings for each of `OWN_REASONS`
-        self._is_still = False
+        self.findings_of: dict[str, list[str]] = {}  # the sentences, by reason
+        self._is_pause_too_long = False
 
     def tick(self) -> None:
-        """Conclude a question that all have answered, or whose time is over."""
+        """Conclude each question that all agents have answered, or whose time is over."""
         self._look_for_hang()
-        for name, one in list(self._gatherings.items()):
-            late = running_s() - one.began > AGENTS_ANSWER_INSPECTION_S
-            if name != "end" and (late or len(one.complete) == len(self._nodes)):
+        for name, gathering in list(self._gatherings.items()):
+            late = running_s() - gathering.began > AGENTS_ANSWER_INSPECTION_S
+            if name != "end" and (late or len(gathering.complete) == len(self._nodes)):
                 self._conclude(self._gatherings.pop(name))
 
     def begin(self, request: Mapping[str, object]) -> None:
@@ -91,7 +95,7 @@ class RunInspection:
             self._ask(str(request["id"]))
 
     def note_wait(self, index: int, what: str | None) -> None:
-        """An agent waits for its disk, say, and cannot see its workers' progress; None: it can."""
+        """Note what an agent waits for, so that it sees no progress of workers; None: nothing."""
         if what is None:
             self._waits.pop(index, None)
             return
@@ -109,17 +113,17 @@ class RunInspection:
             self._gatherings.setdefault(name, Gathering(name))
         if "look" in message:
             self._look(name)
-        elif (one := self._gatherings.get(name)) is not None:
+        elif (gathering := self._gatherings.get(name)) is not None:
             if "report" in message:
                 rank = message["report"]["rank"]
-                one.reports[rank] = message["report"]
-                one.node_of[rank] = self._nodes[index]
+                gathering.reports[rank] = message["report"]
+                gathering.node_of[rank] = self._nodes[index]
             if message.get("complete"):
-                one.complete.add(index)
+                gathering.complete.add(index)
 
     def _look(self, why: str) -> None:
-        """Ask all agents once for a reason of the run itself, then let waiting workers continue."""
-        if why in self.found:
+        """Ask all agents for one of `OWN_REASONS`; if that was done, let waiting workers go on."""
+        if why in self.findings_of:
             self._send(inspect={"id": why, "ask": "resume"})
         elif why not in self._gatherings:
             self._ask(why)
@@ -129,31 +133,31 @@ class RunInspection:
         self._send(inspect={"id": name, "ask": "stacks"})
 
     def _look_for_hang(self) -> None:
-        """Ask all agents where their workers are, once in each pause that is too long."""
+        """Ask all agents what their workers do, once in each pause that is too long."""
         if len(self._still) < len(self._nodes) or self._spec.hang_after_s == 0:
             return
-        if self.hang is not None:  # the run is being ended for a hang, which changes its workers
+        if self.hang is not None:  # the run is being ended because of a hang: workers change
             return
         still_s = self._still_s()
-        pause_s = max(one["pause_s"] for one in self._still.values())
+        pause_s = max(still["pause_s"] for still in self._still.values())
         limit_s = self._spec.hang_after_s or max(HANG_AT_LEAST_S, PAUSES * pause_s)
-        if still_s > limit_s and not self._is_still:
-            self._is_still = True
-            self.found.pop("hang", None)
+        if still_s > limit_s and not self._is_pause_too_long:
+            self._is_pause_too_long = True
+            self.findings_of.pop("hang", None)
             self._look("hang")
-        elif self._is_still and still_s < limit_s / 2:
-            self._is_still = False
-            if "hang" in self.found:
-                self._say("it makes progress again")
+        elif self._is_pause_too_long and still_s < limit_s / 2:
+            self._is_pause_too_long = False
+            if "hang" in self.findings_of:
+                self._print_line("it makes progress again")
 
     def _still_s(self) -> float:
         """Seconds since any agent has seen progress."""
         now = running_s()
-        return min(one["s"] + now - one["at"] for one in self._still.values())
+        return min(still["s"] + now - still["at"] for still in self._still.values())
 
     def _announce(self, findings: Findings) -> None:
         text = f"no progress for {duration(self._still_s())}: {findings['sentences'][0]}"
-        self._say(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
+        self._print_line(f"{text}\n(every rank: muster jobs stacks {self._run_dir.name})")
         findings["on_hang"] = self._spec.on_hang
         findings["text"] = text
         if self._spec.on_hang != "warn":
@@ -164,54 +168,54 @@ class RunInspection:
         return of_timeout(self._timeout, ends)
 
     def finish(self) -> None:
-        """The run is over: record what workers did that had to be ended."""
+        """Record what the workers did that had to be ended, since the run is over."""
         last = self._gatherings.pop("end", None)
         if last is not None and last.reports:
             self._write(last.name, self._findings(last))
         for name in self._gatherings:
             self._requests.answer(name, sentences=[])
 
-    def _conclude(self, one: Gathering) -> None:
-        findings = self._findings(one)
-        if one.name not in OWN_REASONS:
-            self._requests.answer(one.name, **findings)
+    def _conclude(self, gathering: Gathering) -> None:
+        findings = self._findings(gathering)
+        if gathering.name not in OWN_REASONS:
+            self._requests.answer(gathering.name, **findings)
             return
-        if one.name == "hang" and not self._is_still:  # it made progress during the inspection
-            return
-        self.found[one.name] = findings["sentences"]
-        if one.name == "hang":
+        if gathering.name == "hang" and not self._is_pause_too_long:
+            return  # workers made progress during the inspection
+        self.findings_of[gathering.name] = findings["sentences"]
+        if gathering.name == "hang":
             self._announce(findings)
         else:
             self._timeout = findings
-        self._write(one.name, findings)
-        self._send(inspect={"id": one.name, "ask": "resume"})
+        self._write(gathering.name, findings)
+        self._send(inspect={"id": gathering.name, "ask": "resume"})
 
-    def _findings(self, one: Gathering) -> Findings:
-        """The findings from the answers, together with the answers, so that one file has all."""
+    def _findings(self, gathering: Gathering) -> Findings:
+        """The answers and what they mean, so that one file has all of it."""
         silence = f"nothing from its agent for {AGENTS_ANSWER_INSPECTION_S:.1f} s"
         lost = {
             node: f"its agent waits for {self._waits[index]}"
             if index in self._waits
             else f"{silence}; is its link down?"
             for index, node in enumerate(self._nodes)
-            if index not in one.complete and one.name != "end"
+            if index not in gathering.complete and gathering.name != "end"
         }
         ends = self._ends()
         findings: Findings = {
             "time_unix_s": time.time(),
             "run": self._run_dir.name,
-            "reports": [one.reports[rank] for rank in sorted(one.reports)],
-            "node_of": {str(rank): node for rank, node in one.node_of.items()},
+            "reports": [gathering.reports[rank] for rank in sorted(gathering.reports)],
+            "node_of": {str(rank): node for rank, node in gathering.node_of.items()},
             "lost": lost,
             "ends": ends,
         }
-        # of an end they are needed for its cause where ranks have waited in vain, or read later
-        if one.name != "end" or any(end["timed_out"] for end in ends.values()):
+        # of an end they are only needed now if ranks have waited in vain; else they are made later
+        if gathering.name != "end" or any(end["timed_out"] for end in ends.values()):
             findings["sentences"] = sentences_of(findings)
         return findings
 
     def _ends(self) -> dict[str, RankEnd]:
-        """How the ranks ended that have ended."""
+        """The ends of the ranks that have ended, by rank."""
         ends: dict[str, RankEnd] = {}
         for rank, record in read_exits(self._run_dir).items():
             at = time.strftime("%H:%M:%S", time.localtime(record["time_unix_s"]))
@@ -229,7 +233,7 @@ class RunInspection:
         return ends
 
     def _write(self, name: str, findings: Findings) -> None:
-        with suppress(CannotWrite):  # the run ends in any case
+        with suppress(CannotWrite):  # no reason to end a run
             write_json(STACKS.path(self._run_dir, name=name), findings)
 
 
@@ -252,7 +256,7 @@ def views_of(findings: Findings) -> dict[int, RankView]:
     }
     groups = [group for view in views.values() for group in view.groups.values()]
     for rank in {rank for group in groups for rank in group.ranks} - set(views):
-        if str(rank) not in ends:  # nothing is known of it
+        if str(rank) not in ends:  # nothing is known about this rank
             views[rank] = view_of({"rank": rank}, "a node that does not answer")
     for name, end in ends.items():
         if int(name) not in views:

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 PROC = Path("/proc")
-WORDS = {  # psutil's words
+DESCRIPTIONS = {  # by psutil's word for the state
     "stopped": "is stopped by a signal (SIGSTOP)",
     "tracing-stop": "is held by a debugger",
     "disk-sleep": "is in uninterruptible sleep: a disk, a file server or a device",
@@ -16,7 +16,7 @@ WORDS = {  # psutil's words
     "dead": "has ended",
     "running": "computes",
 }
-HELD = ("stopped", "tracing-stop", "disk-sleep")
+HELD_STATES = ("stopped", "tracing-stop", "disk-sleep")
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class ProcessState:
     @property
     def words(self) -> str:
         """A text such as `is stopped by a signal (SIGSTOP)`."""
-        return WORDS.get(self.status, "sleeps")
+        return DESCRIPTIONS.get(self.status, "sleeps")
 
     @property
     def is_held(self) -> bool:
         """Whether it cannot continue by itself."""
-        return self.status in HELD
+        return self.status in HELD_STATES
 
 
 def state_of(pid: int) -> ProcessState | None:
@@ -46,8 +46,9 @@ def state_of(pid: int) -> ProcessState | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            status, times = process.status(), process.cpu_times()
-            with suppress(psutil.AccessDenied, AttributeError):  # another user's process, or macOS
+            status = process.status()
+            times = process.cpu_times()
+            with suppress(psutil.AccessDenied, AttributeError):  # another user's, or on macOS
                 io = process.io_counters()
                 io_bytes = io.read_chars + io.write_chars
     except psutil.Error:
@@ -60,43 +61,45 @@ def state_of(pid: int) -> ProcessState | None:
 def tree_of(pid: int) -> list[int]:
     """`pid` and all its descendants, parents first, as far as /proc shows them.
 
-    psutil would read the processes of all users.
+    This does not use psutil, which would read the processes of all users.
     """
-    found = [pid]
-    for one in found:
-        found += _children_of(one)
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids += _children_of(parent)
+    return pids
 
 
 def helpers_of(pid: int, *, is_program: bool) -> list[int]:
     """The processes that a worker's program has started, such as a pool that prepares data.
 
-    `is_program`: `pid` is the program itself, else the command that runs it, perhaps in a shell.
+    `is_program`: whether `pid` is the program itself. Else it is the command that runs the program,
+    perhaps in a shell.
     """
     below = _children_of(pid)
     while not is_program and len(below) == 1:
-        pid, below = below[0], _children_of(below[0])
+        pid = below[0]
+        below = _children_of(pid)
     return tree_of(pid)[1:]
 
 
-def wanted_s(pid: int) -> float:
-    """Seconds for which a process has computed, or waited for a core, on a machine with too few.
+def cpu_demand_s(pid: int) -> float:
+    """Seconds for which a process has computed, or waited for a core on a busy machine.
 
-    0: it has ended, or the kernel does not count them.
+    0 if it has ended, or the kernel does not count them.
     """
-    found = 0.0
+    seconds = 0.0
     with suppress(OSError):
         for task in (PROC / str(pid) / "task").iterdir():
-            found += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
-    return found
+            seconds += sum(map(int, _read(task / "schedstat").split()[:2])) / 1e9
+    return seconds
 
 
 def _children_of(pid: int) -> list[int]:
-    found = []
+    pids = []
     with suppress(OSError):
         for task in (PROC / str(pid) / "task").iterdir():
-            found += [int(child) for child in _read(task / "children").split()]
-    return found
+            pids += [int(child) for child in _read(task / "children").split()]
+    return pids
 
 
 def catches(pid: int, number: int) -> bool:

@@ -1,13 +1,14 @@
-"""No process that a launcher started outlives it, whether it ends by Ctrl-C, a crash or kill -9.
+"""No process outlives the launcher that started it, be that ended by Ctrl-C, a crash or kill -9.
 
-How it works: the process that starts others is their subreaper. A process whose parent dies becomes
-its child and is still found below it. To end the tree, it is walked again and again until nothing
-in it runs, since a process may fork or change its parent between two walks. Each process gets
-SIGTERM once, when it is first seen, and after a grace period SIGKILL at every walk. Signals go
-through psutil, which identifies a process by pid and start time, so a reused pid is not hit. If
-this process itself is killed, the kernel ends its children (PR_SET_PDEATHSIG). Each of our
-processes asks for that, and then checks that its parent still exists, since it may have died
-before. This module also handles the signals that end a run, for whoever leads it.
+How it works: the process that starts others is their subreaper. So a process whose parent dies
+becomes a child of the subreaper, and is still found below it. To end the tree, it is walked again
+and again until nothing in it runs, since a process may fork or change its parent between two walks.
+Each process gets SIGTERM once, when it is first seen. After a grace period it gets SIGKILL at every
+walk. Signals go through psutil, which identifies a process by pid and start time. So a process that
+has reused a pid gets no signal. If the subreaper itself is killed, the kernel ends its children
+(PR_SET_PDEATHSIG). Each of our processes asks for that, and then checks that its parent still
+exists, since the parent may have died before. This module also handles the signals that end a run,
+in the process that leads it.
 """
 
 import os
@@ -29,7 +30,7 @@ from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import signal_name
 from muster.worker.process import PR_SET_CHILD_SUBREAPER, prctl
 
-STATES = {
+REPORTED_STATES = {
     "stopped": "had been stopped, as by SIGSTOP",
     "disk-sleep": "was waiting for a disk or a file server",
     "tracing-stop": "was held by a debugger",
@@ -43,7 +44,7 @@ class EndedProcess:
     pid: int
     rank: int | None  # of the worker that it is; None: not a worker
     state: str  # its state then, if that is worth reporting
-    signal: str = "SIGTERM"  # the last that it was sent
+    signal: str = "SIGTERM"  # the last signal that it was sent
     survives: bool = False
 
 
@@ -58,20 +59,20 @@ def adopt_orphans() -> None:
 def reap_orphans(excluded: Collection[int]) -> None:
     """Collect adopted processes that have ended; otherwise each stays a zombie until this one ends.
 
-    Not `excluded` ones, and none of this process's own session, as `subprocess.run` in a thread
-    starts them: other code waits for these and needs their exit codes.
+    `excluded` processes are not collected, and none of this process's own session, such as those
+    that `subprocess.run` starts in a thread: other code waits for them and needs their exit codes.
     """
     while sys.platform == "linux":
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None or ended.si_pid in excluded or os.getsid(ended.si_pid) == os.getsid(0):
-                return  # the code that waits for it collects it; the next ones follow then
+                return  # other code collects it; a later call collects the next ones
             os.waitpid(ended.si_pid, 0)
         except OSError:  # there is no child, or it was collected meanwhile
             return
 
 
-def ask(pids: Collection[int]) -> None:
+def send_sigterm(pids: Collection[int]) -> None:
     """Send SIGTERM to those of `pids` that are below this process."""
     for process in descendants():
         if process.pid in pids:
@@ -102,18 +103,20 @@ def end_descendants(
     excluded: Collection[int] = (),
     staying: Collection[int] = (),
 ) -> list[EndedProcess]:
-    """End every process below this one, except `excluded` children; return those still alive.
+    """End every process below this one, except `excluded` children; return those that were alive.
 
-    `excluded` children keep what is below them, too, and those that are `staying` do not.
+    Processes below an `excluded` child are not ended either; those below a `staying` child are.
 
-    First SIGTERM, then SIGKILL after `grace_s`, or at once in a hurry. A process that survives even
-    that for `KILLED_PROCESS_IS_GONE_S` is left, and marked.
+    First SIGTERM is sent, then SIGKILL after `grace_s`, or at once in a hurry. A process that
+    survives even that for `KILLED_PROCESS_IS_GONE_S` is given up, and marked.
     """
     deadline = running_s() + grace_s
     given_up: float | None = None
     processes: dict[int, EndedProcess] = {}
     while remaining := [
-        one for one in descendants(excluded) if one.pid not in staying and _runs(one)
+        process
+        for process in descendants(excluded)
+        if process.pid not in staying and _runs(process)
     ]:
         now = running_s()
         if given_up is not None and now > given_up:
@@ -121,14 +124,14 @@ def end_descendants(
         kills = now > deadline or in_a_hurry()
         if kills and given_up is None:
             given_up = now + KILLED_PROCESS_IS_GONE_S
-        new = [one for one in remaining if one.pid not in processes]
-        for process in new:  # all of them first: one that gets a signal may end those below it
+        new = [process for process in remaining if process.pid not in processes]
+        for process in new:  # all before any signal: an ended process may end those below it
             processes[process.pid] = EndedProcess(process.pid, rank_of(process), _state(process))
         for process in remaining if kills else new:
             if kills:
                 processes[process.pid].signal = "SIGKILL"
             _signal(process, signal.SIGKILL if kills else signal.SIGTERM)
-        # which also collects those that are our children
+        # this also collects the exit codes of our children
         psutil.wait_procs(remaining, timeout=PROCESS_TREE_TICK_S)
         meanwhile()
     for process in remaining:
@@ -142,30 +145,31 @@ def end_started(
     in_a_hurry: Callable[[], bool] = lambda: False,
     patience_s: float = 0.0,
 ) -> None:
-    """End what this process has started, and nothing that earlier calls left.
+    """End these processes, which this process has started, and no others.
 
-    It has `patience_s` to end by itself.
+    They have `patience_s` to end by themselves.
     """
     for seconds, end in (
         (patience_s, subprocess.Popen.terminate),
         (grace_s, subprocess.Popen.kill),
     ):
         deadline = running_s() + seconds
-        while any(one.poll() is None for one in started):
+        while any(process.poll() is None for process in started):
             if running_s() > deadline or in_a_hurry():
                 break
             time.sleep(STARTED_PROCESS_TICK_S)
-        for one in started:
-            end(one)
-    for one in started:
+        for process in started:
+            end(process)
+    for process in started:
         with suppress(subprocess.TimeoutExpired):
-            one.wait(KILLED_PROCESS_IS_GONE_S)
+            process.wait(KILLED_PROCESS_IS_GONE_S)
 
 
 def rank_of(process: psutil.Process) -> int | None:
-    """The rank of a worker: a process with a rank that leads a session, as torchrun's and ours do.
+    """The rank of a worker; None if the process is none.
 
-    A worker's data loading processes inherit its rank, but lead no session.
+    A worker has a rank and leads a session, whether torchrun or we have started it. Its data
+    loading processes inherit its rank, but lead no session.
     """
     with suppress(psutil.Error, OSError):
         rank = rank_text(process)
@@ -174,7 +178,7 @@ def rank_of(process: psutil.Process) -> int | None:
 
 
 def rank_text(process: psutil.Process) -> str:
-    """Its rank from its environment, or from the name that `preload.py` gives its workers; or "".
+    """A process's rank, from its environment or from the name that `preload.py` gives it; or "".
 
     Raises:
         psutil.Error: it has ended, or is another user's.
@@ -185,7 +189,7 @@ def rank_text(process: psutil.Process) -> str:
 
 def _state(process: psutil.Process) -> str:
     with suppress(psutil.Error):
-        return STATES.get(process.status(), "")
+        return REPORTED_STATES.get(process.status(), "")
     return ""
 
 
@@ -196,7 +200,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _signal(process: psutil.Process, number: int) -> None:
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # one that is another user's now
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it may now be another user's
         process.send_signal(number)
 
 
@@ -214,7 +218,7 @@ _handlers: dict[int, Callable[[int, FrameType | None], None]] = {}  # of `ALSO_S
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
     """Have stop signals call `handler` from now on."""
     for number in STOP_SIGNALS:
-        # with nohup a run outlives its terminal
+        # under nohup SIGHUP is ignored, so that a run outlives its terminal
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
     for number in ALSO_STOP:
@@ -225,9 +229,10 @@ def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
 
 @contextmanager
 def between_attempts(received: Sequence[int]) -> Iterator[None]:
-    """A context between attempts: a signal raises `Stopped` at once, also one received before.
+    """A context between attempts, in which a signal raises `Stopped` at once.
 
-    It ends when other code, such as the next attempt, has taken over the signals.
+    So does a signal that was received before. The context ends when other code, such as the next
+    attempt, has taken over the signals.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

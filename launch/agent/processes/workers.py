@@ -21,7 +21,7 @@ from launch.deadlines import (
     STARTER_LOG_READ_EVERY_S,
     STARTER_OUTWAITS_GRACE_S,
 )
-from launch.ends import End, Kind, StarterEnd, WorkerEnd, of_worker, on_leaders_clock
+from launch.ends import End, Kind, StarterEnd, WorkerEnd, end_of_worker, on_leaders_clock
 from launch.nodes.channel import running_s, waiting_for
 from launch.nodes.this_machine import (
     absent_interface,
@@ -51,18 +51,18 @@ class NoSuchProgram(MusterError):
 
     def __init__(self, program: str) -> None:
         super().__init__(f"{program}: no such program, or it may not be run")
-        self.program = program  # as it was named
+        self.program = program  # in the words of the command
 
 
 @dataclass(frozen=True)
 class WorkloadFailure:
-    """A worker has failed, which `Workload.ends` or its own record says; or their starter has."""
+    """A worker has failed, by `Workload.ends` or by its own record; or the starter has failed."""
 
-    starter_end: StarterEnd | None = None  # after this it says nothing more
+    starter_end: StarterEnd | None = None  # if it has ended, and so reports nothing more
 
 
 class Workload:
-    """The processes of one attempt on a node, and what is known of their ends."""
+    """The processes of one attempt on a node, and what is known about their ends."""
 
     def __init__(self, assignment: Assignment, processes: Sequence[StartedProcess]) -> None:
         self._assignment = assignment
@@ -84,14 +84,14 @@ class Workload:
         return any(process.may_have_workers() for process in self._processes)
 
     def ends(self) -> list[WorkerEnd]:
-        """How workers have ended so far, in the order in which their starters said so."""
+        """How workers have ended so far, in the order in which their starters reported it."""
         for process in self._processes:
             for end in process.new_ends():
                 self._ends.setdefault(end.rank, end)
         return list(self._ends.values())
 
     def failure(self) -> WorkloadFailure | None:
-        """What has failed; None as long as nothing has."""
+        """What has failed; None as long as nothing has failed."""
         ends = self.ends()
         for process in self._processes:
             code = process.code()
@@ -104,15 +104,15 @@ class Workload:
         return self._failure_beside_others(ends)
 
     def kill_starter(self) -> None:
-        """End torchrun at once, but no program around one worker: a profiler may still save."""
+        """End torchrun at once, but no program around a worker: a profiler may still save."""
         for process in self._processes:
             process.kill()
 
     def _failure_beside_others(self, ends: Sequence[WorkerEnd]) -> WorkloadFailure | None:
         """The failure of workers while their starter goes on.
 
-        It says so. A worker that has recorded it itself ends the others beside it, unless one of
-        them resists.
+        The starter may report such a failure. If only the worker's own record has it, the starter
+        gets a moment to end the other workers. It takes longer if one of them resists.
         """
         if not self.runs:
             return None
@@ -123,7 +123,7 @@ class Workload:
         if now - self._looked < STARTER_LOG_READ_EVERY_S:
             return None
         self._looked = now
-        if not failed(self._assignment):
+        if not failed_ranks(self._assignment):
             return None
         self._failed_at = self._failed_at or now
         if now - self._failed_at < STARTER_ENDS_OTHER_WORKERS_S:
@@ -131,7 +131,7 @@ class Workload:
         return WorkloadFailure()
 
     def _write_ends(self, ends: Iterable[WorkerEnd]) -> None:
-        """Record the exit codes of workers that could not, as C code ended them."""
+        """Record the exit codes of workers that could not do so, as after an end in C code."""
         for end in ends:
             if end.exit_code:
                 write_end_of(self._assignment, end.rank, end.exit_code)
@@ -175,7 +175,7 @@ def spawn(
     path = str(Path(command.cwd, program)) if "/" in program else program
     if shutil.which(path, path=env.get("PATH")) is None:
         raise NoSuchProgram(program)
-    # the Python of this agent can be started
+    # the agent's own Python needs no check: it runs
     if program != sys.executable and (why := interpreter.problem(path, env.get("PATH"))):
         raise MusterError(why)
     if not Path(command.cwd).is_dir():
@@ -184,7 +184,7 @@ def spawn(
     argv = command.argv
     if not any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2]):
         argv = ending_with(os.getpid(), argv)
-    # until it ignores them, see `end_with_agent`
+    # the child ignores these signals soon; until then they are blocked, see `end_with_agent`
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICE_SIGNALS)
     try:
         return subprocess.Popen(
@@ -209,11 +209,11 @@ def after_prologue(
 ) -> dict[str, str] | None:
     """The environment that bash has after it has sourced the prologue, starting from `env`.
 
-    `goes_on` is called until bash has ended; None where it says no. Background processes of bash
-    continue during the run: their output goes to a file, so nothing waits for them.
+    `goes_on` is called until bash has ended. If it returns false, this returns None. Background
+    processes of bash continue during the run: their output goes to a file, so nothing waits for it.
 
     Raises:
-        MusterError: it failed, or there is no bash; with the end of its output.
+        MusterError: it failed, with the end of its output; or there is no bash.
     """
     if not assignment.spec.prologue:
         return env
@@ -241,7 +241,7 @@ def after_prologue(
         raise MusterError(f"--prologue on {assignment.name} {how}{':' if printed else ''}{printed}")
     pairs = (pair.partition(b"=") for pair in result.read_bytes().split(b"\0")[:-1])
     variables = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
-    result.unlink()  # it may hold secrets, and would stay if this process was killed
+    result.unlink()  # it may hold secrets, and would be left if this process was killed
     return without_settings_of_torchrun(variables)
 
 
@@ -267,18 +267,19 @@ def environment_of(
         "MUSTER_SCRATCH": scratch,
         # a worker that starts while all are ending can see that it is late
         "MUSTER_LAUNCHER": str(os.getpid()),
-        # the same on all nodes; strangers who reach torch's store do not know it
+        # the same on all nodes; other programs that reach torch's store do not know it
         "MUSTER_STORE_SECRET": assignment.store_secret,
         **assignment.spec.secrets,
     }
-    # torchrun's own grace after SIGTERM to workers; ours decides
+    # torchrun's own limit after SIGTERM to workers; it is longer, so that ours decides
     patience_s = math.ceil(assignment.spec.stop_grace_s) + STARTER_OUTWAITS_GRACE_S
     env.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(patience_s))
-    if not gpu_count():  # otherwise Accelerate takes each worker for a run of its own
+    if not gpu_count():  # else Accelerate takes each worker for a separate run
         env.setdefault("ACCELERATE_USE_CPU", "true")
     for name, value in interface_variables(interface, address).items():
         env.setdefault(name, value)
-    # over ssh with no shell above it bash reads .bashrc, which may put another Python first
+    # bash reads .bashrc where it is started through ssh and no shell is above it; that file may
+    # put another Python first
     if env.get("SHLVL", "0") == "0":
         env["SHLVL"] = "1"
     if "PATH" not in assignment.spec.secrets:
@@ -307,8 +308,8 @@ def refuse_absent_interface(assignment: Assignment, env: Mapping[str, str]) -> N
 def _with_its_python(assignment: Assignment, path: str) -> str:
     """`path` with the program's Python first, as after activating its environment.
 
-    So a `python` in a shell script, or as the program itself, is that one. `path` may find it
-    already: then the order of its folders stays as it is.
+    So `python` in a shell script, or as the program itself, is the program's Python. If `path`
+    already finds that one, the order of its folders is not changed.
     """
     program = assignment.spec.program
     if program.python is None or "/" not in program.python:
@@ -339,16 +340,16 @@ def stopped_cleanly(assignment: Assignment) -> str:
     return str(ends[assignment.ranks[0]]["message"])
 
 
-def failed(assignment: Assignment) -> list[int]:
-    """The workers of this node that recorded a failure."""
+def failed_ranks(assignment: Assignment) -> list[int]:
+    """The ranks of this node whose workers have recorded a failure."""
     ends = records_of(assignment)
     return [rank for rank, end in ends.items() if end.get("cause") not in ("done", "stopped")]
 
 
 def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
-    """Record the end of a worker that could not, for example because it became another program.
+    """Record the end of a worker that could not record it, as after it became another program.
 
-    Not if it has not even begun: then the agent's log has the reason.
+    Nothing is recorded of a worker that has not begun: then the agent's log has the reason.
     """
     run_dir = assignment.spec.run_dir
     path = RANK_END.path(run_dir, rank=rank)
@@ -370,14 +371,14 @@ def write_end_of(assignment: Assignment, rank: int, code: int) -> None:
 def ends_of_workers(
     assignment: Assignment, processes: Sequence[WorkerEnd], clock_offset_s: float
 ) -> list[End]:
-    """How workers of this node have ended, by their own records, and as their starter says."""
+    """How workers of this node have ended, by their own records and their starter's reports."""
     of_rank = {process.rank: process for process in processes}
     ends = []
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
             record = records.read(RANK_END, path, *OF_RANK)
-        end = of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
+        end = end_of_worker(assignment.name, rank, record, of_rank.get(rank), clock_offset_s)
         if end is not None:
             ends.append(end)
     return ends
@@ -386,7 +387,7 @@ def ends_of_workers(
 def ends_of_starter(
     assignment: Assignment, starter: StarterEnd, workers: Sequence[End], clock_offset_s: float
 ) -> list[End]:
-    """What the end of the process says that had started these workers, if they do not say more."""
+    """The end of these workers' starter, if their own ends do not explain it; else nothing."""
     signalled = starter.signal is not None
     if not signalled and any(end.kind not in (Kind.DONE, Kind.STOPPED) for end in workers):
         return []
@@ -406,7 +407,7 @@ def ends_of_starter(
 
 
 def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess]) -> list[End]:
-    """The workers that this agent had to end, and that have recorded nothing of it."""
+    """The ends of workers that this agent had to end, and that have not recorded their end."""
     ends = []
     for process in processes:
         if process.rank in assignment.ranks:
@@ -420,9 +421,10 @@ def ends_of_processes(assignment: Assignment, processes: Sequence[EndedProcess])
 
 
 def records_of(assignment: Assignment) -> dict[int, dict[str, object]]:
-    known = {}
+    """The workers' own records of their ends, by rank."""
+    of_rank = {}
     for rank in assignment.ranks:
         path = RANK_END.path(assignment.spec.run_dir, rank=rank)
         with waiting_for(str(path)):
-            known[rank] = records.read(RANK_END, path, "cause", "message")
-    return {rank: record for rank, record in known.items() if record is not None}
+            of_rank[rank] = records.read(RANK_END, path, "cause", "message")
+    return {rank: record for rank, record in of_rank.items() if record is not None}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.agent.agent import Ended, NodeAttempt, Signals, State
+from launch.agent.agent import NodeAttempt, Outcome, PartState, Signals
 from launch.agent.processes import process_tree
 from launch.agent.processes.workers import Workload
 from launch.nodes.channel import MARK, Channel
@@ -119,7 +119,7 @@ def test_what_belongs_to_an_attempt_is_sent_before_its_end(tmp_path, monkeypatch
     part = replace(assignment(tmp_path), count=2)
     agent = NodeAttempt(part, leader, Signals(), tmp_path, WarmInterpreter())
     agent._workload = Workload(part, [])
-    agent._change(State.ENDING, Ended(1, "command", "boom"))
+    agent._change(PartState.ENDING, Outcome(1, "command", "boom"))
     with ThreadPoolExecutor() as pool:
         end = pool.submit(agent._end)
         assert received.first("ended") is not None

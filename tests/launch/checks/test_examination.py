@@ -10,7 +10,7 @@ from launch.checks import examination
 from launch.checks.examination import clock_skew_s
 from launch.checks.findings import lines
 from launch.nodes.network_choice import Choice
-from launch.nodes.survey import Answer, here
+from launch.nodes.survey import Answer, local_transport
 
 
 def look(transport, folder):
@@ -23,7 +23,7 @@ def look(transport, folder):
 
 @pytest.mark.needs("ip")
 def test_this_machine_as_three_nodes_is_well(tmp_path):
-    found = look(here(3), tmp_path)
+    found = look(local_transport(3), tmp_path)
     assert lines(found, "FAIL") == [] and len(found) == 8
     texts = {row.check: row.found[0] for row in found}
     assert texts["every pair"].startswith("6 of 6 connections work")
@@ -34,7 +34,7 @@ def test_this_machine_as_three_nodes_is_well(tmp_path):
 
 @pytest.mark.needs("ip")
 def test_a_node_that_cannot_start_is_named_and_the_others_are_looked_at(tmp_path):
-    well = here(3)
+    well = local_transport(3)
     broken = (*well.commands[:2], ("sh", "-c", "cat >/dev/null & echo no python >&2; exit 127"))
     found = look(replace(well, commands=broken), tmp_path)
     assert lines(found, "FAIL") == ["reach: node2: python failed: no python; see above"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.agent import log_sync
-from launch.agent.log_sync import LogSync, Received
+from launch.agent.log_sync import LogSync, ReceivedFiles
 from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
 from launch.nodes.channel import MARK, Channel, RunningClock, waiting_for
 from muster import run_files
@@ -39,8 +39,8 @@ def take(run_dir: Path, message, node: int = 0, host: str | None = None) -> None
 
 
 @cache
-def receiver(run_dir: Path, node: int) -> Received:
-    return Received(run_dir, assignment(run_dir, node))
+def receiver(run_dir: Path, node: int) -> ReceivedFiles:
+    return ReceivedFiles(run_dir, assignment(run_dir, node))
 
 
 @contextmanager

@@ -324,9 +324,10 @@ def test_nothing_that_a_leader_says_is_more_than_the_agent_s_end(messages):
             if isinstance(message, dict) and "assignment" in message:
                 break  # from here on messages are for the next attempt
             if isinstance(message, dict) and not fits_any(message):
-                assert agent._lost
-        assert agent._lost is None or isinstance(agent._lost, str)
-        assert agent._ended is None or 0 <= agent._ended.code < 256
+                assert agent._failure_elsewhere
+        failure = agent._failure_elsewhere
+        assert failure is None or isinstance(failure, str)
+        assert agent._outcome is None or 0 <= agent._outcome.code < 256
         channel.close()
 
 

@@ -10,21 +10,21 @@ import pytest
 import vermin
 
 from launch.nodes import answer_forms, node_facts, survey
-from launch.nodes.survey import Survey, Transport, facts_request, here
+from launch.nodes.survey import Survey, Transport, facts_request, local_transport
 from muster.records import fits
 from tests.written import write
 
 
 @pytest.mark.needs("ip")
 def test_an_answer_longer_than_srun_passes_on_at_once_comes_whole():
-    with facts_request("/nowhere" + 1000 * "/x") as request, Survey(here(2)) as survey:
+    with facts_request("/nowhere" + 1000 * "/x") as request, Survey(local_transport(2)) as survey:
         probes, silent = survey.probes(request)
     assert silent == {}
     assert [probes[i]["folder"] for i in (0, 1)] == ["/nowhere" + 1000 * "/x"] * 2
 
 
 def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
-    with Survey(here(2)) as survey:
+    with Survey(local_transport(2)) as survey:
         addresses = {"0": "127.0.0.1", "1": "192.0.2.1"}
         answers = survey.ask(node_facts.listen, addresses=addresses)
         assert answers.keys() == {0}
@@ -38,7 +38,7 @@ def test_what_fails_on_a_node_is_named_and_the_next_question_is_answered():
 
 
 def test_a_node_that_is_silent_does_not_hold_those_that_are_asked_for():
-    well = here(2)
+    well = local_transport(2)
     transport = Transport(well.names, [well.commands[0], ["sleep", "10000"]], well.explain)
     with Survey(transport) as survey:
         assert survey.ask(node_facts.tell_time, [0]).keys() == {0}
@@ -54,7 +54,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
     write(checkout, {"logs": ""})  # where a folder is to be: it cannot be made, not even by root
     monkeypatch.setattr(survey, "CHECKOUT", checkout)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    with facts_request() as request, Survey(here(1)) as asked:
+    with facts_request() as request, Survey(local_transport(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
     assert probe["shared"] and probe["folder"] == str(checkout)
     assert not list(temporary.iterdir())
@@ -62,7 +62,7 @@ def test_a_checkout_that_cannot_be_written_is_seen_by_this_machine(tmp_path, mon
 
 @pytest.mark.needs("ip")
 def test_a_folder_that_was_named_is_meant_also_where_this_one_is_seen(tmp_path):
-    with Survey(here(1)) as survey:
+    with Survey(local_transport(1)) as survey:
         with facts_request() as request:
             (usual,), _ = (list(one.values()) for one in survey.probes(request))
         with facts_request(str(tmp_path / "own")) as request:
@@ -87,7 +87,7 @@ def installation(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.needs("ip")
 def test_a_node_uses_an_installation_that_it_has_in_the_same_place(installation, tmp_path):
-    with facts_request() as request, Survey(here(1)) as asked:
+    with facts_request() as request, Survey(local_transport(1)) as asked:
         ((probe,), _) = (list(one.values()) for one in asked.probes(request))
         assert probe["shared"] and probe["folder"] == str(installation)
         assert probe["python"] == sys.executable
@@ -129,7 +129,7 @@ def test_nothing_that_is_sent_to_a_node_is_newer_than_python_3_8():
 
 def test_an_older_python_is_told_in_one_line():
     older = survey.LOAD.replace("sys.version_info", "(3, 6)")
-    names, explain = here(1).names, here(1).explain
+    names, explain = local_transport(1).names, local_transport(1).explain
     with Survey(Transport(names, [[sys.executable, "-c", older]], explain)) as asked_nodes:
         _, silent = asked_nodes.probes({})
     assert "python3 is older than 3.8 there" in silent[0]
@@ -162,7 +162,7 @@ stdin.read()
 
 def with_one_that_says(*lines, times=1):
     """Two nodes, of which the second one is a `SAYS`."""
-    well = here(2)
+    well = local_transport(2)
     says = [sys.executable, "-c", SAYS.format(lines=lines, times=times)]
     return Transport(well.names, [well.commands[0], says], well.explain, renames=False)
 
@@ -220,7 +220,7 @@ def test_an_answer_without_end_is_left(monkeypatch):
 
 
 def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
-    well = here(2)
+    well = local_transport(2)
     survey = Survey(Transport(well.names, [well.commands[0], ["/no/such/program"]], well.explain))
     with pytest.raises(FileNotFoundError), survey:
         raise AssertionError("it has begun")
@@ -231,7 +231,7 @@ def test_a_probe_that_cannot_start_leaves_none_of_those_before_it():
 def test_a_probe_that_ends_by_no_signal_but_kill_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(survey, "NODE_LEAVES_SURVEY_S", 0.2)
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('x', flush=True)\nwhile 1: pass"
-    one = Transport(["node0"], [[sys.executable, "-c", deaf]], here(1).explain)
+    one = Transport(["node0"], [[sys.executable, "-c", deaf]], local_transport(1).explain)
     with Survey(one) as asked:
         ((process, channel, _),) = asked._starts
         while not channel.noise and not channel.ended:
@@ -259,7 +259,7 @@ def test_nodes_with_one_connection_answer_by_their_numbers():
     lines = [part(reply(3.0), node="7"), part(reply(3.0), node=1), part(reply(4.0), node="0")]
     lines += [part(reply(5.0), node="1")]
     says = [sys.executable, "-c", SAYS.format(lines=lines, times=1)]
-    with Survey(Transport(["node0", "node1"], [says], here(2).explain)) as asked:
+    with Survey(Transport(["node0", "node1"], [says], local_transport(2).explain)) as asked:
         answers = asked.ask(node_facts.tell_time)
     assert {node: answer.value for node, answer in answers.items()} == {0: 4.0, 1: 5.0}
 
@@ -270,6 +270,6 @@ def test_what_a_failing_command_says_moves_no_cursor():
         "-c",
         r"import sys; sys.exit('\x1b[2J' + 'no' + 200_000 * ' ' + 'way')",
     ]
-    with Survey(Transport(["node0"], [fails], here(1).explain)) as asked:
+    with Survey(Transport(["node0"], [fails], local_transport(1).explain)) as asked:
         _, silent = asked.probes({})
     assert silent[0].isprintable() and "\\x1b[2Jno" in silent[0]

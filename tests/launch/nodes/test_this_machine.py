@@ -6,7 +6,7 @@ import pytest
 
 from configs.settings.launch import LaunchConfig, PortRange
 from launch.nodes import this_machine
-from launch.nodes.this_machine import among, free_port
+from launch.nodes.this_machine import free_port, ports_of
 from muster.errors import MusterError, UsageError
 from tests.configs.made import made
 
@@ -42,7 +42,7 @@ def test_an_address_outside_the_network_that_was_asked_for_is_refused():
 def test_a_free_port_of_a_range():
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        ports = among(PortRange(port, port + 4))
+        ports = ports_of(PortRange(port, port + 4))
         assert free_port(ports) in range(port + 1, port + 5)
         with pytest.raises(MusterError, match=f"no free port between {port} and {port}; give"):
             free_port(range(port, port + 1))

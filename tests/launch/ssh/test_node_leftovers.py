@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch.nodes import node_facts
-from launch.nodes.survey import Survey, here
+from launch.nodes.survey import Survey, local_transport
 from launch.runs import run_record
 from launch.ssh.node_leftovers import UNKNOWN, on_nodes
 from muster.run_files import claim
@@ -43,7 +43,7 @@ def ran(checkout: Path, name: str, *, checkpoint: bool = False, ended: bool = Tr
 
 def ask(checkout: Path, *, named=(), running=(), remove=False) -> dict[str, str]:
     """The reason why each of them stays, by name; "" for one that goes."""
-    found, silent = on_nodes(here(1), str(checkout), named, running, remove=remove)
+    found, silent = on_nodes(local_transport(1), str(checkout), named, running, remove=remove)
     assert silent == []
     assert {leftover.node for leftover in found} <= {"node0"}
     return {
@@ -124,7 +124,7 @@ def test_a_folder_that_was_not_sent_is_not_looked_into(checkout):
 
 def test_a_node_that_sees_this_checkout_has_nothing_of_its_own(checkout):
     ran(checkout, "over")
-    assert on_nodes(here(2), None, [], [], remove=True) == ([], [])
+    assert on_nodes(local_transport(2), None, [], [], remove=True) == ([], [])
 
 
 def test_what_a_node_does_not_remove_is_not_called_removed(checkout, monkeypatch):
@@ -137,7 +137,7 @@ def test_what_a_node_does_not_remove_is_not_called_removed(checkout, monkeypatch
         return answered(survey, function, *args, **asked)
 
     monkeypatch.setattr(Survey, "ask", silent)
-    found, lines = on_nodes(here(1), str(checkout), [], [], remove=True)
+    found, lines = on_nodes(local_transport(1), str(checkout), [], [], remove=True)
     own = [leftover for leftover in found if leftover.path.startswith(str(checkout))]
     assert {leftover.error for leftover in own} == {UNKNOWN} and len(lines) == 1
 
@@ -153,7 +153,7 @@ def test_what_a_run_uses_since_it_was_looked_at_is_not_called_removed(checkout):
 
 def test_a_node_that_does_not_answer_is_an_error(checkout):
     ran(checkout, "over")
-    transport = here(2)
+    transport = local_transport(2)
     commands = [transport.commands[0], ["false"]]
     found, silent = on_nodes(
         replace(transport, commands=commands), str(checkout), [], [], remove=False

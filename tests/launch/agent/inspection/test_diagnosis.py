@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.agent.inspection.diagnosis import own_times, sentences, slow_ones
+from launch.agent.inspection.diagnosis import own_times, sentences, slow_ranks
 from launch.agent.inspection.rank_view import Collective, Group, Place, RankView
 
 LINE = Place("/home/me/train.py", 13, "load_data", "time.sleep(1)", 40.0)
@@ -148,10 +148,10 @@ def test_own_times_are_found_again(own):
 
 
 def test_the_slow_one_is_named_and_how_much():
-    slow = slow_ones(arrivals([0.1, 0.1, 0.1, 0.14]))
+    slow = slow_ranks(arrivals([0.1, 0.1, 0.1, 0.14]))
     assert slow == pytest.approx({3: 1.4})
-    assert slow_ones(arrivals([0.1, 0.1, 0.11, 0.12])) == {}
-    assert slow_ones(arrivals([0.0, 0.0, 0.001])) == {}  # within the clocks' error
+    assert slow_ranks(arrivals([0.1, 0.1, 0.11, 0.12])) == {}
+    assert slow_ranks(arrivals([0.0, 0.0, 0.001])) == {}  # within the clocks' error
 
 
 def test_too_few_collectives_or_ranks_say_nothing():

@@ -10,7 +10,7 @@ import pytest
 
 from launch.agent.inspection import local_workers
 from launch.agent.inspection.diagnosis import sentences
-from launch.agent.inspection.rank_view import Collective, Group, Meeting, Place, RankView, view_of
+from launch.agent.inspection.rank_view import Collective, Group, InitCall, Place, RankView, view_of
 from launch.nodes.this_machine import free_port
 from muster.checkout import CHECKOUT
 from muster.worker import unrecorded_waits
@@ -74,23 +74,23 @@ def test_why_ranks_wait_without_a_recorded_collective(how, tmp_path):
 LINE = Place("/home/me/train.py", 7, "main", "init_process_group()", 40.0)
 
 
-def meeting(rank, *, world_size=2, store="", serves=False):
-    met = Meeting(rank, world_size, store, serves, False, "")
-    return RankView(rank, "node0", True, "sleeping", "sleeps", place=LINE, meeting=met)
+def in_init(rank, *, world_size=2, store="", serves=False):
+    call = InitCall(rank, world_size, store, serves, False, "")
+    return RankView(rank, "node0", True, "sleeping", "sleeps", place=LINE, init_call=call)
 
 
 def test_a_store_that_nobody_serves_and_a_group_that_is_too_large_are_named():
-    lost = [replace(meeting(rank, store="10.0.0.9:4000"), rank=rank) for rank in (0, 1)]
+    lost = [replace(in_init(rank, store="10.0.0.9:4000"), rank=rank) for rank in (0, 1)]
     assert sentences(dict(enumerate(lost)))[0].startswith(
         "ranks 0, 1 wait in init_process_group, in main, train.py:7, for a store at 10.0.0.9:4000, "
         "which nobody serves: rank 0 serves it"
     )
-    served = [meeting(0, store="a:1", serves=True), meeting(1)]
+    served = [in_init(0, store="a:1", serves=True), in_init(1)]
     assert "nobody" not in sentences(dict(enumerate(served)))[0]
-    twice = [replace(meeting(0), rank=rank) for rank in (0, 1)]
+    twice = [replace(in_init(0), rank=rank) for rank in (0, 1)]
     (sentence,) = sentences(dict(enumerate(twice)))
     assert sentence.endswith("ranks 0, 1 all call it with rank=0; each needs its own, as in RANK")
-    many = [meeting(rank, world_size=4) for rank in (0, 1)]
+    many = [in_init(rank, world_size=4) for rank in (0, 1)]
     (sentence,) = sentences(dict(enumerate(many)))
     assert sentence.endswith("it waits for 4 ranks (world_size=4), and the run has 2")
 
@@ -105,7 +105,7 @@ def test_a_backward_pass_of_ddp_may_wait_before_its_collective_is_recorded(monke
     wait = Collective(**unrecorded_waits.collective(frame, {"0": 4}, 40.0))
     assert (wait.name, wait.waits, wait.age_s) == ("collective 5", True, 40.0)
     group = {"0": Group((0, 1), 4)}
-    ranks = [replace(meeting(rank), rank=rank, meeting=None, groups=group) for rank in (0, 1)]
+    ranks = [replace(in_init(rank), rank=rank, init_call=None, groups=group) for rank in (0, 1)]
     (sentence,) = sentences({0: replace(ranks[0], collectives=(wait,)), 1: ranks[1]})
     assert sentence.startswith("rank 1 on node0 has not come to collective 5 of the default group")
     assert sentence.endswith("; rank 0 waits")  # how long at most is not known
@@ -113,11 +113,11 @@ def test_a_backward_pass_of_ddp_may_wait_before_its_collective_is_recorded(monke
 
 def test_ranks_that_have_ended_are_named_where_another_goes_on():
     ended = RankView(1, "node1", False, "dead", "", ended="exit code 0 at 12:00:03")
-    waiting = replace(meeting(0), meeting=None)
+    waiting = replace(in_init(0), init_call=None)
     first, second = sentences({0: waiting, 1: ended})
     assert first.startswith("rank 0 on node0 goes on without rank 1: it is in main, train.py:7")
     assert second == "rank 1 on node1: it has ended: exit code 0 at 12:00:03"
-    (sentence,) = sentences({0: meeting(0), 1: ended})
+    (sentence,) = sentences({0: in_init(0), 1: ended})
     assert sentence == (
         "rank 1 on node1 has not come to init_process_group: it has ended: exit code 0 at "
         "12:00:03; rank 0 waits in init_process_group, in main, train.py:7"
