@@ -87,7 +87,7 @@ def main() -> int:
         case _:
             run = _only_active(root) if args.run is None else _find(root, args.run)
             run_state.cancel(run, lambda line: print(printable(line)))
-            json_output.emit("run", **run_document.whole(run, run_state.of(run)))
+            json_output.emit("run", **run_document.all_fields(run, run_state.of(run)))
     return 0
 
 
@@ -238,7 +238,7 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
 
 def _status(run: Path) -> None:
     state = run_state.of(run)
-    known = run_document.whole(run, state)
+    known = run_document.all_fields(run, state)
     json_output.emit("run", **known)
     lines = [f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"]
     lines += [*known["notes"], f"run folder: {run}"]
@@ -260,14 +260,14 @@ def _list(runs: Sequence[Path]) -> None:
     from configs import console
 
     pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
-    documents = [run_document.brief(*pair) for pair in pairs]
+    documents = [run_document.few_fields(*pair) for pair in pairs]
     json_output.emit("runs", runs=documents)
     table = Table(box=None, pad_edge=False)
     for column in ("run", "launcher", "id", "state", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
     for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
-        cells = (run.name, *where, state.word, run_activity.brief(run, state))
+        cells = (run.name, *where, state.word, run_activity.one_line(run, state))
         table.add_row(*map(on_one_line, cells))
     console.show(table, pipe_width=PIPE_WIDTH)
 

@@ -23,7 +23,7 @@ from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead_or_submit, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, names
 from launch.runs import run_record
-from launch.runs.watching.run_document import Happenings, documented
+from launch.runs.watching.run_document import RunEvents, documented
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec
 from muster import json_output
 from muster.command import VALUES, as_typed, own_arguments
@@ -63,11 +63,11 @@ def main() -> int:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
     if launch.detach and not run_record.go_on_in_background(spec):
-        Happenings(spec.run_dir).tell(last=True)
+        RunEvents(spec.run_dir).report(last=True)
         return 0
     is_documented = launch.json and not launch.detach
-    with documented(spec.run_dir) if is_documented else nullcontext() as happenings:
-        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, happenings=happenings)
+    with documented(spec.run_dir) if is_documented else nullcontext() as events:
+        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, events=events)
 
 
 def _ask(launcher: Launcher) -> Facts:

@@ -27,7 +27,7 @@ from muster.run_files import EXIT, FUNCTION, SNAPSHOT
 
 if TYPE_CHECKING:
     from launch.agent.led_run import LedRun
-    from launch.runs.watching.run_document import Happenings
+    from launch.runs.watching.run_document import RunEvents
 
 
 def new_run(
@@ -121,12 +121,12 @@ def lead_or_submit(
     facts: Facts,
     *,
     follows: bool,
-    happenings: "Happenings | None" = None,
+    events: "RunEvents | None" = None,
 ) -> int:
     """Lead the run from here, or submit it: its job has a leader of its own, which records its end.
 
     `follows`: whether to wait for the end of a submitted run, and return its exit code; how it
-    ended is also for `happenings`.
+    ended is also for `events`.
 
     Raises:
         MusterError: it could not be started, restarted or submitted.
@@ -144,8 +144,8 @@ def lead_or_submit(
         return 0
     state = submission.follow(spec)
     end = state.end or run_state.unrecorded(state)
-    if happenings is not None:
-        happenings.end = end
+    if events is not None:
+        events.end = end
     failure = of_record(spec.run_dir, facts.world_size, end) if end["code"] else None
     _print_new_files(spec)
     return _print_end(spec, failure)
@@ -179,7 +179,7 @@ def _lead(launcher: Nodes, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int
                 node_history.note(spec.run_dir, cluster, nodes, lost)
             if not code or run.signals or not restart.is_due(spec, code):
                 return code
-            if (times := restart.alike(spec.run_dir)) > 1:
+            if (times := restart.count_same_failures(spec.run_dir)) > 1:
                 print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
             with between_attempts(run.signals):
                 spec = restart.next_attempt(spec)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from launch import jobs as commands
 from launch.runs import run_record, run_state
-from launch.runs.watching.run_document import Happenings
+from launch.runs.watching.run_document import RunEvents
 from muster import json_output
 from muster.errors import MusterError, UsageError
 from tests.commands import begin, call, ended
@@ -269,7 +269,7 @@ def test_no_record_hides_another_run_or_moves_a_cursor(tmp_path_factory, monkeyp
         monkeypatch.setattr(json_output, "_descriptor", documents.fileno())
         commands._list([odd, good])
         commands._status(odd)
-        Happenings(odd).tell(last=True)
+        RunEvents(odd).report(last=True)
         commands._nodes(None)
     shown = printed.getvalue()
     assert any(line.split()[:2] == ["good", "done"] for line in shown.splitlines())

@@ -140,9 +140,9 @@ def test_failures_that_are_alike_are_counted(spec):
         folder = spec.run_dir / "attempts" / str(number)
         write(folder, {"exit.json": {"cause": "program", "rank": 0, "message": message}})
     write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 0, "message": "boom"}})
-    assert restart.alike(spec.run_dir) == 3
+    assert restart.count_same_failures(spec.run_dir) == 3
     write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 1, "message": "boom"}})
-    assert restart.alike(spec.run_dir) == 1
+    assert restart.count_same_failures(spec.run_dir) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT])
