@@ -35,8 +35,8 @@ from launch.programs import trainer_python
 from launch.programs.command_line import (
     CLASSES,
     CommandLine,
-    names,
     of_class,
+    setting_names,
     split,
     training,
 )
@@ -60,13 +60,13 @@ MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 # The settings for checking nodes, and those for the measurement.
 HEEDED = (
-    names(SshConfig, SlurmConfig)
+    setting_names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "preflight", "python"}  # the doctor is the preflight
 )
 # Of these, --help leaves out those that are seldom needed for a check.
-SHOWN = (HEEDED | names(DoctorConfig)) - {
+SHOWN = (HEEDED | setting_names(DoctorConfig)) - {
     *"preflight overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
@@ -116,7 +116,7 @@ def main() -> int:
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
-    unheeded = [one.spelt for one in line.given_flags(names(*CLASSES) - HEEDED)]
+    unheeded = [one.spelt for one in line.given_flags(setting_names(*CLASSES) - HEEDED)]
     if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
         print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes were already checked.

@@ -21,7 +21,7 @@ from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
 from launch.launchers.base import Launcher, judged
 from launch.leading.leader import lead_or_submit, new_run
-from launch.programs.command_line import OF_TRAINER, CommandLine, names
+from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
 from launch.runs import run_record
 from launch.runs.watching.run_document import RunEvents, documented
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec
@@ -45,8 +45,8 @@ def main() -> int:
         launcher.set_up()
         print("ready on all nodes")
         return 0
-    if line.unasked:
-        print(line.unasked, file=sys.stderr, flush=True)
+    if line.trainer_note:
+        print(line.trainer_note, file=sys.stderr, flush=True)
     if launch.dry_run:
         facts = launcher.assume()
         title, spec = new_run(line, launcher, facts, make=False)
@@ -91,7 +91,7 @@ def _problems(line: CommandLine) -> Iterator[str]:
     if line.ssh.setup:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
-        of_runs = (OF_TRAINER | names(ProgramConfig)) - {"python"}
+        of_runs = (OF_TRAINER | setting_names(ProgramConfig)) - {"python"}
         yield from line.refused(of_runs, "is for a run; leave it out")
 
 

@@ -16,7 +16,7 @@ from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.nodes.this_machine import among, free_port, gpu_count, is_free
-from launch.programs.command_line import names
+from launch.programs.command_line import setting_names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
@@ -28,7 +28,7 @@ class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
     # the project itself runs; --wait and --setup have answers of their own
-    unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
+    unused = setting_names(SshConfig, SlurmConfig) - {"wait", "setup"}
     unused |= {"network", "snapshot", "include", "hosts"}
 
     def problems(self) -> Iterator[str]:

@@ -14,7 +14,7 @@ from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
 from launch.launchers.base import Launcher
 from launch.programs import python_choice
-from launch.programs.command_line import names
+from launch.programs.command_line import setting_names
 from launch.runs import node_history
 from launch.runs.run_state import Submission
 from launch.slurm import batch_script, controller, node_survey, run_job
@@ -37,7 +37,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
+    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:

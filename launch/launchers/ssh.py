@@ -15,8 +15,8 @@ from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
 from launch.nodes.survey import Probe, Survey, facts_request
-from launch.programs.command_line import names
-from launch.programs.project_snapshot import sent_to
+from launch.programs.command_line import setting_names
+from launch.programs.project_snapshot import path_on_nodes
 from launch.runs import node_history
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
@@ -30,7 +30,7 @@ class Ssh(Launcher):
 
     takes_snapshot = True
     sees_python = False
-    unused = names(SlurmConfig) - {"wait", "exclude"}
+    unused = setting_names(SlurmConfig) - {"wait", "exclude"}
 
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
@@ -241,8 +241,8 @@ def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
     """The folders of a user's program, and their places on nodes with their own disk."""
     folders = {
-        run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
-        run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
+        run_files.SNAPSHOT.path(spec.run_dir): path_on_nodes(spec.run_id),
+        run_files.FUNCTION.path(spec.run_dir): path_on_nodes(spec.run_id, "function"),
     }
     folders = {root: place for root, place in folders.items() if root.exists()}
     for root, place in folders.items():

@@ -85,8 +85,8 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
         add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
     program: RunProgram = line.program(cwd)
-    if line.unasked:
-        print(line.unasked, file=sys.stderr, flush=True)
+    if line.trainer_note:
+        print(line.trainer_note, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
         return run_in(earlier, current)

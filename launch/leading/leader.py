@@ -15,7 +15,7 @@ from launch.launchers.base import Launcher, Nodes
 from launch.nodes.channel import running_s
 from launch.programs.base import RunProgram
 from launch.programs.command_line import CommandLine
-from launch.programs.project_snapshot import new_files, sent_to, take
+from launch.programs.project_snapshot import copy_project, new_files, path_on_nodes
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
 from launch.runs.failure import Failure, explain, of_record, record_of, report
@@ -80,7 +80,7 @@ def with_copies(
     first of them fills.
 
     Raises:
-        UsageError, CannotWrite: see `take`.
+        UsageError, CannotWrite: see `copy_project`.
     """
     sources = program.sources
     run_dir = program.run.logs_root / run_id
@@ -89,11 +89,11 @@ def with_copies(
         folder = run_dir if shared is None else shared
         snapshot = SNAPSHOT.path(folder)
         if shared is None or not snapshot.is_dir():
-            summary = take(sources.project, folder, sources.patterns)
+            summary = copy_project(sources.project, folder, sources.patterns)
             if not program.run.quiet:
                 print(summary, file=sys.stderr)
         if is_sent:
-            snapshot = sent_to(run_id)
+            snapshot = path_on_nodes(run_id)
     program.announce(is_sent=is_sent)
     function = FUNCTION.path(run_dir)
     if sources.function is not None and sources.function != function:

@@ -16,7 +16,7 @@ from configs.settings.launch import name_problems
 from configs.settings.train import TrainElsewhere
 from launch.launchers.base import chosen, judged, launcher_of
 from launch.programs import user_program
-from launch.programs.command_line import CLASSES, CommandLine, names
+from launch.programs.command_line import CLASSES, CommandLine, setting_names
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.studies import grid
@@ -155,7 +155,7 @@ def from_grid(
         for word in own
         if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
     )
-    known = names(*CLASSES)
+    known = setting_names(*CLASSES)
     problems += [
         f"--over {name}: the trainer that comes with Muster has no such setting; "
         + (alike(name.replace("-", "_"), known) or f"known: {', '.join(sorted(known))}")

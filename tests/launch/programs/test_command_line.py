@@ -247,9 +247,11 @@ def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatc
     [["--task", "quickstart"], ["--sync", "ddp"], ["--quiet"], ["--program", "worker"], PROGRAM],
 )
 def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
-    assert CommandLine.of([*OWN, *words]).unasked == ""
+    assert CommandLine.of([*OWN, *words]).trainer_note == ""
     line = CommandLine.of([*OWN, "--nodes", "2"])
-    assert line.unasked == "note: no program after --: this trains Muster's own task quickstart"
+    assert (
+        line.trainer_note == "note: no program after --: this trains Muster's own task quickstart"
+    )
 
 
 REFUSED = [

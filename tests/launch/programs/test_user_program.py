@@ -111,12 +111,12 @@ def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkey
     for word in ("app", "./app/", "app.pyz", "./app.pyz", "runs.pyz"):
         check(tmp_path, "--", word)
         check(tmp_path, *PRELOAD, "--", word)
-        assert user_program.of_words([word, "-x"], tmp_path).argv == (word, "-x")
+        assert user_program.parse_program([word, "-x"], tmp_path).argv == (word, "-x")
     # a command stays one: one with a Python of its own, or on PATH
-    assert user_program.of_words(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
+    assert user_program.parse_program(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
     executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    assert user_program.of_words(["app"], tmp_path).argv == ("--exec", "app")
+    assert user_program.parse_program(["app"], tmp_path).argv == ("--exec", "app")
     refused = refusal(tmp_path, "--", "./wrong")
     assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
     assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")
