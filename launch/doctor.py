@@ -29,7 +29,7 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
-from launch.launchers.base import Launcher, judged
+from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit
 from launch.programs import trainer_python
 from launch.programs.command_line import (
@@ -112,7 +112,7 @@ def main() -> int:
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     add_new(problems, line.misplaced())
-    as_asked = judged(line, problems, with_program=False)
+    as_asked = checked_launcher(line, problems, with_program=False)
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)

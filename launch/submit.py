@@ -19,7 +19,7 @@ from pathlib import Path
 from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
-from launch.launchers.base import Launcher, judged
+from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit, new_run
 from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
 from launch.runs import run_record
@@ -37,7 +37,7 @@ def main() -> int:
     launch = line.launch
     if launch.json:
         json_output.begin()
-    launcher = judged(line, problems)
+    launcher = checked_launcher(line, problems)
     add_new(problems, _problems(line))
     refuse(problems)
     assert launcher is not None  # or there are problems

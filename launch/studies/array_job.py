@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from launch.deadlines import ARRAY_JOB_TICK_S
-from launch.launchers.base import chosen, launcher_of
+from launch.launchers.base import launcher_name, launcher_of
 from launch.launchers.slurm import Slurm, job_folder
 from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
@@ -26,7 +26,7 @@ def suits(sweep: Sweep, at_once: int) -> bool:
         UsageError: they would differ, or share the nodes of one job.
     """
     first = sweep.first
-    if chosen(first.launch) != "slurm":
+    if launcher_name(first.launch) != "slurm":
         return False
     if current_job(os.environ) is not None:
         if at_once > 1:

@@ -16,7 +16,7 @@ from typing import Any
 
 from launch.agent.processes.process_tree import on_stop
 from launch.deadlines import CELL_RUN_TICK_S, CELL_TRIED_AGAIN_S
-from launch.launchers.base import chosen, launcher_of
+from launch.launchers.base import launcher_name, launcher_of
 from launch.programs.command_line import split
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
@@ -199,7 +199,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         UsageError: there are not so many hosts, or two runs would need the same port.
     """
     launch, at_once = sweep.first.launch, min(at_once, len(sweep.cells))
-    if chosen(launch) != "ssh":
+    if launcher_name(launch) != "ssh":
         if launch.master_port is not None and at_once > 1:
             raise UsageError(
                 f"--master-port {launch.master_port} is one port, but --at-once {at_once} "

@@ -6,7 +6,7 @@ import pytest
 
 from configs import cli
 from configs.settings.launch import RunConfig
-from launch.launchers.base import judged, launcher_of
+from launch.launchers.base import checked_launcher, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
@@ -142,7 +142,7 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
 def all_lines(*argv: str) -> list[str]:
     """Every problem of a call, before any machine is asked."""
     line, problems = CommandLine.read(argv)
-    judged(line, problems)
+    checked_launcher(line, problems)
     return problems
 
 
