@@ -37,7 +37,7 @@ from launch.programs.command_line import (
     CommandLine,
     of_class,
     setting_names,
-    split,
+    split_program,
     training,
 )
 from launch.runs import run_record
@@ -80,7 +80,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
 def main() -> int:
-    flags, words = split(reveal(own_arguments(), os.environ))
+    flags, words = split_program(reveal(own_arguments(), os.environ))
     made, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,

@@ -81,7 +81,7 @@ def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Ma
     launch = line.launch
     cwd = Path(os.environ.get("SLURM_SUBMIT_DIR", ""))
     add_new(problems, _problems(line, current))
-    if not current.attempt:  # later ones run the snapshot of the first
+    if not current.attempt:  # a later attempt runs the snapshot of the first
         add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
     program: RunProgram = line.program(cwd)

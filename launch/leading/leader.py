@@ -18,7 +18,7 @@ from launch.programs.command_line import CommandLine
 from launch.programs.project_snapshot import copy_project, new_files, path_on_nodes
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain, of_record, record_of, report
+from launch.runs.failure import Failure, end_record_of, explain, failure_of, report
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
@@ -109,7 +109,7 @@ def _refuse_running(run_dir: Path) -> None:
     Raises:
         UsageError: the run is going on.
     """
-    state = run_state.of(run_dir)
+    state = run_state.state_of(run_dir)
     if not state.over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
             f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
@@ -140,15 +140,15 @@ def lead_or_submit(
     with run_record.ending(spec):
         submission = launcher.submit(spec, facts)
     # From here on the run goes on without this process, which records nothing more of it.
-    run_record.submitted(spec, launcher.name, submission.job_id, submission.cluster)
+    run_record.record_submission(spec, launcher.name, submission.job_id, submission.cluster)
     if not follows:
         run_record.print_next_commands(spec, f"job {submission.job_id}")
         return 0
     state = submission.follow(spec)
-    end = state.end or run_state.unrecorded(state)
+    end = state.end or run_state.unrecorded_end(state)
     if events is not None:
         events.end = end
-    failure = of_record(spec.run_dir, facts.world_size, end) if end["code"] else None
+    failure = failure_of(spec.run_dir, facts.world_size, end) if end["code"] else None
     _print_new_files(spec)
     return _print_end(spec, failure)
 
@@ -236,7 +236,7 @@ def _print_end(
 
 def _record(run_dir: Path, failure: Failure, noticed_unix_s: float | None = None) -> None:
     """Record a failure as the end of an attempt."""
-    run_record.write_end(EXIT.path(run_dir), record_of(failure, noticed_unix_s))
+    run_record.write_end(EXIT.path(run_dir), end_record_of(failure, noticed_unix_s))
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:

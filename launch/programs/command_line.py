@@ -50,7 +50,7 @@ def of_class(cls: type[C], settings: Iterable[object]) -> C:
     return next(value for value in settings if isinstance(value, cls))
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split into the flags before the first `--`, and the program after it, unchanged.
 
     Raises:
@@ -101,7 +101,7 @@ class CommandLine(Settings):
             UsageError: a file of settings cannot be read, or no program follows after `--`.
             SystemExit: 0, after --help.
         """
-        flags, words = split(reveal(argv, os.environ))
+        flags, words = split_program(reveal(argv, os.environ))
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch = of_class(LaunchConfig, settings)
         ssh = of_class(SshConfig, settings)

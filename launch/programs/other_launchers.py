@@ -70,7 +70,7 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
 
 
 def notes(words: Sequence[str], cwd: Path) -> Iterator[str]:
-    """A line if the program is a shell script with another launcher, which it may not reach."""
+    """A line if the program is a shell script that may start another launcher."""
     is_shell = Path(words[0]).name in SHELLS
     name = "".join(words[1:2]) if is_shell else words[0]
     try:

@@ -26,7 +26,7 @@ OF_LANGUAGE = "transformers.models.auto.modeling_auto,transformers.models.bert.m
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
 GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that is no folder
 # Settings that name files to read before the first step, and advice if the file does not exist.
-READ = {
+INPUTS = {
     "data_dir": "give the folder with the task's files",
     "resume": "give a checkpoint, the folder of a run, or auto",
     **dict.fromkeys(("model", "tokenizer"), "give a folder or a file, or a name on the Hub"),
@@ -50,9 +50,9 @@ class OwnProgram:
         run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
         # workers start in the installation, from which the project cannot be found
         self.run = replace(run, logs_dir=run.logs_root.absolute()) if IS_INSTALLED else run
-        trains = launch.program == "worker"
-        self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
-        self.name = train.name if trains else launch.program  # in a run's name
+        is_training = launch.program == "worker"
+        self.title = f"{train.task}, {train.sync}" if is_training else launch.program
+        self.name = train.name if is_training else launch.program  # in a run's name
 
     @property
     def sources(self) -> Sources:
@@ -171,7 +171,7 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
     if launcher == "ssh":
         return
     folders = (cwd.absolute(), CHECKOUT)  # workers start in the second one
-    for name, advice in READ.items():
+    for name, advice in INPUTS.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
         is_generated = name == "data_dir" and (train.task, Path(value).name) == GENERATED
@@ -188,13 +188,13 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:
     """A program of train/, with the flags that reproduce its settings."""
-    trains = launch.program == "worker"
-    if trains:
+    is_training = launch.program == "worker"
+    if is_training:
         flags = cli.to_argv(train)
     else:
         of_train = cli.for_bench(cli.to_argv(replace(train, task=TrainConfig.task)))
         flags = [*of_train, *cli.changed(bench, BenchConfig())]
-    return Program.module(f"train.{launch.program}", *flags, takes_resume=trains)
+    return Program.module(f"train.{launch.program}", *flags, takes_resume=is_training)
 
 
 def _absolute_if_path(name: str) -> str:

@@ -3,7 +3,7 @@
 from configs import cli
 from configs.settings.launch import LaunchConfig, ProgramConfig
 from configs.settings.remote import DEFAULT_TIME
-from launch.programs.command_line import OF_LAUNCH, of_class, split
+from launch.programs.command_line import OF_LAUNCH, of_class, split_program
 from muster import errors, json_output
 from muster.command import LOGIN, own_arguments
 
@@ -12,7 +12,7 @@ HIDDEN = ("env", "json")  # --env may have a secret; --json is a flag of this co
 
 
 def main() -> int:
-    flags, _ = split(own_arguments())
+    flags, _ = split_program(own_arguments())
     about = "Show which settings a run would have, and where each comes from."
     example = "muster config --on CLUSTER"
     settings = cli.parse(CLASSES, flags, prog="muster config", description=about, example=example)

@@ -94,7 +94,7 @@ def explain(
     )
 
 
-def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
+def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
     """The failure in the record of a run's end; None if the run ended well.
 
     The leader of a scheduler's job has written the record, or it was judged from what is left.
@@ -113,7 +113,7 @@ def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) 
     return replace(failure, code=code, text=record["message"])
 
 
-def record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
+def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
     """The record of this failure as the end of its run, so that no reader has to judge again."""
     end = failure.end
     return end_record(
@@ -194,7 +194,9 @@ def _text_alone(facts: EndFacts, cause: End) -> Failure:
 def _raised(facts: EndFacts, cause: End) -> Failure:
     also = _failed_alike(facts, cause)
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
-    traceback = record["traceback"] if record else cause.traceback  # the value's may be shortened
+    traceback = (
+        record["traceback"] if record else cause.traceback
+    )  # that of `cause` may be shortened
     if not traceback:
         return Failure(cause.exit_code, _lines(cause.message), also, cause.rank)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
@@ -204,14 +206,14 @@ def _raised(facts: EndFacts, cause: End) -> Failure:
     head = f"error: rank {cause.rank} on {cause.node} {how}:"
     context = (*also, *_advice(facts.run_dir, cause), head)
     lines = [traceback.rstrip()]
-    if is_full(RuntimeError(cause.message)):  # which names no file where it only printed
+    if is_full(RuntimeError(cause.message)):  # an error of print() names no file
         lines += map(_lines, facts.full_disks[:1])
     brief = _brief(context, cause)
     return Failure(cause.exit_code, "\n".join(lines), context, cause.rank, brief=brief)
 
 
 def _exited(facts: EndFacts, cause: End) -> Failure:
-    """A rank without a traceback: what it printed last may have the reason."""
+    """A rank without a traceback: its last lines may have the reason."""
     output = _last_lines(facts, cause.rank)
     for printed in (f"error: {cause.message}", cause.message):  # as by sys.exit("no data")
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
@@ -241,10 +243,12 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
             text = f"rank {rank} on {cause.node} died: {crash.why}{why}"
     context = [*dump, *because]
     if cause.signal == signal.SIGKILL and not (cause.rank is not None and cause.message):
-        if why := _starved([agent for agent in facts.agent_ends if agent["node"] == cause.node]):
+        if why := _out_of_memory(
+            [agent for agent in facts.agent_ends if agent["node"] == cause.node]
+        ):
             text = f"{text}; {why}"
         else:
-            context.append(_perhaps_starved(cause.node))
+            context.append(_perhaps_out_of_memory(cause.node))
     output = "" if dump else _last_lines(facts, cause.rank)
     return Failure(cause.exit_code, f"error: {text}", tuple(context), cause.rank, output=output)
 
@@ -261,10 +265,10 @@ def _vanished(facts: EndFacts, cause: End) -> Failure:
             return Failure(crash.code, text, (*crash.dump, *also), rank)
     nodes = ", ".join(sorted({facts.node_of[rank] for rank in ranks if rank in facts.node_of}))
     on = f" on {nodes}" if nodes else ""
-    why = _starved(facts.agent_ends)
+    why = _out_of_memory(facts.agent_ends)
     text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{on}"
     if not why:
-        also = (*also, _perhaps_starved(nodes or "its node"))
+        also = (*also, _perhaps_out_of_memory(nodes or "its node"))
     return Failure(KILLED, text, also, ranks[0], output=_last_lines(facts, ranks[0]))
 
 
@@ -392,7 +396,7 @@ PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
 
 
 def _advice(run_dir: Path, cause: End) -> Iterator[str]:
-    """What a traceback does not say of the place in which its program ran."""
+    """Hints about the place in which the program ran, of which a traceback says nothing."""
     if NO_CUDA in cause.message:
         yield f"the torch of this Python on {cause.node} is for CPUs; --python names another"
     missing = MISSING.search(cause.message)
@@ -420,19 +424,19 @@ def _last_lines(facts: EndFacts, rank: int | None) -> str:
     return "" if rank is None else last_output.end_of(facts.run_dir, rank)
 
 
-def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
+def _out_of_memory(agents: Iterable[Mapping[str, Any]]) -> str:
     """The nodes on which memory ran out, by the kernel; "" if there are none."""
     nodes = [agent["node"] for agent in agents if agent.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
-def _perhaps_starved(nodes: str) -> str:
+def _perhaps_out_of_memory(nodes: str) -> str:
     """A way to find out, for nodes where nobody counts what the kernel ends; it is no cause."""
     return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
 
 
-def _because_of_it(echoes: Collection[int]) -> tuple[str, ...]:
-    return (f"{named(echoes)} stopped because of it",) if echoes else ()
+def _because_of_it(others: Collection[int]) -> tuple[str, ...]:
+    return (f"{named(others)} stopped because of it",) if others else ()
 
 
 def _lines(message: str) -> str:

@@ -35,7 +35,7 @@ PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 MARK = CONSEQUENCE.encode()
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
-AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the line that it has begun
+AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the same line as the bar
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _File:
     stream: str = "stdout"  # or "stderr"
     inode: int = 0
     offset: int = 0
-    begun: bytes = b""  # an unfinished line, or a progress bar as last drawn
+    unfinished: bytes = b""  # an unfinished line, or a progress bar as last drawn
     printed_bar: bytes | None = None  # the bar in that line as last printed
     printed_at: float = -math.inf
 
@@ -134,7 +134,7 @@ class Follower:
             self._write_waiting(wait=last)
             if not last:
                 break
-        if last and file.begun:
+        if last and file.unfinished:
             _write(stream, self._prefixed(file, b"\n"))
 
     def _write_waiting(self, *, wait: bool) -> bool:
@@ -181,7 +181,9 @@ class RequestFile:
         if now - self._read_at < REQUESTS_READ_EVERY_S:
             return []
         self._read_at = now
-        whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
+        whole, end, self._file.unfinished = (self._file.unfinished + _read(self._file)).rpartition(
+            b"\n"
+        )
         requests = json_objects(whole) if end else ()
         return [request for request in requests if is_request_id(request.get("id"))]
 
@@ -194,23 +196,23 @@ class RequestFile:
 
 def _lines(file: _File, new: bytes) -> Iterator[bytes]:
     """The lines of `new` to be shown, without line ends."""
-    *lines, begun = (file.begun + new).split(b"\n")
+    *lines, unfinished = (file.unfinished + new).split(b"\n")
     for line in lines:
         bar = _drawn_last(line)
         if bar is None or bar != file.printed_bar:
             yield line if bar is None else bar
         file.printed_bar = None
-    bar = _drawn_last(begun)
+    bar = _drawn_last(unfinished)
     if bar is not None:
-        begun = b"\r" + bar + b"\r" * begun.endswith(b"\r") if bar else b""
+        unfinished = b"\r" + bar + b"\r" * unfinished.endswith(b"\r") if bar else b""
     if bar and bar != file.printed_bar and time.monotonic() - file.shown_at > BAR_PRINTED_EVERY_S:
         yield bar
         file.printed_bar = bar
         file.printed_at = time.monotonic()
-    if len(begun) > LINE_BYTES:
-        yield begun.strip(b"\r")
-        begun = b""
-    file.begun = begun
+    if len(unfinished) > LINE_BYTES:
+        yield unfinished.strip(b"\r")
+        unfinished = b""
+    file.unfinished = unfinished
 
 
 def _drawn_last(line: bytes) -> bytes | None:
@@ -230,7 +232,7 @@ def _unread_bytes(file: _File) -> int:
     if state.st_ino != file.inode or state.st_size < file.offset:
         file.inode = state.st_ino
         file.offset = 0
-        file.begun = b""
+        file.unfinished = b""
         file.printed_bar = None
     return state.st_size - file.offset
 

@@ -71,7 +71,7 @@ def next_attempt(spec: LaunchSpec) -> LaunchSpec:
     run_files.archive_attempt(spec.run_dir, spec.attempt)
     is_ours = spec.program.takes_resume and spec.workers == "torchrun"
     return replace(
-        with_flags(spec, spec.run_dir),
+        with_resume_flags(spec, spec.run_dir),
         attempt=spec.attempt + 1,
         workers="manual" if is_ours else spec.workers,
     )
@@ -109,7 +109,7 @@ def last_step(run_dir: Path) -> int:
     return max(steps, default=0)
 
 
-def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
+def with_resume_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
     """`spec` with the flags to continue from its newest checkpoint, if its program has such flags.
 
     Without a checkpoint it is unchanged: the run starts as its first attempt did, and not from what

@@ -88,7 +88,7 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def submitted(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
+def record_submission(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
     """Record the number of a job that this process has submitted.
 
     The job's leader may have begun already; then its own record has the number as well.

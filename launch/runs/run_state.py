@@ -53,7 +53,7 @@ class LeaderWatcher:
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
         """The state of a run."""
         if end is not None:
-            return ended(end)
+            return state_after(end)
         if job["host"] != socket.gethostname():
             return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
         if _leader(job) is not None:
@@ -95,7 +95,7 @@ class Watchers(dict[str, LeaderWatcher]):
         return self[launcher]
 
 
-def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
+def states_of(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
     """The states of these runs, with one question to each scheduler."""
     jobs_of: dict[str, list[Record]] = {}
     for run_dir in run_dirs:
@@ -105,10 +105,12 @@ def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
             jobs_of.setdefault(job["launcher"], []).append(job)
     for launcher, jobs in jobs_of.items():
         watchers[launcher].look_at(jobs)
-    return [of(run_dir, watchers) for run_dir in run_dirs]
+    return [state_of(run_dir, watchers) for run_dir in run_dirs]
 
 
-def of(run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None) -> State:
+def state_of(
+    run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None
+) -> State:
     """The state of the run in `run_dir`.
 
     `last_job`: the last known record of its leader, for when it cannot be read.
@@ -119,14 +121,14 @@ def of(run_dir: Path, watchers: Watchers | None = None, last_job: Record | None 
     if job is not None and (end is None or end["code"] != 0):
         state = watchers[job["launcher"]].state(run_dir, job, end)
     elif end is not None:
-        state = ended(end)
+        state = state_after(end)
     else:
         state = State("unknown", True, "started by hand, or never")
     if end is None and state.word in ("lost", "unknown") and state.over:
         why = run_record.why_unreadable(run_dir)
         state = State("unreadable", True, why) if why else state
     is_lost = state.over and state.end is None and state.word != "unknown"
-    return replace(state, end=unrecorded(state)) if is_lost else state
+    return replace(state, end=unrecorded_end(state)) if is_lost else state
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class Submission:
         printed = ""
         was_over = False
         while True:
-            state = of(spec.run_dir, watchers, job)
+            state = state_of(spec.run_dir, watchers, job)
             if state.word != printed and not spec.quiet:
                 printed = state.word
                 print(f"job {self.job_id}: {on_one_line(self._text(state))}", flush=True)
@@ -200,7 +202,7 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
         MusterError: it is led from another machine or cluster, or does not end.
     """
     watchers = Watchers()
-    state = of(run_dir, watchers)
+    state = state_of(run_dir, watchers)
     job = run_record.own_job(run_dir)
     if state.over or job is None:
         say(f"{run_dir.name} is over already: {state.word}")
@@ -209,7 +211,9 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     watchers[job["launcher"]].stop(run_dir, job, say)
     patience_s = run_record.stop_grace_s(run_dir) + JOB_ENDS_AFTER_GRACE_S
     deadline = time.monotonic() + patience_s
-    while not (state := of(run_dir, watchers)).over and run_record.read_end(run_dir) == before:
+    while (
+        not (state := state_of(run_dir, watchers)).over and run_record.read_end(run_dir) == before
+    ):
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
@@ -220,10 +224,10 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
         is_cancelled = end.get("code") == CANCELLED
         message = end["message"] if is_cancelled else "cancelled before it began"
         run_record.end(run_dir, CANCELLED, message)
-    say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
+    say(f"{run_dir.name}: {state_after(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
-def ended(end: Record) -> State:
+def state_after(end: Record) -> State:
     """The state of a run whose end has this record."""
     if end["code"] == 0:
         return State("done", True, end=end)
@@ -236,7 +240,7 @@ def ended(end: Record) -> State:
     return State(word, True, f"exit code {end['code']}: {words}", end=end)
 
 
-def unrecorded(state: State) -> Record:
+def unrecorded_end(state: State) -> Record:
     """The end of a run that no process has recorded, and of which no scheduler knows more."""
     return run_record.end_record(1, f"{state.word}; {state.detail}")
 

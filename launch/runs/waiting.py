@@ -42,7 +42,7 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
     before = None
     try:
         while True:
-            state = run_state.of(run_dir, watchers)
+            state = run_state.state_of(run_dir, watchers)
             end = run_record.read_end(run_dir)
             if _has_ended(run_dir, state, end, before):
                 break
@@ -59,7 +59,7 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
         print(f"\n{on_one_line(line)}", file=sys.stderr)
         raise
-    events.end = state.end or run_state.unrecorded(state)
+    events.end = state.end or run_state.unrecorded_end(state)
     events.report(last=True)
     line = f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"
     print(on_one_line(line))

@@ -52,7 +52,7 @@ def leader(**more):
 
 def test_each_state_is_one_word(tmp_path):
     def word(name, *given):
-        return run_state.of(run_folder(tmp_path, name, *given)).word
+        return run_state.state_of(run_folder(tmp_path, name, *given)).word
 
     assert word("a") == "unknown"
     assert word("b", leader()) == "running"
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path):
     """The time at which a process began moves with the clock; what the kernel counts does not."""
 
     def word(name, **more):
-        return run_state.of(run_folder(tmp_path, name, leader(**more))).word
+        return run_state.state_of(run_folder(tmp_path, name, leader(**more))).word
 
     record = run_record.process_start(os.getpid())
     set_by_1_s = {**record, "started_unix_s": record["started_unix_s"] - 1}

@@ -91,10 +91,10 @@ class RunEvents:
 
     def report(self, *, last: bool = False) -> None:
         """Print a document for each new event; with `last` also for the run's end."""
-        for kind, fields in self._new(last=last):
+        for kind, fields in self._new_events(last=last):
             json_output.emit(kind, run_id=self._run_dir.name, **fields)
 
-    def _new(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _new_events(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         run_dir = self._run_dir
         job = run_record.read_job(run_dir)
         if job is not None and not self._is_submitted and (last or job["job_id"]):
@@ -130,7 +130,7 @@ def documented(run_dir: Path) -> Iterator[RunEvents]:
     events = RunEvents(run_dir)
     is_over = Event()
 
-    def look() -> None:
+    def report_events() -> None:
         try:
             while not is_over.is_set():
                 events.report()
@@ -138,7 +138,7 @@ def documented(run_dir: Path) -> Iterator[RunEvents]:
         except BrokenPipeError:  # nobody reads the output any more: that ends the run
             os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=report_events, daemon=True)
     thread.start()
     try:
         yield events

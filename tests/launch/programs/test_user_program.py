@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from configs.settings.launch import name_problems
 from launch.leading.leader import with_copies
 from launch.programs import user_program
-from launch.programs.command_line import CommandLine, split
+from launch.programs.command_line import CommandLine, split_program
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
 from muster.run_files import SNAPSHOT
@@ -20,11 +20,11 @@ from tests.written import executable, write
 
 
 def test_only_the_first_separator_counts_and_a_program_follows_it():
-    assert split(["--nodes", "2"]) == (["--nodes", "2"], [])
-    assert split(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
+    assert split_program(["--nodes", "2"]) == (["--nodes", "2"], [])
+    assert split_program(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
     for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
         with pytest.raises(UsageError, match="no program follows after --"):
-            split(argv)
+            split_program(argv)
 
 
 def test_a_run_is_named_by_its_program():

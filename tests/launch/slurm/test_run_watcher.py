@@ -115,7 +115,7 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
     else:
         slurm.forget()
     run = write(run_folder(tmp_path, "run", JOB), {**NPROC, **files})
-    seen = run_state.of(run)
+    seen = run_state.state_of(run)
     assert (seen.word, seen.over) == (word, True)
     by_status = run_document.all_fields(run, seen)["end"]
     assert [by_status[name] for name in ("exit_code", "cause", "message")] == ended
@@ -168,5 +168,5 @@ def test_a_job_that_ended_well_says_nothing_of_a_run_that_was_in_it(slurm, tmp_p
     slurm.job_is("COMPLETED")
     run = run_folder(tmp_path, "run", JOB)
     write(run, {"slurm.json": {"nproc": ["gpu"], "step": "muster-run"}})
-    seen = run_state.of(run)
+    seen = run_state.state_of(run)
     assert (seen.word, seen.end["code"]) == ("lost", 1)
