@@ -132,9 +132,8 @@ class Ssh(Launcher):
             given = [missing[index].address for index in probes]
             every = list(probes.values())
             chosen = network_choice.choose(every, hosts, given, facts.network)
-            names = {
-                node.spec: node.name for node in facts.nodes
-            }  # a node that returns keeps its name
+            # a node that returns keeps its name
+            names = {node.spec: node.name for node in facts.nodes}
             own = zip(probes, survey.names_of(probes), strict=True)
             named = [names.get(missing[index], name) for index, name in own]
             nodes = _facts(missing, named, probes, chosen.addresses)
@@ -216,7 +215,7 @@ class Ssh(Launcher):
 
 def _is_file(hosts: str) -> bool:
     """Whether `hosts` means a file: it exists, or the text cannot be anything else."""
-    # Path.is_file() fails where the name is too long for one
+    # before Python 3.14, Path.is_file() raises for a text that is too long for a file's name
     return os.path.isfile(hosts) or "/" in hosts or hosts.endswith((".txt", ".xml"))  # noqa: PTH113
 
 

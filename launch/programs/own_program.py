@@ -143,7 +143,7 @@ class OwnProgram:
 
 
 def is_this_python(python: str) -> bool:
-    """Whether a path names the Python that runs this command: `python` and `python3` are one."""
+    """Whether a path names the Python that runs this command, as `python` or `python3`."""
     own = Path(sys.executable)
     path = Path(python)
     return path.parent == own.parent and path.resolve() == own.resolve()

@@ -194,9 +194,8 @@ def _text_alone(facts: EndFacts, cause: End) -> Failure:
 def _raised(facts: EndFacts, cause: End) -> Failure:
     also = _failed_alike(facts, cause)
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
-    traceback = (
-        record["traceback"] if record else cause.traceback
-    )  # that of `cause` may be shortened
+    # that of `cause` may be shortened
+    traceback = record["traceback"] if record else cause.traceback
     if not traceback:
         return Failure(cause.exit_code, _lines(cause.message), also, cause.rank)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
@@ -377,7 +376,7 @@ def _lost_peer(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, text, context, cause.rank, brief=brief)
 
 
-# How a cause is printed; for a kind that is not in this table only its text is.
+# How a cause is printed; for a kind that is not in this table, only its text is printed.
 PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
     **dict.fromkeys((Kind.RAISED, Kind.INVALID), _raised),
     Kind.EXITED: _exited,

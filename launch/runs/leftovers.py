@@ -140,9 +140,8 @@ def _at_login() -> Iterator[Leftover]:
     sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
     over = [path for path in sessions if _is_over(path)]
     for path in over:
-        if (
-            _age_s(path / "err") > LEFT_FILES_NEEDED_S
-        ):  # before, a laptop may ask for the last output
+        # a laptop may still ask for the last output of a newer one
+        if _age_s(path / "err") > LEFT_FILES_NEEDED_S:
             yield _folder(path, "output of a command that ended more than a day ago")
             if (call := path.with_name(f"{path.name}.call")).is_dir():
                 yield _folder(call, "the function that was sent for it")

@@ -5,7 +5,7 @@ failed, perhaps for a reason that passes. It is not made if somebody stopped the
 settings are wrong. After three attempts in a row without progress over the earlier ones, the run is
 given up. If the progress of a program is unknown, each restart prints how often it has failed in
 the same way. All workers restart, with a new port, on the nodes that answer then: torchrun's own
-restarts use a store with old addresses.
+restarts use a store with old addresses (https://github.com/pytorch/pytorch/issues/135712).
 """
 
 import itertools

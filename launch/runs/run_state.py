@@ -195,7 +195,7 @@ def is_led(run_dir: Path) -> bool:
 
 
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
-    """End the run and wait until it has ended; one that is over is not changed.
+    """End the run and wait until it has ended; a run that is over is not changed.
 
     Raises:
         UsageError: another user's file says which process or job leads it.
