@@ -37,11 +37,11 @@ class Ssh(Launcher):
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone = self.specs()
-        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+        specs = self.specs()
+        with Survey(openssh.transport(specs, self._ssh)) as survey:
             probes = self._ask(survey)
-            chosen = self._choose(everyone, probes)
-            nodes = _facts(everyone, survey.names_of(probes), probes, chosen.addresses)
+            chosen = self._choose(specs, probes)
+            nodes = _facts(specs, survey.names_of(probes), probes, chosen.addresses)
             _refuse_without_gpus(nodes)
             if self._config.preflight:
                 workers = self.workers_python
@@ -64,10 +64,10 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        everyone = self.specs()
-        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+        specs = self.specs()
+        with Survey(openssh.transport(specs, self._ssh)) as survey:
             probes = self._ask(survey)
-            nodes = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
+            nodes = _facts(specs, survey.names_of(probes), probes, [None] * len(probes))
         has_own = self.workers_python.python is not None
         packages = [*extras.packages(extras.BASE)] if has_own else []
         transfer.make_environments(nodes, self._ssh, packages)
@@ -160,13 +160,13 @@ class Ssh(Launcher):
         return probes
 
     def _choose(
-        self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
+        self, specs: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
         """The network for gradients, among the nodes that answered."""
         return network_choice.choose(
             list(probes.values()),
-            [everyone[index].host for index in probes],
-            [everyone[index].address for index in probes],
+            [specs[index].host for index in probes],
+            [specs[index].address for index in probes],
             self._config.network,
         )
 
@@ -220,7 +220,7 @@ def _is_file(hosts: str) -> bool:
 
 
 def _facts(
-    everyone: Sequence[NodeSpec],
+    specs: Sequence[NodeSpec],
     names: Sequence[str],
     probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
@@ -228,7 +228,7 @@ def _facts(
     """The nodes that answered; the number of workers may be 0, if it is that of the GPUs."""
     nodes = []
     for (index, probe), name, address in zip(probes.items(), names, addresses, strict=True):
-        spec = everyone[index]
+        spec = specs[index]
         count = spec.nproc.counted(len(probe["gpus"]))
         python_and_folder = probe["python"], probe["folder"]
         plugins = tuple((probe["workers"] or probe["versions"] or {}).get("plugins", ()))

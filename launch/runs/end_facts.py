@@ -90,13 +90,15 @@ def _of_agent(agent: Mapping[str, Any]) -> list[End]:
     """What an agent has recorded of its node."""
     if isinstance(values := agent.get("ends"), list):
         return [end for value in values if (end := End.from_json(value)) is not None]
-    at = agent.get("noticed_unix_s", 0.0)
+    time_unix_s = agent.get("noticed_unix_s", 0.0)
     kind = OLD_KINDS.get(agent["cause"], Kind.OTHER)
     number = agent["code"] - 128 if kind is Kind.SIGNAL and agent["code"] > 128 else None
     if agent["cause"] in ("done", "stopped", "told") or (kind is Kind.SIGNAL and number is None):
         return []
     message = "" if kind is Kind.LAUNCHER else agent["message"]
-    return [End(kind, agent["node"], at, code=agent["code"], signal=number, message=message)]
+    return [
+        End(kind, agent["node"], time_unix_s, code=agent["code"], signal=number, message=message)
+    ]
 
 
 def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:

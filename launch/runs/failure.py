@@ -148,9 +148,9 @@ def _aborted_at_exit(facts: EndFacts) -> Iterator[End]:
     for rank in facts.done_ranks:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             node = facts.node_of[rank]
-            at = facts.exits[rank]["time_unix_s"]
+            time_unix_s = facts.exits[rank]["time_unix_s"]
             number = crash.code - 128
-            yield End(Kind.KILLED, node, at, rank, signal=number, message=ENDED_WELL)
+            yield End(Kind.KILLED, node, time_unix_s, rank, signal=number, message=ENDED_WELL)
 
 
 def report(
@@ -192,18 +192,18 @@ def _text_alone(facts: EndFacts, cause: End) -> Failure:
 
 
 def _raised(facts: EndFacts, cause: End) -> Failure:
-    also = _failed_alike(facts, cause)
+    alike = _failed_alike(facts, cause)
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
     # that of `cause` may be shortened
     traceback = record["traceback"] if record else cause.traceback
     if not traceback:
-        return Failure(cause.exit_code, _lines(cause.message), also, cause.rank)
+        return Failure(cause.exit_code, _lines(cause.message), alike, cause.rank)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
     how = f"failed first, at {clock}; the others stopped because of it"
-    if facts.world_size == 1 or also:
+    if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
     head = f"error: rank {cause.rank} on {cause.node} {how}:"
-    context = (*also, *_advice(facts.run_dir, cause), head)
+    context = (*alike, *_advice(facts.run_dir, cause), head)
     lines = [traceback.rstrip()]
     if is_full(RuntimeError(cause.message)):  # an error of print() names no file
         lines += map(_lines, facts.full_disks[:1])
@@ -216,17 +216,17 @@ def _exited(facts: EndFacts, cause: End) -> Failure:
     output = _last_lines(facts, cause.rank)
     for printed in (f"error: {cause.message}", cause.message):  # as by sys.exit("no data")
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
-    also = _failed_alike(facts, cause)
-    return Failure(cause.exit_code, _lines(cause.text), also, cause.rank, output=output)
+    alike = _failed_alike(facts, cause)
+    return Failure(cause.exit_code, _lines(cause.text), alike, cause.rank, output=output)
 
 
 def _failed_alike(facts: EndFacts, cause: End) -> tuple[str, ...]:
-    alike = sorted(
+    ranks = sorted(
         rank
         for rank, end in facts.exits.items()
         if end["message"] == cause.message and end["cause"] in OWN_CAUSES and rank != cause.rank
     )
-    return (f"{named(alike)} failed in the same way",) if alike else ()
+    return (f"{named(ranks)} failed in the same way",) if ranks else ()
 
 
 def _killed(facts: EndFacts, cause: End) -> Failure:
@@ -242,9 +242,8 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
             text = f"rank {rank} on {cause.node} died: {crash.why}{why}"
     context = [*dump, *because]
     if cause.signal == signal.SIGKILL and not (cause.rank is not None and cause.message):
-        if why := _out_of_memory(
-            [agent for agent in facts.agent_ends if agent["node"] == cause.node]
-        ):
+        agents = [agent for agent in facts.agent_ends if agent["node"] == cause.node]
+        if why := _out_of_memory(agents):
             text = f"{text}; {why}"
         else:
             context.append(_perhaps_out_of_memory(cause.node))
@@ -254,21 +253,21 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
 
 def _vanished(facts: EndFacts, cause: End) -> Failure:
     """Ranks without a record; nobody has seen how they ended."""
-    also = _because_of_it(facts.exits)
+    context = _because_of_it(facts.exits)
     ranks = sorted({*facts.vanished, cause.rank or 0})
     for rank in ranks:
         path = ERRORS.path(facts.run_dir, rank=rank)
         if crash := last_output.crash_of(path):  # for example an uncaught exception in C++
-            on = f" on {facts.node_of[rank]}" if rank in facts.node_of else ""
-            text = f"error: rank {rank}{on} died: {crash.why}"
-            return Failure(crash.code, text, (*crash.dump, *also), rank)
+            place = f" on {facts.node_of[rank]}" if rank in facts.node_of else ""
+            text = f"error: rank {rank}{place} died: {crash.why}"
+            return Failure(crash.code, text, (*crash.dump, *context), rank)
     nodes = ", ".join(sorted({facts.node_of[rank] for rank in ranks if rank in facts.node_of}))
-    on = f" on {nodes}" if nodes else ""
+    place = f" on {nodes}" if nodes else ""
     why = _out_of_memory(facts.agent_ends)
-    text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{on}"
+    text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{place}"
     if not why:
-        also = (*also, _perhaps_out_of_memory(nodes or "its node"))
-    return Failure(KILLED, text, also, ranks[0], output=_last_lines(facts, ranks[0]))
+        context = (*context, _perhaps_out_of_memory(nodes or "its node"))
+    return Failure(KILLED, text, context, ranks[0], output=_last_lines(facts, ranks[0]))
 
 
 def _lost_node(facts: EndFacts, cause: End) -> Failure:
@@ -295,7 +294,7 @@ def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
     seen = stacks_seen(facts.run_dir, "timeout")
     # Every rank that waited may have been ended before it wrote its record. Then the inspection
     # has its message.
-    waited = [(end.rank, end.message) for end in _waited(facts)]
+    waited = [(end.rank, end.message) for end in _timed_out(facts)]
     reports = [report for report in seen.get("reports", ()) if report.get("gave_up")]
     waited += [(report["rank"], report["gave_up"]["message"]) for report in reports]
     how = [f"rank {rank}: {message}"[:300] for rank, message in waited[:1]]
@@ -304,7 +303,7 @@ def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
     return Failure(1, f"error: {cause.text}", (*how, *more, table))
 
 
-def _waited(facts: EndFacts) -> list[End]:
+def _timed_out(facts: EndFacts) -> list[End]:
     """The ranks that waited for others in vain, the earliest first."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
     waited = [end for end in ends if end.kind is Kind.TIMED_OUT]
@@ -315,11 +314,11 @@ def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
     """Ranks that lived until their agents ended them, while others timed out."""
     late = [end for end in ends_on_disk(facts) if end.kind is cause.kind]
     late = sorted(late or [cause], key=lambda end: end.rank or 0)
-    waited = _waited(facts)
+    waited = _timed_out(facts)
     waiting = named(end.rank for end in waited if end.rank is not None)
     them = "it" if len(late) == 1 else "them"
-    whom = "; ".join(end.text if end.kind is Kind.ENDED else _busy(end) for end in late)
-    text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
+    reasons = "; ".join(end.text if end.kind is Kind.ENDED else _busy(end) for end in late)
+    text = f"error: {reasons}: {waiting} waited for {them} and timed out; see --timeout-s"
     seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     how = [f"{waiting}: {end.message}" for end in waited[:1]]
     return Failure(1, text, (*how, *seen), cause=Kind.ENDED.word)
@@ -331,7 +330,7 @@ def _busy(end: End) -> str:
 
 def _signalled_worker(facts: EndFacts, cause: End) -> Failure:
     """A rank that was sent a signal; its agent sent it if others had waited for it in vain."""
-    return _waited_for_in_vain(facts, cause) if _waited(facts) else _lost_peer(facts, cause)
+    return _waited_for_in_vain(facts, cause) if _timed_out(facts) else _lost_peer(facts, cause)
 
 
 def _never_started(facts: EndFacts, cause: End) -> Failure:

@@ -89,8 +89,8 @@ def last_attempt(spec: LaunchSpec) -> int:
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
     action = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
-    of = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
-    return f"{of}: {num_nodes} nodes {action}"
+    which = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
+    return f"{which}: {num_nodes} nodes {action}"
 
 
 def count_same_failures(run_dir: Path) -> int:
