@@ -29,15 +29,15 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig
 from launch.checks import bandwidth
 from launch.checks.findings import Row, lines
-from launch.launchers.base import Launcher, judged
+from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit
 from launch.programs import trainer_python
 from launch.programs.command_line import (
     CLASSES,
     CommandLine,
-    names,
     of_class,
-    split,
+    setting_names,
+    split_program,
     training,
 )
 from launch.runs import run_record
@@ -60,13 +60,13 @@ MODULE = "train.check_network"
 COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 # The settings for checking nodes, and those for the measurement.
 HEEDED = (
-    names(SshConfig, SlurmConfig)
+    setting_names(SshConfig, SlurmConfig)
     | OF_MEASUREMENT
     | set("launcher nodes nproc_per_node workers hosts network port_range".split())
     | {"data_dir", "json", "on", "preflight", "python"}  # the doctor is the preflight
 )
 # Of these, --help leaves out those that are seldom needed for a check.
-SHOWN = (HEEDED | names(DoctorConfig)) - {
+SHOWN = (HEEDED | setting_names(DoctorConfig)) - {
     *"preflight overwrite run_id timeout_s join_timeout_s quiet setup wait slurm time".split()
 }
 ABOUT = (
@@ -80,7 +80,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 
 def main() -> int:
-    flags, words = split(reveal(own_arguments(), os.environ))
+    flags, words = split_program(reveal(own_arguments(), os.environ))
     made, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,
@@ -112,11 +112,11 @@ def main() -> int:
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
     add_new(problems, line.misplaced())
-    as_asked = judged(line, problems, with_program=False)
+    as_asked = checked_launcher(line, problems, with_program=False)
     refuse(problems)
     assert as_asked is not None  # or there are problems
     name, build = as_asked.name, type(as_asked)
-    unheeded = [one.spelt for one in line.given_flags(names(*CLASSES) - HEEDED)]
+    unheeded = [one.spelt for one in line.given_flags(setting_names(*CLASSES) - HEEDED)]
     if more := [*dict.fromkeys(unheeded), *([shlex.join(["--", *words])] if words else [])]:
         print(f"only for the run itself, not checked here: {', '.join(more)}")
     # The nodes were already checked.

@@ -87,7 +87,7 @@ def main() -> int:
         case _:
             run = _only_active(root) if args.run is None else _find(root, args.run)
             run_state.cancel(run, lambda line: print(printable(line)))
-            json_output.emit("run", **run_document.whole(run, run_state.of(run)))
+            json_output.emit("run", **run_document.all_fields(run, run_state.state_of(run)))
     return 0
 
 
@@ -212,7 +212,7 @@ def _only_active(root: Path | None) -> Path:
         UsageError: several are active, or only others are; the message lists them.
     """
     runs = [*{run.resolve(): run for run in _runs(root)}.values()]
-    states = zip(runs, run_state.of_all(runs, Watchers()), strict=True)
+    states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
     # one that another machine leads can be ended from there alone
     active = [run for run, state in states if not state.over and state.word != "elsewhere"]
     logs = (root or project_of(Path.cwd()) / "logs").resolve()
@@ -237,8 +237,8 @@ def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
 
 
 def _status(run: Path) -> None:
-    state = run_state.of(run)
-    known = run_document.whole(run, state)
+    state = run_state.state_of(run)
+    known = run_document.all_fields(run, state)
     json_output.emit("run", **known)
     lines = [f"{run.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"]
     lines += [*known["notes"], f"run folder: {run}"]
@@ -259,15 +259,15 @@ def _list(runs: Sequence[Path]) -> None:
 
     from configs import console
 
-    pairs = [*zip(runs, run_state.of_all(runs, Watchers()), strict=True)]
-    documents = [run_document.brief(*pair) for pair in pairs]
+    pairs = [*zip(runs, run_state.states_of(runs, Watchers()), strict=True)]
+    documents = [run_document.few_fields(*pair) for pair in pairs]
     json_output.emit("runs", runs=documents)
     table = Table(box=None, pad_edge=False)
     for column in ("run", "launcher", "id", "state", "what it does"):
         table.add_column(column, no_wrap=column != "what it does")
     for (run, state), known in zip(pairs, documents, strict=True):
         where = (str(known[name] or "") for name in ("launcher", "job_id"))
-        cells = (run.name, *where, state.word, run_activity.brief(run, state))
+        cells = (run.name, *where, state.word, run_activity.one_line(run, state))
         table.add_row(*map(on_one_line, cells))
     console.show(table, pipe_width=PIPE_WIDTH)
 
@@ -354,7 +354,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
     follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
     while True:
-        over = run_state.of(run, watchers).over
+        over = run_state.state_of(run, watchers).over
         follower.nodes = run_record.nodes_of_ranks(files)
         follower.poll(last=over or not follow)
         if over or not follow:

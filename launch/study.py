@@ -15,7 +15,7 @@ from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
-from launch.programs.command_line import split
+from launch.programs.command_line import split_program
 from launch.studies import around_runs, cell_runs, hand_in, study_file
 from launch.studies.progress_table import conclude
 from muster import extras, json_output
@@ -30,7 +30,7 @@ TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
 def main() -> int:
-    own, program = split(own_arguments())
+    own, program = split_program(own_arguments())
     if program:
         raise UsageError(
             f"a study runs the trainer that comes with Muster; for values of {program[0]}: "

@@ -19,11 +19,11 @@ from pathlib import Path
 from configs.settings.fields import add_new
 from configs.settings.launch import ProgramConfig
 from launch.checks.findings import listed
-from launch.launchers.base import Launcher, judged
+from launch.launchers.base import Launcher, checked_launcher
 from launch.leading.leader import lead_or_submit, new_run
-from launch.programs.command_line import OF_TRAINER, CommandLine, names
+from launch.programs.command_line import OF_TRAINER, CommandLine, setting_names
 from launch.runs import run_record
-from launch.runs.watching.run_document import Happenings, documented
+from launch.runs.watching.run_document import RunEvents, documented
 from launch.spec import PLACEHOLDER, Facts, LaunchSpec
 from muster import json_output
 from muster.command import VALUES, as_typed, own_arguments
@@ -37,7 +37,7 @@ def main() -> int:
     launch = line.launch
     if launch.json:
         json_output.begin()
-    launcher = judged(line, problems)
+    launcher = checked_launcher(line, problems)
     add_new(problems, _problems(line))
     refuse(problems)
     assert launcher is not None  # or there are problems
@@ -45,8 +45,8 @@ def main() -> int:
         launcher.set_up()
         print("ready on all nodes")
         return 0
-    if line.unasked:
-        print(line.unasked, file=sys.stderr, flush=True)
+    if line.trainer_note:
+        print(line.trainer_note, file=sys.stderr, flush=True)
     if launch.dry_run:
         facts = launcher.assume()
         title, spec = new_run(line, launcher, facts, make=False)
@@ -63,11 +63,11 @@ def main() -> int:
         begun = f"run {spec.run_id}: {_size(facts, launcher.name)}, {title} -> {spec.run_dir}"
         print(on_one_line(begun), flush=True)
     if launch.detach and not run_record.go_on_in_background(spec):
-        Happenings(spec.run_dir).tell(last=True)
+        RunEvents(spec.run_dir).report(last=True)
         return 0
     is_documented = launch.json and not launch.detach
-    with documented(spec.run_dir) if is_documented else nullcontext() as happenings:
-        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, happenings=happenings)
+    with documented(spec.run_dir) if is_documented else nullcontext() as events:
+        return lead_or_submit(launcher, spec, facts, follows=line.slurm.wait, events=events)
 
 
 def _ask(launcher: Launcher) -> Facts:
@@ -91,7 +91,7 @@ def _problems(line: CommandLine) -> Iterator[str]:
     if line.ssh.setup:
         if line.words:
             yield f"--setup runs nothing; leave out -- {line.words[0]}"
-        of_runs = (OF_TRAINER | names(ProgramConfig)) - {"python"}
+        of_runs = (OF_TRAINER | setting_names(ProgramConfig)) - {"python"}
         yield from line.refused(of_runs, "is for a run; leave it out")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from configs.cli import dashed_flags
 from configs.help_page import Parser, at_login
-from launch.programs.command_line import split
+from launch.programs.command_line import split_program
 from launch.runs import run_record
 from launch.studies import array_job, cell_runs, cells
 from launch.studies.progress_table import conclude
@@ -27,7 +27,7 @@ from muster.run_files import own_logs, project_of
 
 
 def main() -> int:
-    own, program = split(own_arguments())
+    own, program = split_program(own_arguments())
     args, flags = _parser().parse_known_args(dashed_flags(own))
     if args.json:
         json_output.begin()

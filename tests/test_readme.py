@@ -12,7 +12,7 @@ from configs.settings.launch import LaunchConfig, ProgramConfig
 from configs.settings.remote import SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, ByHand, TrainConfig
 from launch import submit
-from launch.programs.command_line import CommandLine, split
+from launch.programs.command_line import CommandLine, split_program
 from launch.ssh.login_node.__main__ import login_parser
 from launch.ssh.login_node.fetching import fetch_parser
 from muster.command import COMMANDS as MUSTER
@@ -201,7 +201,7 @@ def make_accepts(words: list[str]) -> bool:
 
 def accepts_flags(classes: list[type], argv: list[str]) -> None:
     """Flags, of our trainer too; before a program of the user's, `--`, none of that."""
-    flags, program = split(argv)
+    flags, program = split_program(argv)
     cli.parse(classes, flags, prog="", description="")
     if program:
         CommandLine.of(argv)

@@ -38,10 +38,10 @@ if TYPE_CHECKING:  # each launcher imports what it returns
 NO_CLUSTER = b"Could not establish a configuration source"
 
 
-class Nodes(Protocol):
-    """Where the attempts of a run start: a launcher's machines, or the nodes of a job."""
+class NodePool(Protocol):
+    """The nodes for the attempts of a run: a launcher's machines, or the nodes of a job."""
 
-    waits_for_nodes: bool  # for missing ones before a restart
+    waits_for_nodes: bool  # whether a restart waits for missing nodes
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Nodes(Protocol):
         ...
 
     def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        """The facts for a restart; `lives`: whether the agent of a node still answers.
+        """The facts for a restart; `lives`: whether a node's agent still answers.
 
         Raises:
             MusterError: too few nodes answer.
@@ -66,16 +66,18 @@ class Nodes(Protocol):
 
 
 class Launcher(ABC):
-    """The base class of each file of launch/launchers/, whose `build` is its class."""
+    """The base class of the launchers; each file of launch/launchers/ names its class `build`."""
 
-    takes_snapshot = False  # whether a user's program runs from a copy made at its submission
+    takes_snapshot = False  # whether a user's program runs from a copy of its project
     unused = frozenset[str]()  # settings without effect here
-    sees_python = True  # the workers' Python is a file that this machine sees
-    waits_for_nodes = True  # for missing ones before a restart, since they may be rebooting
+    sees_python = True  # whether the workers' Python is a file that this machine sees
+    waits_for_nodes = True  # whether a restart waits for missing nodes, which may be rebooting
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._config, self._ssh, self._slurm = settings.launch, settings.ssh, settings.slurm
+        self._config = settings.launch
+        self._ssh = settings.ssh
+        self._slurm = settings.slurm
 
     @property
     def name(self) -> str:
@@ -102,7 +104,7 @@ class Launcher(ABC):
         """Ask the machines for their facts.
 
         Raises:
-            MusterError: they cannot run what they should; every problem at once.
+            MusterError: the machines cannot run the program; every problem at once.
         """
 
     @abstractmethod
@@ -126,24 +128,24 @@ class Launcher(ABC):
         """Hand the run to the scheduler, if this launcher `submits`.
 
         Raises:
-            MusterError: it does not take the job.
+            MusterError: the scheduler refuses the job.
         """
         raise NotImplementedError
 
-    def nodes_of(self, spec: LaunchSpec, facts: Facts) -> Nodes:
-        """Where this process starts the attempts of the run, unless this launcher `submits`."""
+    def pool_of(self, spec: LaunchSpec, facts: Facts) -> NodePool:
+        """The nodes on which this process starts the run, unless this launcher `submits`."""
         return self
 
     def launch(self, spec: LaunchSpec, facts: Facts) -> "LedRun":
-        """See `Nodes`."""
+        """See `NodePool`."""
         raise NotImplementedError
 
     def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        """See `Nodes`."""
+        """See `NodePool`."""
         return self.probe()
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
-        """Check the nodes in the facts of `assume`, as the doctor shows them.
+        """Check the nodes in the facts of `assume`; the rows are for the doctor's table.
 
         `disks`: folders of the run that need space on their disks, by their content.
 
@@ -163,12 +165,12 @@ class Launcher(ABC):
 
 
 def folded(plan: Sequence[NodeCommand]) -> Iterator[str]:
-    """A line for each command; of several that differ in the node's rank alone, the first one."""
+    """A line for each command; of commands that differ only in the node's rank, the first one."""
     for _, group in groupby(plan, key=lambda command: command.for_node_rank(0)):
         first, *others = group
         yield first.line()
         if others:
-            ranks = dict.fromkeys(str(one.node_rank) for one in (others[0], others[-1]))
+            ranks = dict.fromkeys(str(other.node_rank) for other in (others[0], others[-1]))
             where = "the other node" if len(others) == 1 else f"the other {len(others)} nodes"
             flag = next(word for word in first.argv if word in RANK_FLAGS)
             yield f"# the same on {where}, with {flag} {' to '.join(ranks)}"
@@ -185,27 +187,30 @@ def launcher_of(line: CommandLine) -> Launcher:
         refuse_several(os.environ)
     on = line.launch.on
     refuse(
-        f"--on {on} is reached through {one.text}, where only `muster` goes: muster run --on {on}"
-        for one in (cli.cluster(on) if on is not None else ())
-        if one.name == "login"
+        f"--on {on} is reached through {setting.text}, where only `muster` goes: muster run --on "
+        f"{on}"
+        for setting in (cli.cluster(on) if on is not None else ())
+        if setting.name == "login"
     )
-    name = chosen(line.launch)
-    made: Launcher = plugins.load("launch.launchers", name)(line)
-    if made.name != name:  # later commands find it by the name in the run's records
+    name = launcher_name(line.launch)
+    launcher: Launcher = plugins.load("launch.launchers", name)(line)
+    if launcher.name != name:  # later commands find it by the name in the run's records
         raise UsageError(
-            f"--launcher {name}: its class is in {type(made).__module__}; an entry point of "
-            f"{plugins.GROUPS['launch.launchers']} has the name of its module: {made.name}"
+            f"--launcher {name}: its class is in {type(launcher).__module__}; an entry point of "
+            f"{plugins.GROUPS['launch.launchers']} has the name of its module: {launcher.name}"
         )
     why = f"has no effect with --launcher {name}; leave it out, or choose another launcher"
-    refuse(line.refused(made.unused, why))
-    return made
+    refuse(line.refused(launcher.unused, why))
+    return launcher
 
 
-def judged(line: CommandLine, problems: list[str], *, with_program: bool = True) -> Launcher | None:
-    """The launcher of a run, unless `problems` say that another one is meant.
+def checked_launcher(
+    line: CommandLine, problems: list[str], *, with_program: bool = True
+) -> Launcher | None:
+    """The launcher of a run; None if `problems` name a flag that chooses it.
 
-    What it cannot do is added to them, as far as it is known before any machine is asked;
-    `with_program`: also which files the program lacks.
+    The launcher's own problems are added to `problems`, as far as they are known before any machine
+    is asked. `with_program`: so are the files that the program lacks.
     """
     launcher = None
     if not {"--launcher", "--hosts"} & named_in(problems):
@@ -216,12 +221,13 @@ def judged(line: CommandLine, problems: list[str], *, with_program: bool = True)
             add_new(problems, str(error).splitlines())
     if with_program:
         is_named = line.launch.launcher != "auto" and line.launch.hosts is None
-        refused = line.launch.launcher if is_named else "ssh"  # of which least is known here
-        add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else refused))
+        # over ssh, the least is known about the nodes' files
+        name = line.launch.launcher if is_named else "ssh"
+        add_new(problems, line.missing(Path.cwd(), launcher.name if launcher else name))
     return launcher
 
 
-def chosen(config: LaunchConfig) -> str:
+def launcher_name(config: LaunchConfig) -> str:
     """The value of --launcher; `auto` never trains on a cluster's login node by mistake.
 
     Only the chosen launcher is imported.
@@ -234,14 +240,14 @@ def chosen(config: LaunchConfig) -> str:
 
 
 def _is_login_node() -> bool:
-    """Whether there is an sbatch here that belongs to a cluster.
+    """Whether this machine has an sbatch that belongs to a cluster.
 
     A slow or silent controller is no reason to train on this machine.
     """
     if shutil.which("sbatch") is None:
         return False
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             ["sinfo", "--noheader"],
             env=environment_for("sinfo"),
             capture_output=True,
@@ -250,4 +256,4 @@ def _is_login_node() -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return asked.returncode == 0 or NO_CLUSTER not in asked.stderr
+    return answer.returncode == 0 or NO_CLUSTER not in answer.stderr

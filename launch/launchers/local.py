@@ -16,7 +16,7 @@ from launch.nodes.channel import start_each
 from launch.nodes.network_choice import Choice
 from launch.nodes.survey import Probe
 from launch.nodes.this_machine import free_port, gpu_count, is_free, ports_of
-from launch.programs.command_line import names
+from launch.programs.command_line import setting_names
 from launch.spec import RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import MusterError
@@ -27,8 +27,8 @@ ADDRESS = "127.0.0.1"
 class Local(Launcher):
     """This machine as one node, or as several simulated ones."""
 
-    # the project itself runs; --wait and --setup have answers of their own
-    unused = names(SshConfig, SlurmConfig) - {"wait", "setup"}
+    # the project itself runs; --wait and --setup are answered elsewhere
+    unused = setting_names(SshConfig, SlurmConfig) - {"wait", "setup"}
     unused |= {"network", "snapshot", "include", "hosts"}
 
     def problems(self) -> Iterator[str]:
@@ -43,7 +43,6 @@ class Local(Launcher):
     def probe(self) -> Facts:
         if problems := list(self.problems()):  # at a restart, too
             raise MusterError("\n".join(problems))
-
         return Facts(self._nodes, ADDRESS, self._config.master_port)
 
     def assume(self) -> Facts:
@@ -53,12 +52,14 @@ class Local(Launcher):
 
     @cached_property
     def _nodes(self) -> tuple[NodeFacts, ...]:
-        asked = self._config.nproc()
-        gpus = gpu_count() if ONE_PER_GPU in asked else 0
-        counts = [each.counted(gpus) for each in asked]
-        here = sys.executable, str(CHECKOUT)
+        wanted = self._config.nproc()
+        gpus = gpu_count() if ONE_PER_GPU in wanted else 0
+        counts = [nproc.counted(gpus) for nproc in wanted]
+        python_and_folder = sys.executable, str(CHECKOUT)
         return tuple(
-            NodeFacts(NodeSpec("localhost", count), f"node{index}", *here, count, ADDRESS)
+            NodeFacts(
+                NodeSpec("localhost", count), f"node{index}", *python_and_folder, count, ADDRESS
+            )
             for index, count in enumerate(counts)
         )
 

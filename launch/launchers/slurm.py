@@ -14,7 +14,7 @@ from launch.checks.findings import Findings, Row
 from launch.deadlines import SLURM_ANSWERS_WHO_WAITS_S
 from launch.launchers.base import Launcher
 from launch.programs import python_choice
-from launch.programs.command_line import names
+from launch.programs.command_line import setting_names
 from launch.runs import node_history
 from launch.runs.run_state import Submission
 from launch.slurm import batch_script, controller, node_survey, run_job
@@ -27,7 +27,7 @@ from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.run_files import SUBMITIT
 
-# The names that submitit itself has for the output of a job, and of the parts of an array.
+# The names that submitit gives to the output of a job, and of the parts of an array.
 OUTPUT = "%j_0_log.out"
 OUTPUT_OF_PART = "%A_%a_0_log.out"
 SUBMITIT_PATTERNS = ("%j", "%t", "%A", "%a")
@@ -37,7 +37,7 @@ class Slurm(Launcher):
     """A Slurm cluster, asked from one of its login nodes or from within a job."""
 
     takes_snapshot = True
-    unused = names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
+    unused = setting_names(SshConfig) - {"setup"} | {"hosts"}  # --nodelist chooses nodes
     waits_for_nodes = False  # a job does not get a lost node back
 
     def __init__(self, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class Slurm(Launcher):
         return current_job(os.environ)
 
     @cached_property
-    def _asked(self) -> SlurmConfig:
+    def _request(self) -> SlurmConfig:
         """What is requested from Slurm, with node names in place of --exclude auto."""
         if self._slurm.exclude is None:
             return self._slurm
@@ -63,8 +63,8 @@ class Slurm(Launcher):
 
     def problems(self) -> Iterator[str]:
         if self._config.least_nodes < (self._config.most_nodes or 1):
-            asked = self._config.nodes
-            yield f"--nodes {asked}: Slurm gives a fixed number of nodes; ask for one number"
+            nodes = self._config.nodes
+            yield f"--nodes {nodes}: Slurm gives a fixed number of nodes; ask for one number"
         if self._current is not None:
             yield from self._current.problems(self._config, self._slurm)
         workers = self._config.nproc_per_node or ()
@@ -87,15 +87,16 @@ class Slurm(Launcher):
             python_choice.say_once(line)
         facts = self.assume()
         if self._config.preflight:
-            batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
+            batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
         return facts
 
     def assume(self) -> Facts:
-        python, here = batch_script.python(), self._current.nodes if self._current else []
-        count = self._config.most_nodes or len(here) if here else None
+        python = batch_script.python()
+        of_job = self._current.nodes if self._current else []
+        count = self._config.most_nodes or len(of_job) if of_job else None
         default = ONE_PER_GPU if self._gpus else ONE_WORKER
         counts = self._config.nproc(default, count)
-        hosts = here or [f"node{index}" for index in range(len(counts))]
+        hosts = of_job or [f"node{index}" for index in range(len(counts))]
         nodes = tuple(
             NodeFacts(NodeSpec(host, nproc), host, python, str(CHECKOUT), nproc)
             for host, nproc in zip(hosts, counts, strict=False)
@@ -105,9 +106,9 @@ class Slurm(Launcher):
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         if self._current is None:
             controller.refuse_missing("sbatch")
-            # Slurm would let the job wait for nodes that never come, and then call them busy.
+            # Slurm would queue the check for nodes that never come, and report them as busy.
             try:
-                batch_script.refuse_what_slurm_refuses(self._asked, self._env, facts)
+                batch_script.refuse_what_slurm_refuses(self._request, self._env, facts)
             except UsageError as error:
                 return examination(Findings(self.name, (), str(error).splitlines()))
         transport = node_survey.transport(len(facts.nodes), self._slurm, os.environ)
@@ -126,8 +127,8 @@ class Slurm(Launcher):
         if self._current is not None:
             return "\n".join([f"# {self._current.use(len(facts.nodes))}", *nodes])
         command = f"exec {shlex.join(_leader(facts.nodes[0].python, str(spec.run_dir)))}"
-        given = self._options(spec.run_id, facts, job_folder(spec.run_dir), OUTPUT)
-        return "\n".join([batch_script.text(given, command), *nodes])
+        options = self._options(spec.run_id, facts, job_folder(spec.run_dir), OUTPUT)
+        return "\n".join([batch_script.text(options, command), *nodes])
 
     @property
     def submits(self) -> bool:
@@ -159,13 +160,14 @@ class Slurm(Launcher):
         folder: Path,
         at_once: int = 1,
     ) -> tuple[list[str], str]:
-        given = self._options(name, facts, folder, OUTPUT if len(specs) == 1 else OUTPUT_OF_PART)
+        output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
+        options = self._options(name, facts, folder, output)
         for spec in specs:
             run_job.write_spec(spec, self._job(facts))
-        # submitit reads no cluster out of "Submitted batch job 12 on cluster b"
+        # submitit does not read the cluster in "Submitted batch job 12 on cluster b"
         cluster = controller.name(self._env)
         runs = [spec.run_dir for spec in specs]
-        return batch_script.submit(folder, given, runs, self._env, at_once), cluster
+        return batch_script.submit(folder, options, runs, self._env, at_once), cluster
 
     def _job(self, facts: Facts) -> dict[str, object]:
         return {
@@ -175,10 +177,10 @@ class Slurm(Launcher):
             "exclude": self._slurm.exclude,
         }
 
-    def nodes_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
+    def pool_of(self, spec: LaunchSpec, facts: Facts) -> JobNodes:
         """The nodes for the run, of a job that continues after it."""
         current = self._current
-        assert current is not None  # or this launcher submits
+        assert current is not None  # otherwise this launcher submits
         count = len(facts.nodes)
         job = {**self._job(facts), "step": f"muster-{spec.run_id}"}
         run_job.write_spec(spec, job)
@@ -201,13 +203,13 @@ class Slurm(Launcher):
 
     def _options(self, name: str, facts: Facts, folder: Path, output: str) -> batch_script.Options:
         """sbatch's options of the jobs whose files are in `folder`."""
-        asked = batch_script.options(self._asked, self._env, name, facts)
-        printed = batch_script.file_name(folder, output)
-        return {**asked, "output": printed, "open_mode": "append"}  # it may be requeued
+        options = batch_script.options(self._request, self._env, name, facts)
+        path = batch_script.file_name(folder, output)
+        return {**options, "output": path, "open_mode": "append"}  # the job may be requeued
 
 
 def job_folder(parent: Path) -> Path:
-    """Where submitit has its files of a job: below a run's folder, or that of a submission.
+    """The folder of submitit's files of a job; `parent`: the folder of a run or a submission.
 
     Raises:
         UsageError: submitit would take a part of the path for a job's number.
@@ -223,7 +225,7 @@ def job_folder(parent: Path) -> Path:
 
 
 def _leader(python: str, run_dir: str) -> list[str]:
-    """What the process of a run's own job becomes on its first node, in the checkout."""
+    """The command of a run's leader, which its job starts on the first node, in the checkout."""
     return [python, RUN_MODULE, "launch.leading.batch_job", "run", run_dir]
 
 

@@ -15,8 +15,8 @@ from launch.launchers.base import Launcher
 from launch.nodes import network_choice
 from launch.nodes.channel import AgentProcess, Heartbeat, start_each
 from launch.nodes.survey import Probe, Survey, facts_request
-from launch.programs.command_line import names
-from launch.programs.project_snapshot import sent_to
+from launch.programs.command_line import setting_names
+from launch.programs.project_snapshot import path_on_nodes
 from launch.runs import node_history
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.ssh import hosts, openssh, transfer
@@ -30,18 +30,18 @@ class Ssh(Launcher):
 
     takes_snapshot = True
     sees_python = False
-    unused = names(SlurmConfig) - {"wait", "exclude"}
+    unused = setting_names(SlurmConfig) - {"wait", "exclude"}
 
     def problems(self) -> Iterator[str]:
         if self._config.hosts is None:
             yield "--launcher ssh needs --hosts: a hosts file, a CloudLab manifest, or names"
 
     def probe(self) -> Facts:
-        everyone = self.specs()
-        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+        specs = self.specs()
+        with Survey(openssh.transport(specs, self._ssh)) as survey:
             probes = self._ask(survey)
-            chosen = self._choose(everyone, probes)
-            nodes = _facts(everyone, survey.names_of(probes), probes, chosen.addresses)
+            chosen = self._choose(specs, probes)
+            nodes = _facts(specs, survey.names_of(probes), probes, chosen.addresses)
             _refuse_without_gpus(nodes)
             if self._config.preflight:
                 workers = self.workers_python
@@ -53,7 +53,8 @@ class Ssh(Launcher):
 
     def check_nodes(self, facts: Facts, disks: Mapping[str, Path]) -> list[Row]:
         specs = [node.spec for node in facts.nodes]
-        choose, folder = partial(self._choose, specs), self._ssh.remote_dir
+        choose = partial(self._choose, specs)
+        folder = self._ssh.remote_dir
         transport = openssh.transport(specs, self._ssh)
         return look(transport, self.name, choose, self.workers_python, folder, disks=disks)
 
@@ -63,19 +64,19 @@ class Ssh(Launcher):
         Raises:
             MusterError: one line for every node on which it failed.
         """
-        everyone = self.specs()
-        with Survey(openssh.transport(everyone, self._ssh)) as survey:
+        specs = self.specs()
+        with Survey(openssh.transport(specs, self._ssh)) as survey:
             probes = self._ask(survey)
-            nodes = _facts(everyone, survey.names_of(probes), probes, [None] * len(probes))
+            nodes = _facts(specs, survey.names_of(probes), probes, [None] * len(probes))
         has_own = self.workers_python.python is not None
         packages = [*extras.packages(extras.BASE)] if has_own else []
         transfer.make_environments(nodes, self._ssh, packages)
 
     def assume(self) -> Facts:
         specs = self.specs()
-        named = self._ssh.remote_dir
-        folder = named or str(CHECKOUT)
-        python = f"{named}/.venv/bin/python" if named else nodes_python()
+        remote_dir = self._ssh.remote_dir
+        folder = remote_dir or str(CHECKOUT)
+        python = f"{remote_dir}/.venv/bin/python" if remote_dir else nodes_python()
         nodes = tuple(
             NodeFacts(spec, f"node{index}", python, folder, spec.nproc, spec.address)
             for index, spec in enumerate(specs)
@@ -90,7 +91,7 @@ class Ssh(Launcher):
     def _start_agents(
         self, spec: LaunchSpec, nodes: Mapping[int, NodeFacts], heartbeat: Heartbeat
     ) -> Iterator[AgentProcess]:
-        """An agent on each of these nodes; those without this machine's disk get the code first."""
+        """Start an agent on each node; a node without this machine's disk gets the code first."""
         own_disk = [node for node in nodes.values() if not node.shared]
         if own_disk:
             transfer.send_checkout(own_disk, self._ssh, _sent_folders(spec, nodes.values()))
@@ -102,22 +103,23 @@ class Ssh(Launcher):
         yield from start_each(argv_of, spec.run_dir, nodes, heartbeat)
 
     def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        everyone = self.specs()
-        known = {node.spec: node for node in facts.nodes if lives(node)}
-        if not known or facts.network is None:
+        specs = self.specs()
+        by_spec = {node.spec: node for node in facts.nodes if lives(node)}
+        if not by_spec or facts.network is None:
             return self.probe()
-        missing = [spec for spec in everyone if spec not in known]
+        missing = [spec for spec in specs if spec not in by_spec]
         if missing:
-            known |= {node.spec: node for node in self._returned(missing, len(known), facts)}
-        nodes = tuple(known[spec] for spec in everyone if spec in known)
+            returned = self._returned_nodes(missing, len(by_spec), facts)
+            by_spec |= {node.spec: node for node in returned}
+        nodes = tuple(by_spec[spec] for spec in specs if spec in by_spec)
         return Facts(
             nodes, nodes[0].address or PLACEHOLDER, self._config.master_port, facts.network
         )
 
-    def _returned(
+    def _returned_nodes(
         self, missing: Sequence[NodeSpec], living: int, facts: Facts
     ) -> tuple[NodeFacts, ...]:
-        """Those of the nodes without an agent that answer; `living`: how many others there are.
+        """The nodes of `missing` that answer; `living`: how many other nodes have an agent.
 
         Raises:
             MusterError: too few answer.
@@ -130,7 +132,8 @@ class Ssh(Launcher):
             given = [missing[index].address for index in probes]
             every = list(probes.values())
             chosen = network_choice.choose(every, hosts, given, facts.network)
-            names = {node.spec: node.name for node in facts.nodes}  # it keeps that which it had
+            # a node that returns keeps its name
+            names = {node.spec: node.name for node in facts.nodes}
             own = zip(probes, survey.names_of(probes), strict=True)
             named = [names.get(missing[index], name) for index, name in own]
             nodes = _facts(missing, named, probes, chosen.addresses)
@@ -138,9 +141,9 @@ class Ssh(Launcher):
             return nodes
 
     def _ask(self, survey: Survey, living: int = 0) -> dict[int, Probe]:
-        """The facts of each node; with --nodes 2:4, of those that answer, if they are enough.
+        """The facts of each node; with --nodes 2:4, of the nodes that answer, if they are enough.
 
-        `living`: the nodes that are not asked, as their agents live.
+        `living`: how many nodes have an agent, and so are not asked.
 
         Raises:
             MusterError: too few answer; a line for each that does not.
@@ -157,13 +160,13 @@ class Ssh(Launcher):
         return probes
 
     def _choose(
-        self, everyone: Sequence[NodeSpec], probes: Mapping[int, Probe]
+        self, specs: Sequence[NodeSpec], probes: Mapping[int, Probe]
     ) -> network_choice.Choice:
         """The network for gradients, among the nodes that answered."""
         return network_choice.choose(
             list(probes.values()),
-            [everyone[index].host for index in probes],
-            [everyone[index].address for index in probes],
+            [specs[index].host for index in probes],
+            [specs[index].address for index in probes],
             self._config.network,
         )
 
@@ -182,7 +185,8 @@ class Ssh(Launcher):
                 f"--nproc-per-node {given}: over ssh the hosts file gives each node's number: "
                 "node0 slots=2"
             )
-        user, me = self._ssh.user, os.environ.get("USER")
+        user = self._ssh.user
+        me = os.environ.get("USER")
         if _is_file(config.hosts):
             specs = hosts.read_hosts(Path(config.hosts), slots, user=user, me=me)
         else:
@@ -200,55 +204,57 @@ class Ssh(Launcher):
         """The nodes without those of --exclude; `auto` leaves as many as are needed."""
         if (text := self._slurm.exclude) is None:
             return specs
-        out = {one.host for one in hosts.parse_hosts([text], ONE_WORKER, "--exclude")}
-        left = [one.host for one in specs if one.host not in out]
-        if node_history.AUTO in out:
-            out |= node_history.avoided(left, self.name, self._config.most_nodes or 1)
-        if not set(left) - out:
+        excluded = {spec.host for spec in hosts.parse_hosts([text], ONE_WORKER, "--exclude")}
+        left = [spec.host for spec in specs if spec.host not in excluded]
+        if node_history.AUTO in excluded:
+            excluded |= node_history.avoided(left, self.name, self._config.most_nodes or 1)
+        if not set(left) - excluded:
             raise UsageError(f"--exclude {text} leaves none of {self._config.hosts}")
-        return tuple(one for one in specs if one.host not in out)
+        return tuple(spec for spec in specs if spec.host not in excluded)
 
 
 def _is_file(hosts: str) -> bool:
     """Whether `hosts` means a file: it exists, or the text cannot be anything else."""
-    # Path.is_file() fails where the name is too long for one
+    # before Python 3.14, Path.is_file() raises for a text that is too long for a file's name
     return os.path.isfile(hosts) or "/" in hosts or hosts.endswith((".txt", ".xml"))  # noqa: PTH113
 
 
 def _facts(
-    everyone: Sequence[NodeSpec],
+    specs: Sequence[NodeSpec],
     names: Sequence[str],
     probes: Mapping[int, Probe],
     addresses: Sequence[str | None],
 ) -> tuple[NodeFacts, ...]:
-    """The nodes that answered; one that is to have a worker on each GPU may have none."""
+    """The nodes that answered; the number of workers may be 0, if it is that of the GPUs."""
     nodes = []
-    for (index, one), name, address in zip(probes.items(), names, addresses, strict=True):
-        spec = everyone[index]
-        count = spec.nproc.counted(len(one["gpus"]))
-        place = one["python"], one["folder"]
-        plugins = tuple((one["workers"] or one["versions"] or {}).get("plugins", ()))
-        nodes.append(NodeFacts(spec, name, *place, count, address, one["shared"], plugins))
+    for (index, probe), name, address in zip(probes.items(), names, addresses, strict=True):
+        spec = specs[index]
+        count = spec.nproc.counted(len(probe["gpus"]))
+        python_and_folder = probe["python"], probe["folder"]
+        plugins = tuple((probe["workers"] or probe["versions"] or {}).get("plugins", ()))
+        nodes.append(
+            NodeFacts(spec, name, *python_and_folder, count, address, probe["shared"], plugins)
+        )
     return tuple(nodes)
 
 
 def _refuse_without_gpus(nodes: Sequence[NodeFacts]) -> None:
-    """Refuse nodes that are to have a worker on each GPU, and have none."""
+    """Refuse nodes that should have a worker on each GPU, but have no GPU."""
     if without := ", ".join(node.name for node in nodes if node.nproc.number == 0):
         raise MusterError(f"{without}: slots=gpu, but it shows no GPU; give a number of workers")
 
 
 def _sent_folders(spec: LaunchSpec, nodes: Collection[NodeFacts]) -> dict[Path, str]:
-    """The folders of a user's program, and their places on nodes with their own disk."""
+    """The folders of a user's program, and their paths on nodes with their own disk."""
     folders = {
-        run_files.SNAPSHOT.path(spec.run_dir): sent_to(spec.run_id),
-        run_files.FUNCTION.path(spec.run_dir): sent_to(spec.run_id, "function"),
+        run_files.SNAPSHOT.path(spec.run_dir): path_on_nodes(spec.run_id),
+        run_files.FUNCTION.path(spec.run_dir): path_on_nodes(spec.run_id, "function"),
     }
-    folders = {root: place for root, place in folders.items() if root.exists()}
-    for root, place in folders.items():
-        if any(node.shared for node in nodes) and not (CHECKOUT / place).exists():
-            (CHECKOUT / place).symlink_to(root)  # a node with this checkout finds it there
-    return {root: str(place) for root, place in folders.items()}
+    folders = {root: path for root, path in folders.items() if root.exists()}
+    for root, path in folders.items():
+        if any(node.shared for node in nodes) and not (CHECKOUT / path).exists():
+            (CHECKOUT / path).symlink_to(root)  # a node that sees this checkout finds it there
+    return {root: str(path) for root, path in folders.items()}
 
 
 build = Ssh

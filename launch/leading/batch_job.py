@@ -3,10 +3,10 @@
     python -m launch.leading.batch_job new [flags] [-- PROGRAM ...]    of sbatch slurm/*.sh
     python -m launch.leading.batch_job run RUN_DIR                     of submit.py, or of a sweep
 
-This is the same leader that a run over ssh has at a terminal; here it starts its agents with srun.
+A run over ssh has the same leader at a terminal; here the leader starts its agents with srun.
 `new` refuses wrong flags and makes the run folder. `run` uses an existing folder, and so does `new`
 in a job that Slurm has restarted: the run continues with its next attempt. At the run's end this
-sets the job's exit code, and decides whether Slurm is to restart the job.
+module sets the job's exit code, and decides whether Slurm restarts the job.
 """
 
 import os
@@ -33,7 +33,7 @@ from muster.worker.process import end_with_parent
 
 
 def main() -> int:
-    end_with_parent()  # without Slurm's supervisor nobody could end this process
+    end_with_parent()  # if Slurm's supervisor is gone, nobody can end this process
     verb, *words = sys.argv[1:]
     if verb == "new":
         refuse_several(os.environ)  # srun slurm/multinode.sh
@@ -41,18 +41,18 @@ def main() -> int:
     notice = Notice(end_unix_s(current.job_id, os.environ))  # from now on the notice can come
     run_job.refuse_too_many(current)
     if verb == "new":
-        spec, job = begin(words, current)
+        spec, job = begin_run(words, current)
     else:
-        spec, job = run_in(Path(words[0]), current)
+        spec, job = open_run(Path(words[0]), current)
     return _lead(spec, job, current, notice)
 
 
 def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, notice: Notice) -> int:
-    nodes = JobNodes(current, job, sys.executable, os.environ, spec.least_nodes, notice.has_come)
-    # the process that submitted the job may have been killed before it knew the number
-    run_record.begin(spec, nodes.name, current.name, cluster=current.cluster)
+    pool = JobNodes(current, job, sys.executable, os.environ, spec.least_nodes, notice.has_come)
+    # the process that submitted the job may have been killed before it recorded the number
+    run_record.begin(spec, pool.name, current.name, cluster=current.cluster)
     try:
-        code = lead(nodes, spec, nodes.probe())
+        code = lead(pool, spec, pool.probe())
     except MusterError as error:
         print("\n".join(f"error: {line}" for line in str(error).splitlines()), file=sys.stderr)
         code = error.exit_code
@@ -60,7 +60,7 @@ def _lead(spec: LaunchSpec, job: Mapping[str, object], current: CurrentJob, noti
     return code
 
 
-def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
+def open_run(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
     """The run in this folder; in a job that Slurm has restarted, its next attempt."""
     spec, job = run_job.read_spec(run_dir)
     if current.attempt:
@@ -69,10 +69,10 @@ def run_in(run_dir: Path, current: CurrentJob) -> tuple[LaunchSpec, Mapping[str,
     return spec, job
 
 
-def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
-    """A new run with these settings, its folder made; and what else its job must know.
+def begin_run(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mapping[str, object]]:
+    """A new run with these settings, whose folder this makes, and what else its job must know.
 
-    A job that Slurm has restarted has its run already.
+    A job that Slurm has restarted continues the run that it has.
 
     Raises:
         UsageError: wrong flags; every problem at once.
@@ -81,20 +81,20 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
     launch = line.launch
     cwd = Path(os.environ.get("SLURM_SUBMIT_DIR", ""))
     add_new(problems, _problems(line, current))
-    if not current.attempt:  # later ones run the snapshot of the first
+    if not current.attempt:  # a later attempt runs the snapshot of the first
         add_new(problems, line.missing(cwd, "slurm"))
     refuse(problems)
     program: RunProgram = line.program(cwd)
-    if line.unasked:
-        print(line.unasked, file=sys.stderr, flush=True)
+    if line.trainer_note:
+        print(line.trainer_note, file=sys.stderr, flush=True)
     earlier = run_job.run_of_job(program.run.logs_root, current) if current.attempt else None
     if earlier is not None:
-        return run_in(earlier, current)
+        return open_run(earlier, current)
     default = ONE_PER_GPU if current.gpus else ONE_WORKER
     counts = launch.nproc(default, current.num_nodes)
     _note_few_cores(counts, current)
     program.check_plugins(sys.executable)
-    numbers = [each.number for each in counts if each.number is not None]
+    numbers = [nproc.number for nproc in counts if nproc.number is not None]
     world_size = sum(numbers) if len(numbers) == len(counts) else None
     program.check(sys.executable, world_size, runs_here=True)
     size = f"{size_of(counts)}-job{current.name}"
@@ -104,7 +104,7 @@ def begin(flags: Sequence[str], current: CurrentJob) -> tuple[LaunchSpec, Mappin
         with_copies(program, run_id, takes_snapshot=True),
         least_nodes=launch.least_nodes if launch.nodes else current.num_nodes,
     )
-    nproc = [each.to_json() for each in counts]
+    nproc = [count.to_json() for count in counts]
     job = {"nproc": nproc, "network": launch.network, "master_port": launch.master_port}
     run_job.write_spec(spec, job)
     run_record.write_down(spec, [], "slurm", program.settings(launch))

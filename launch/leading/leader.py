@@ -1,4 +1,4 @@
-"""Make a run, lead it from its first attempt to its end, and say what it failed from."""
+"""Make a run, lead it from its first attempt to its end, and print the cause of a failure."""
 
 import os
 import shutil
@@ -11,14 +11,14 @@ from configs.settings.launch import without_settings_of_torchrun
 from launch.agent.processes.process_tree import Stopped, between_attempts
 from launch.deadlines import RESTART_ASKS_NODES_AGAIN_S
 from launch.ends import End, Kind
-from launch.launchers.base import Launcher, Nodes
+from launch.launchers.base import Launcher, NodePool
 from launch.nodes.channel import running_s
 from launch.programs.base import RunProgram
 from launch.programs.command_line import CommandLine
-from launch.programs.project_snapshot import new_files, sent_to, take
+from launch.programs.project_snapshot import copy_project, new_files, path_on_nodes
 from launch.programs.python_choice import say_once
 from launch.runs import node_history, restart, run_record, run_state
-from launch.runs.failure import Failure, explain, of_record, record_of, report
+from launch.runs.failure import Failure, end_record_of, explain, failure_of, report
 from launch.runs.restart import BY_SIGNAL
 from launch.spec import Facts, LaunchSpec
 from muster.errors import MusterError, UsageError
@@ -27,13 +27,13 @@ from muster.run_files import EXIT, FUNCTION, SNAPSHOT
 
 if TYPE_CHECKING:
     from launch.agent.led_run import LedRun
-    from launch.runs.watching.run_document import Happenings
+    from launch.runs.watching.run_document import RunEvents
 
 
 def new_run(
     line: CommandLine, launcher: Launcher, facts: Facts, *, make: bool, shared: Path | None = None
 ) -> tuple[str, LaunchSpec]:
-    """What runs, in words, and the run on these nodes; with `make`, its folder is made.
+    """The program's title, and the run on these nodes; with `make`, its folder is made.
 
     `shared`: the folder whose snapshot of the project is that of several runs.
 
@@ -80,7 +80,7 @@ def with_copies(
     first of them fills.
 
     Raises:
-        UsageError, CannotWrite: see `take`.
+        UsageError, CannotWrite: see `copy_project`.
     """
     sources = program.sources
     run_dir = program.run.logs_root / run_id
@@ -89,11 +89,11 @@ def with_copies(
         folder = run_dir if shared is None else shared
         snapshot = SNAPSHOT.path(folder)
         if shared is None or not snapshot.is_dir():
-            summary = take(sources.project, folder, sources.patterns)
+            summary = copy_project(sources.project, folder, sources.patterns)
             if not program.run.quiet:
                 print(summary, file=sys.stderr)
         if is_sent:
-            snapshot = sent_to(run_id)
+            snapshot = path_on_nodes(run_id)
     program.announce(is_sent=is_sent)
     function = FUNCTION.path(run_dir)
     if sources.function is not None and sources.function != function:
@@ -102,12 +102,14 @@ def with_copies(
 
 
 def _refuse_running(run_dir: Path) -> None:
-    """Refuse to clear the folder of a run that goes on in it; of one elsewhere nothing is known.
+    """Refuse to clear the folder of a run that is going on.
+
+    Of a run that is led from another machine nothing is known: its folder is cleared.
 
     Raises:
-        UsageError: it goes on.
+        UsageError: the run is going on.
     """
-    state = run_state.of(run_dir)
+    state = run_state.state_of(run_dir)
     if not state.over and state.word not in ("elsewhere", "unknown"):
         raise UsageError(
             f"--overwrite would remove the files of {run_dir.name}, which is {state.word}; end it "
@@ -121,37 +123,37 @@ def lead_or_submit(
     facts: Facts,
     *,
     follows: bool,
-    happenings: "Happenings | None" = None,
+    events: "RunEvents | None" = None,
 ) -> int:
-    """Lead the run from here, or submit it: its job has a leader of its own, which records its end.
+    """Lead the run, or submit it: then its job has a leader of its own, which records its end.
 
-    `follows`: whether to wait for the end of a submitted run, and return its exit code; how it
-    ended is also for `happenings`.
+    `follows`: whether to wait for the end of a submitted run, and return its exit code. `events`
+    gets the end of a run that was followed.
 
     Raises:
         MusterError: it could not be started, restarted or submitted.
     """
     if not launcher.submits:
         with run_record.ending(spec):
-            nodes = launcher.nodes_of(spec, facts)
-        return lead(nodes, spec, facts)
+            pool = launcher.pool_of(spec, facts)
+        return lead(pool, spec, facts)
     with run_record.ending(spec):
         submission = launcher.submit(spec, facts)
     # From here on the run goes on without this process, which records nothing more of it.
-    run_record.submitted(spec, launcher.name, submission.job_id, submission.cluster)
+    run_record.record_submission(spec, launcher.name, submission.job_id, submission.cluster)
     if not follows:
         run_record.print_next_commands(spec, f"job {submission.job_id}")
         return 0
     state = submission.follow(spec)
-    end = state.end or run_state.unrecorded(state)
-    if happenings is not None:
-        happenings.end = end
-    failure = of_record(spec.run_dir, facts.world_size, end) if end["code"] else None
+    end = state.end or run_state.unrecorded_end(state)
+    if events is not None:
+        events.end = end
+    failure = failure_of(spec.run_dir, facts.world_size, end) if end["code"] else None
     _print_new_files(spec)
     return _print_end(spec, failure)
 
 
-def lead(nodes: Nodes, spec: LaunchSpec, facts: Facts) -> int:
+def lead(pool: NodePool, spec: LaunchSpec, facts: Facts) -> int:
     """Start the run, and restart it after a failure; return its exit code.
 
     Raises:
@@ -159,17 +161,17 @@ def lead(nodes: Nodes, spec: LaunchSpec, facts: Facts) -> int:
     """
     with run_record.ending(spec):
         try:
-            return _lead(nodes, nodes.launch(spec, facts), spec, facts)
+            return _lead(pool, pool.launch(spec, facts), spec, facts)
         except Stopped as stopped:
             return _stopped(spec, 128 + stopped.number)
 
 
-def _lead(launcher: Nodes, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
-    """Lead the attempts of a run; nothing of it is left then."""
+def _lead(pool: NodePool, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
+    """Lead the attempts of a run; no process of it is left when this returns."""
     try:
         while True:
-            run_record.begin(spec, launcher.name, run.job_id, cluster=run.cluster)
-            cluster = run.cluster or launcher.name
+            run_record.begin(spec, pool.name, run.job_id, cluster=run.cluster)
+            cluster = run.cluster or pool.name
             nodes = facts.nodes if cluster != "local" else ()
             for line in node_history.warnings(cluster, nodes) if nodes else ():
                 print(f"note: {on_one_line(line)}", file=sys.stderr)
@@ -179,11 +181,11 @@ def _lead(launcher: Nodes, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int
                 node_history.note(spec.run_dir, cluster, nodes, lost)
             if not code or run.signals or not restart.is_due(spec, code):
                 return code
-            if (times := restart.alike(spec.run_dir)) > 1:
+            if (times := restart.count_same_failures(spec.run_dir)) > 1:
                 print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
             with between_attempts(run.signals):
                 spec = restart.next_attempt(spec)
-                facts = ask_again(launcher, spec, facts, run)
+                facts = ask_again(pool, spec, facts, run)
                 print(restart.announcement(spec, len(facts.nodes)), flush=True)
             run.start(spec, facts)
     finally:
@@ -191,13 +193,13 @@ def _lead(launcher: Nodes, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int
 
 
 def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
-    """Wait for the end of an attempt, record it and return its exit code; a cause is printed last.
+    """Wait for the end of an attempt that this process leads; record it, and return its exit code.
 
-    It is that of a run which this process leads.
+    The cause of a failure is printed last.
     """
     code = run.wait()
     if not code or run.signals or not restart.is_possible(spec, code):
-        run.close()  # what is recorded to be over leaves nothing behind
+        run.close()  # before the end is recorded, no process of the run is left
     _print_new_files(spec)
     if code in BY_SIGNAL:
         return _stopped(spec, code)
@@ -220,21 +222,21 @@ def _print_new_files(spec: LaunchSpec) -> None:
 
 
 def _print_end(
-    spec: LaunchSpec, failure: Failure | None, shown: bytes = b"", attempt: int | None = None
+    spec: LaunchSpec, failure: Failure | None, output_tail: bytes = b"", attempt: int | None = None
 ) -> int:
     """Print how an attempt ended, see `report`; return its exit code."""
     if failure is None:
-        if not spec.quiet and (alone := run_record.each_ran_alone(spec.run_dir)):
-            print(alone, file=sys.stderr)
+        if not spec.quiet and (note := run_record.each_ran_alone(spec.run_dir)):
+            print(note, file=sys.stderr)
         return 0
-    if text := report(failure, spec.run_dir, shown, attempt):
+    if text := report(failure, spec.run_dir, output_tail, attempt):
         print(printable(text), file=sys.stderr)
     return failure.code
 
 
-def _record(run_dir: Path, end: Failure, noticed_unix_s: float | None = None) -> None:
-    """Record the end of an attempt."""
-    run_record.write_end(EXIT.path(run_dir), record_of(end, noticed_unix_s))
+def _record(run_dir: Path, failure: Failure, noticed_unix_s: float | None = None) -> None:
+    """Record a failure as the end of an attempt."""
+    run_record.write_end(EXIT.path(run_dir), end_record_of(failure, noticed_unix_s))
 
 
 def _stopped(spec: LaunchSpec, code: int) -> int:
@@ -245,10 +247,10 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, run: "LedRun") -> Facts:
-    """The nodes that answer now: some may be ending, or restarting.
+def ask_again(pool: NodePool, spec: LaunchSpec, facts: Facts, run: "LedRun") -> Facts:
+    """The facts of the nodes that answer now: some may be ending, or restarting.
 
-    What it waits for is printed, and again whenever that has changed.
+    This prints what it waits for, and prints it again whenever that has changed.
 
     Raises:
         MusterError: too few of them answer, for as long as nodes wait for each other.
@@ -257,10 +259,10 @@ def ask_again(launcher: Nodes, spec: LaunchSpec, facts: Facts, run: "LedRun") ->
     printed = ""
     while True:
         try:
-            return launcher.probe_again(facts, run.lives)
+            return pool.probe_again(facts, run.lives)
         except MusterError as error:
             left_s = deadline - running_s()
-            if left_s < 0 or not launcher.waits_for_nodes:
+            if left_s < 0 or not pool.waits_for_nodes:
                 raise
             if str(error) != printed:
                 printed = str(error)

@@ -19,7 +19,7 @@ class Sources:
 
 
 class RunProgram(Protocol):
-    """What runs, in words and as commands; it starts nothing and writes nothing."""
+    """The program of a run, in words and as commands. It starts nothing and writes nothing."""
 
     @property
     def title(self) -> str:
@@ -27,18 +27,18 @@ class RunProgram(Protocol):
 
     @property
     def name(self) -> str:
-        """Its part of the run's name."""
+        """The program's part of the run's name."""
 
     @property
     def run(self) -> RunConfig:
-        """The settings of the run; a program of Muster's own has more of them."""
+        """The settings of the run; those of Muster's own program have more fields."""
 
     @property
     def sources(self) -> Sources:
         """What is copied for a run."""
 
     def check(self, python: str, world_size: int | None, *, runs_here: bool = False) -> None:
-        """Refuse a program that cannot start with so many workers, as far as is known here.
+        """Refuse a program that cannot start with so many workers, as far as this machine knows.
 
         `python`: the nodes' own. `runs_here`: this machine is one of the nodes.
 
@@ -47,18 +47,18 @@ class RunProgram(Protocol):
         """
 
     def check_plugins(
-        self, python: str, known: Collection[str] | None = None, node: str = ""
+        self, python: str, added: Collection[str] | None = None, node: str = ""
     ) -> None:
         """Refuse settings that name a plug-in which the workers' Python does not have.
 
-        `known`: what the packages of that Python add; None: it was not asked yet.
+        `added`: the plug-ins that packages of that Python add; None: it was not asked yet.
 
         Raises:
             UsageError: a line for each plug-in.
         """
 
     def announce(self, *, is_sent: bool) -> None:
-        """Print what the user should know of it as it starts; `is_sent`: as in `spec`."""
+        """Print what the user should know when the program starts; `is_sent`: as in `spec`."""
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
         """The run with this id.
@@ -69,5 +69,5 @@ class RunProgram(Protocol):
         ...
 
     def settings(self, *launch: object) -> str:
-        """The text of the file that repeats the run, with the settings of its launch."""
+        """The text of the file that repeats the run; `launch`: the settings of its launch."""
         ...

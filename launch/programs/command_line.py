@@ -1,4 +1,4 @@
-"""The command line of a run: its settings, and the program after `--`."""
+"""Read the command line of a run: its settings, and the program after `--`."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import OF_MEASUREMENT, BenchConfig, TrainConfig, TrainElsewhere
 from launch.programs.own_program import OwnProgram, is_this_python, missing_inputs
 from launch.programs.python_choice import absent, workers_environment
-from launch.programs.python_command import plain
+from launch.programs.python_command import without_python
 from launch.programs.user_program import UserProgram, missing_script
 from launch.spec import WorkersPython
 from launch.starters.base import starter_of
@@ -33,13 +33,14 @@ ABOUT = (
 EXAMPLE = "muster run --launcher local --nodes 4 -- train.py --lr 1e-3"
 
 
-def names(*classes: type) -> frozenset[str]:
-    """The settings of these classes."""
+def setting_names(*classes: type) -> frozenset[str]:
+    """The names of the settings of these classes."""
     return frozenset(item.name for cls in classes for item in fields(cls))
 
 
-OF_TRAINER = names(TrainConfig, BenchConfig) - names(RunConfig)
-OF_SBATCH = names(SshConfig, SlurmConfig) | {"launcher", "detach", "dry_run", "hosts", "json"}
+OF_TRAINER = setting_names(TrainConfig, BenchConfig) - setting_names(RunConfig)
+OF_SBATCH = setting_names(SshConfig, SlurmConfig)
+OF_SBATCH |= {"launcher", "detach", "dry_run", "hosts", "json"}
 C = TypeVar("C")
 DEFAULTS = {item.name: item.default for cls in CLASSES for item in fields(cls)}
 
@@ -49,29 +50,29 @@ def of_class(cls: type[C], settings: Iterable[object]) -> C:
     return next(value for value in settings if isinstance(value, cls))
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split into the flags before the first `--` and the program after it, which is not changed.
+def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split into the flags before the first `--`, and the program after it, unchanged.
 
     Raises:
-        UsageError: there is no program after it, as when a shell's variable is empty.
+        UsageError: no program follows after `--`, for example because a shell's variable is empty.
     """
     words = list(argv)
     if "--" not in words:
         return words, []
-    at = words.index("--")
-    if not any(words[at + 1 : at + 2]):
+    index = words.index("--")
+    if not any(words[index + 1 : index + 2]):
         raise UsageError(
             "no program follows after --; name one, as in -- train.py, or leave out --"
         )
-    return words[:at], words[at + 1 :]
+    return words[:index], words[index + 1 :]
 
 
 @dataclass(frozen=True)
 class CommandLine(Settings):
     """The settings of one run, and its program; empty for one of Muster's own programs."""
 
-    words: Sequence[str]
-    given: Sequence[Given]  # typed settings, or those in the file of --config, unchecked
+    words: Sequence[str]  # the program
+    given: Sequence[Given]  # of the command line, and of the file of --config; unchecked
     run: RunConfig  # for a program of Muster's own: `train`
     own: ProgramConfig | None = None  # for the user's program
     train: TrainConfig | None = None  # for our trainer, like `bench`
@@ -86,9 +87,9 @@ class CommandLine(Settings):
             UsageError: wrong flags, or flags without effect on the program; every problem at once.
             SystemExit: 0, after --help.
         """
-        made, problems = cls.read(argv, prog=prog)
+        line, problems = cls.read(argv, prog=prog)
         refuse(problems)
-        return made
+        return line
 
     @classmethod
     def read(
@@ -100,7 +101,7 @@ class CommandLine(Settings):
             UsageError: a file of settings cannot be read, or no program follows after `--`.
             SystemExit: 0, after --help.
         """
-        flags, words = split(reveal(argv, os.environ))
+        flags, words = split_program(reveal(argv, os.environ))
         settings, given, wrong = _read(tuple(flags), prog, bool(words))
         launch = of_class(LaunchConfig, settings)
         ssh = of_class(SshConfig, settings)
@@ -112,23 +113,23 @@ class CommandLine(Settings):
             program: Sequence[str] = words
             python = own.python
             if Path(words[0]).name.startswith("python"):
-                program, python, of_python = plain(words, own.python)
-            typed = words[0] if len(program) < len(words) else None
+                program, python, of_python = without_python(words, own.python)
+            typed_python = words[0] if len(program) < len(words) else None
             own = replace(own, python=python)
-            made = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed)
+            line = cls(launch, ssh, slurm, program, given, run, own=own, typed_python=typed_python)
         else:
             train = of_class(TrainConfig, settings)
             bench = of_class(BenchConfig, settings)
-            made = cls(launch, ssh, slurm, words, given, train, train=train, bench=bench)
-        problems = [*made.misplaced()]
+            line = cls(launch, ssh, slurm, words, given, train, train=train, bench=bench)
+        problems = [*line.misplaced()]
         add_new(problems, wrong)
         problems += of_python
-        return made, problems
+        return line, problems
 
     def missing(self, cwd: Path, launcher: str) -> list[str]:
         """A line for each file that the program needs, and that is known not to exist.
 
-        A dry run reads none of the trainer's, so its lines may be for another day.
+        A dry run does not check the trainer's files: its commands may be for a later time.
         """
         lines = [*self._absent_python(cwd)] if launcher == "local" else []
         if self.train is None or self.words:
@@ -148,39 +149,40 @@ class CommandLine(Settings):
         """A line if the Python that is named for the workers here does not exist."""
         own = self.own or ProgramConfig()
         if own.prologue is not None or own.wrap is not None:
-            return  # which may bring it
+            return  # the prologue or the wrapper may bring it
         python = own.python if self.own else self.python
         otherwise = "the active environment's" if self.own else "Muster's own"
         is_on_path = python is not None and "/" not in python
         if is_on_path and (own.env or own.env_file is not None):
-            return  # PATH may be another one there
-        asked = workers_environment(cwd, {}, os.environ, is_over_ssh=False)
-        yield from absent(python, asked, otherwise)
+            return  # the workers may have another PATH
+        environment = workers_environment(cwd, {}, os.environ, is_over_ssh=False)
+        yield from absent(python, environment, otherwise)
 
     def program(self, cwd: Path) -> OwnProgram | UserProgram:
         """The program of the workers; `cwd`: the folder in which the command was called."""
         if self.own is not None:
-            python = self.typed_python
-            return UserProgram(self.words, self.own, self.launch, self.run, cwd, typed=python)
+            return UserProgram(
+                self.words, self.own, self.launch, self.run, cwd, typed_python=self.typed_python
+            )
         assert self.train is not None and self.bench is not None
         return OwnProgram(self.launch, self.train, self.bench, self.python)
 
     @property
     def python(self) -> str | None:
         """The Python that is named for our trainer's workers."""
-        last = next((one for one in reversed(self.given) if one.name == "python"), None)
+        last = next((each for each in reversed(self.given) if each.name == "python"), None)
         if last is None or _is_default(last):
             return None
         return str(Path(last.text).absolute()) if "/" in last.text else last.text
 
     @property
     def workers_python(self) -> WorkersPython:
-        """What nodes must have for the workers, as far as it is known before the run."""
+        """What the nodes need for the workers, as far as it is known before the run."""
         if not self.words:
             return WorkersPython(python=self.python)
         own = self.own or ProgramConfig()
         relative = own.python is not None and "/" in own.python and not own.python.startswith("/")
-        # a prologue or a container may bring what is not there yet
+        # a prologue or a container may bring what a node lacks
         if own.prologue is not None or own.wrap is not None or relative:
             return WorkersPython(())
         needs_torch = starter_of(self.launch.workers).needs is not None
@@ -192,59 +194,64 @@ class CommandLine(Settings):
         """What identifies a run: the program's words, or the settings of our trainer."""
         if self.train is None:
             return list(self.words)
-        # its folder is chosen by the sweep
+        # the sweep chooses the folder
         train = replace(self.train, run_id=None, logs_dir=None, checkpoint_dir=None, quiet=False)
         return cli.to_argv(replace(train, overwrite=False))
 
     @property
-    def unasked(self) -> str:
-        """A line if our trainer runs, and no setting asks for it: a program may be missing."""
-        asks = any(one.name in OF_TRAINER | {"program"} for one in self.given)
-        if self.train is None or asks or self.train.quiet:
+    def trainer_note(self) -> str:
+        """A line if the trainer runs though no setting asks for it: a program may be missing."""
+        is_requested = any(each.name in OF_TRAINER | {"program"} for each in self.given)
+        if self.train is None or is_requested or self.train.quiet:
             return ""
         return f"note: no program after --: this trains Muster's own task {self.train.task}"
 
-    def given_flags(self, some: frozenset[str]) -> list[Given]:
-        """Those of these settings that were typed, with whatever value."""
-        return [one for one in self.given if one.name in some and not one.where]
+    def given_flags(self, settings: frozenset[str]) -> list[Given]:
+        """Those of these settings that are on the command line, with any value."""
+        return [each for each in self.given if each.name in settings and not each.where]
 
-    def refused(self, some: frozenset[str], why: str) -> Iterator[str]:
+    def refused(self, settings: frozenset[str], why: str) -> Iterator[str]:
         """A line for each of these settings that was given.
 
         A setting in a file that only repeats its default does not count: a run's config.yaml has
         all settings. Nor does a switch that is turned off.
         """
-        for one in self.given:
-            asks = one.text != "false" and not (one.where and _is_default(one))
-            if one.name in some and asks:
-                yield f"{one.spelt} {why}"
+        for each in self.given:
+            counts = each.text != "false" and not (each.where and _is_default(each))
+            if each.name in settings and counts:
+                yield f"{each.spelt} {why}"
 
     def misplaced(self) -> Iterator[str]:
         """A line for each setting that was given for another program."""
         program = self.words[0] if self.words else self.launch.program
         if self.words:
-            for one in self.given:
-                if one.name == "program":
-                    yield f"{one.spelt} {one.text} and {program} are two programs; give one of them"
-                elif one.name in OF_TRAINER:  # also in a file: its default is not the program's own
+            for each in self.given:
+                if each.name == "program":
                     yield (
-                        f"{one.spelt} is a setting of the trainer that comes with Muster; what "
+                        f"{each.spelt} {each.text} and {program} are two programs; give one of them"
+                    )
+                elif each.name in OF_TRAINER:  # in a file, too: the defaults differ
+                    yield (
+                        f"{each.spelt} is a setting of the trainer that comes with Muster; what "
                         f"{program} is to be told goes after it: -- {program} ..."
                     )
             return
         why = "is for a program of your own, which follows after --: -- train.py"
-        yield from self.refused(names(ProgramConfig) - {"python"}, why)
+        yield from self.refused(setting_names(ProgramConfig) - {"python"}, why)
         if program == LaunchConfig.program:
-            yield from self.refused(names(BenchConfig), "is for --program bench_collectives")
+            yield from self.refused(
+                setting_names(BenchConfig), "is for --program bench_collectives"
+            )
         else:  # a file of settings may serve the run and its bench
-            for one in self.given_flags(names(TrainConfig) - OF_MEASUREMENT):
-                yield f"{one.spelt} is for training, not for --program {program}; leave it out"
+            for each in self.given_flags(setting_names(TrainConfig) - OF_MEASUREMENT):
+                yield f"{each.spelt} is for training, not for --program {program}; leave it out"
 
 
 def training(flags: Sequence[str]) -> type[TrainConfig]:
-    """The class of the trainer's settings: workers may have another Python than this one.
+    """The class of the trainer's settings; it depends on whether workers have this Python.
 
-    Which packages add tasks and sync modes is then asked there: see `OwnProgram.check_plugins`.
+    Another Python is asked later which tasks and sync modes packages add to it: see
+    `OwnProgram.check_plugins`.
     """
     chosen = {item.name: item.text for item in cli.given(CLASSES, flags, on_cluster=True)}
     launcher = chosen.get("launcher", LaunchConfig.launcher)
@@ -254,17 +261,20 @@ def training(flags: Sequence[str]) -> type[TrainConfig]:
     return TrainConfig if is_here and "python" not in chosen else TrainElsewhere
 
 
-@cache  # many programs have the same flags
+@cache  # many runs of a sweep have the same flags
 def _read(
     flags: tuple[str, ...], prog: str, is_users: bool
 ) -> tuple[tuple[object, ...], tuple[Given, ...], tuple[str, ...]]:
     first = frozenset(DEFAULTS) - OF_TRAINER
-    made = OF_LAUNCH + ((RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig))
+    wanted = OF_LAUNCH + (
+        (RunConfig, ProgramConfig) if is_users else (training(flags), BenchConfig)
+    )
     settings, problems = cli.read(
-        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=made, example=EXAMPLE
+        CLASSES, flags, prog=prog, description=ABOUT, first=first, made=wanted, example=EXAMPLE
     )
     return settings, tuple(cli.given(CLASSES, flags)), tuple(problems)
 
 
-def _is_default(one: Given) -> bool:
-    return one.text.lower() == cli.text_of(one.name, DEFAULTS[one.name]).lower()
+def _is_default(setting: Given) -> bool:
+    default = cli.text_of(setting.name, DEFAULTS[setting.name])
+    return setting.text.lower() == default.lower()

@@ -1,19 +1,23 @@
-"""Other launchers that start workers: how each is called, and which of its flags are ours."""
+"""Other launchers that start workers: their commands, and the flags of Muster for theirs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-NODES, EACH, HOSTS, PORT, ENV = "--nodes", "--nproc-per-node", "--hosts", "--master-port", "--env"
+NODES = "--nodes"
+EACH = "--nproc-per-node"
+HOSTS = "--hosts"
+PORT = "--master-port"
+ENV = "--env"
 ALL = "workers-of-all-nodes"
 MIXED = "--env ACCELERATE_MIXED_PRECISION"
 
 
 @dataclass(frozen=True)
 class OtherLauncher:
-    """One of them: how it is called, and which of its flags are which of ours."""
+    """Another launcher: its commands, and the flag of Muster for each of its flags."""
 
     calls: tuple[str, ...]
-    ours: Mapping[str, str]  # by its flag's name, with - for _
+    ours: Mapping[str, str]  # Muster's flag, by the name of the launcher's, with - for _
     switches: frozenset[str] = frozenset()  # its flags without a value
     pairs: frozenset[str] = frozenset()  # its flags with two values
 
@@ -76,7 +80,7 @@ LAUNCHERS = (
         frozenset("verbose gloo mpi disable-cache".split()),
     ),
 )
-# The names of their modules' files, by which Python starts some of them.
+# The files of the launchers' modules: Python may start them by these names.
 SCRIPTS = frozenset(
     f"{call.split()[1].rpartition('.')[2]}.py"
     for launcher in LAUNCHERS

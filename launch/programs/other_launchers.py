@@ -1,9 +1,10 @@
-"""Other launchers as the program, such as `-- torchrun train.py`: refused, with our flags for it.
+"""Refuse another launcher as the program, such as `-- torchrun train.py`, and show Muster's flags.
 
-Each of Muster's workers would start one, and so a whole run of its own: none meets the others, and
-all end well. So would a command of ours that another launcher has started several times: variables
-of mpirun may be left over in a shell, so mpirun itself is looked for; in a Slurm job only the
-variables of a step tell how often it has started a command.
+Each of Muster's workers would start the launcher, and so a whole run of its own. None of these runs
+would meet the others, and all would end well. The same happens if another launcher has started a
+command of Muster several times. Variables of mpirun may be left over in a shell, so this module
+looks for the process of mpirun. In a Slurm job only the variables of a step say how often it has
+started a command.
 """
 
 import os
@@ -26,20 +27,20 @@ from launch.programs.known_launchers import (
     OtherLauncher,
 )
 from launch.programs.python_choice import choose, workers_environment
-from launch.programs.python_command import PYTHON, read
+from launch.programs.python_command import PYTHON, parse_command
 from muster.errors import UsageError, refuse, run
 from muster.rank_variables import NAMES, SRUN
 from muster.writing import open_plain
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
-# Commands that start what follows after their own flags.
+# Commands that start the words after their own flags.
 IN_FRONT = frozenset(
     "env nohup nice time timeout stdbuf exec numactl taskset uv poetry pipenv conda mamba "
     "micromamba pixi hatch pdm apptainer singularity".split()
 )
-# In a shell's text: the other launcher is told its place in this run.
+# A shell's text that passes the place in this run to the other launcher.
 OF_RUN = re.compile(r"\$\{?(RANK|GROUP_RANK|WORLD_SIZE|GROUP_WORLD_SIZE|MASTER_ADDR)\b")
-# mpirun on its own machine, and its daemons on others.
+# The processes of mpirun: its own, and its daemons on other machines.
 OF_MPIRUN = frozenset(
     "mpirun mpiexec mpiexec.hydra orterun orted prterun prte prted hydra_pmi_proxy pmi_proxy "
     "hydra_bstrap_proxy".split()
@@ -52,9 +53,9 @@ LONGEST = 100_000  # bytes of a script that are looked at
 class Call:
     """Another launcher on a command line."""
 
-    name: str  # as it is called there
+    name: str  # the word or module on the command line
     launcher: OtherLauncher
-    rest: Sequence[str]  # its arguments
+    rest: Sequence[str]  # the launcher's arguments
 
 
 def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
@@ -69,7 +70,7 @@ def problems(words: Sequence[str], wrap: Sequence[str] = ()) -> Iterator[str]:
 
 
 def notes(words: Sequence[str], cwd: Path) -> Iterator[str]:
-    """A line if the program is a shell script with another launcher, which it may not reach."""
+    """A line if the program is a shell script that may start another launcher."""
     is_shell = Path(words[0]).name in SHELLS
     name = "".join(words[1:2]) if is_shell else words[0]
     try:
@@ -85,7 +86,7 @@ def notes(words: Sequence[str], cwd: Path) -> Iterator[str]:
 
 
 def call_in(words: Sequence[str]) -> Call | None:
-    """The launcher that a command starts, itself or behind python, a shell or the like."""
+    """The launcher that a command starts, directly or through Python, a shell or the like."""
     names = [Path(word).name for word in words]
     if names[:1] and names[0] in SHELLS and words[1:2] == ["-c"]:
         return _call_in_shell("".join(words[2:3]))
@@ -103,7 +104,7 @@ def call_in(words: Sequence[str]) -> Call | None:
 
 
 def _matches(call: str, words: Sequence[str], at: int) -> int:
-    """How many words from `at` on are this call: of a command, a module or its file; or 0."""
+    """How many words from `at` on are this call of a command, a module or a module's file; or 0."""
     first, *more = call.removeprefix("-m ").split()
     if [*words[at + 1 : at + 1 + len(more)]] != more:
         return 0
@@ -117,7 +118,7 @@ def _matches(call: str, words: Sequence[str], at: int) -> int:
 
 
 def _call_in_shell(text: str) -> Call | None:
-    """The first launcher in a shell's text, unless it is told its place in this run."""
+    """The first launcher in a shell's text, unless the text passes it the place in this run."""
     if OF_RUN.search(text):
         return None
     for line in text.replace("\\\n", " ").splitlines():
@@ -148,37 +149,42 @@ def in_our_flags(launcher: OtherLauncher, rest: Sequence[str]) -> str:
     """`--nodes 2 --nproc-per-node 4 -- train.py` for a launcher's arguments."""
     if launcher is MUSTER:
         return shlex.join(rest)
-    found: list[tuple[str, str]] = []
-    at, is_module = 0, False
+    flags: list[tuple[str, str]] = []
+    at = 0
+    is_module = False
     while at < len(rest) and rest[at].startswith("-"):
-        word, at = rest[at], at + 1
+        word = rest[at]
+        at += 1
         name, equals, value = word.lstrip("-").partition("=")
         if attached := re.fullmatch(r"-([A-Za-z])(\d+)", word):  # srun -N2
-            name, equals, value = attached[1], "=", attached[2]
+            name = attached[1]
+            equals = "="
+            value = attached[2]
         name = name.replace("_", "-")
         if not equals and name not in launcher.switches:
             count = 2 if name in launcher.pairs else 1
-            value, at = "=".join(rest[at : at + count]), at + count
+            value = "=".join(rest[at : at + count])
+            at += count
         is_module = is_module or (name in ("m", "module") and name in launcher.switches)
         if flag := launcher.ours.get(name):
             flag, _, variable = flag.partition(" ")
-            found.append((flag, f"{variable}={value}" if variable else value))
+            flags.append((flag, f"{variable}={value}" if variable else value))
     program = _without_python(rest[at:]) or ["PROGRAM"]
     words = [*(["-m"] if is_module else []), *program]
-    flags = [f"{flag} {shlex.quote(value)}" for flag, value in _with_counts(found)]
-    return " ".join([*flags, "--", shlex.join(words)])
+    texts = [f"{flag} {shlex.quote(value)}" for flag, value in _with_counts(flags)]
+    return " ".join([*texts, "--", shlex.join(words)])
 
 
-def _with_counts(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Our flags with the numbers of nodes, and of workers of each, which other flags imply."""
-    counts = {flag: value for flag, value in found if flag in (NODES, EACH, ALL, HOSTS)}
+def _with_counts(flags: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Muster's flags, with the numbers of nodes and of workers per node that the others imply."""
+    counts = {flag: value for flag, value in flags if flag in (NODES, EACH, ALL, HOSTS)}
     hosts, _, slots = counts.get(HOSTS, "").partition(":")
     if slots:  # a:4,b:4
-        names = [one.partition(":")[0] for one in counts[HOSTS].split(",")]
-        hosts, slots = ",".join(names), slots.partition(",")[0]
-        counts.setdefault(EACH, slots)
+        hosts = ",".join(host.partition(":")[0] for host in counts[HOSTS].split(","))
+        counts.setdefault(EACH, slots.partition(",")[0])
         counts[HOSTS] = hosts
-    total, each = counts.pop(ALL, ""), counts.get(EACH, "")
+    total = counts.pop(ALL, "")
+    each = counts.get(EACH, "")
     if total.isdigit() and each.isdigit() and HOSTS not in counts:
         counts.setdefault(NODES, str(-(-int(total) // max(int(each), 1))))
     elif total.isdigit() and not each:
@@ -188,12 +194,12 @@ def _with_counts(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     if counts.get(EACH) == "auto":  # torchrun's word for all GPUs
         counts[EACH] = "gpu"
     order = [(flag, counts[flag]) for flag in (HOSTS, NODES, EACH) if flag in counts]
-    return order + [pair for pair in found if pair[0] not in (NODES, EACH, ALL, HOSTS)]
+    return order + [pair for pair in flags if pair[0] not in (NODES, EACH, ALL, HOSTS)]
 
 
 def _without_python(words: Sequence[str]) -> list[str]:
-    """A program as Muster takes it: `train.py` for `python -u train.py`."""
-    command = read(words) if words else None
+    """The program as it is typed for Muster: `train.py` for `python -u train.py`."""
+    command = parse_command(words) if words else None
     return [*words] if command is None else [*command.program]
 
 
@@ -212,10 +218,10 @@ def refuse_several(env: Mapping[str, str]) -> None:
 
 
 def _several(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What has started several, and the variable that has their number.
+    """The launcher that has started several commands, and the variable with their number.
 
-    The program of a run decides itself what it starts. A shell with a terminal is the one of its
-    step that a user has: `srun --nodes=2 --pty bash`.
+    The program of a run may start what it likes: it is not refused. Nor is a shell with a terminal,
+    as of `srun --nodes=2 --pty bash`: it is the only task of its step that the user sees.
     """
     if "MUSTER_RUN_DIR" in env:
         return
@@ -232,18 +238,19 @@ def _ancestors() -> Iterator[str]:
     try:
         for process in psutil.Process().parents():
             yield process.name()
-    except psutil.Error:  # it has ended, or is hidden
+    except psutil.Error:  # the process has ended, or is hidden
         return
 
 
 def main() -> int:
-    """For a script that starts the workers without Muster's leader: refuse its program.
+    """Serve a script that starts the workers without Muster's leader.
 
-    Otherwise print the Python that a leader would choose for it.
+    This refuses the program if it is another launcher. Otherwise it prints the Python that a leader
+    would choose for the program.
     """
     refuse(problems(sys.argv[1:]))
-    here = workers_environment(Path.cwd(), {}, os.environ, is_over_ssh=False)
-    print(choose("torchrun", here).python or sys.executable)
+    environment = workers_environment(Path.cwd(), {}, os.environ, is_over_ssh=False)
+    print(choose("torchrun", environment).python or sys.executable)
     return 0
 
 

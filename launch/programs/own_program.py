@@ -24,9 +24,9 @@ from muster.errors import UsageError, refuse
 IMPORTED = "torch,torch._dynamo,torch.nn.parallel,torch.profiler,torch.utils.data,psutil,yaml"
 OF_LANGUAGE = "transformers.models.auto.modeling_auto,transformers.models.bert.modeling_bert"
 WITHOUT_TRANSFORMERS = frozenset(("synthetic", "mnist", "cs744"))
-GENERATED = ("cs744", "generated")  # a task, and the --data-dir that is no folder but a choice
-# What is read before the first step, with what to give for one that does not exist.
-READ = {
+GENERATED = ("cs744", "generated")  # a task, and a value of its --data-dir that is no folder
+# Settings that name files to read before the first step, and advice if the file does not exist.
+INPUTS = {
     "data_dir": "give the folder with the task's files",
     "resume": "give a checkpoint, the folder of a run, or auto",
     **dict.fromkeys(("model", "tokenizer"), "give a folder or a file, or a name on the Hub"),
@@ -43,15 +43,16 @@ class OwnProgram:
         bench: BenchConfig,
         python: str | None = None,
     ) -> None:
-        """`python`: the workers' one; None: Muster's own."""
-        self._launch, self._bench = launch, bench
+        """`python`: the workers' Python; None: Muster's own."""
+        self._launch = launch
+        self._bench = bench
         self._python = python
         run = _with_paths(train, lambda path: str(Path(path).absolute()), _absolute_if_path)
-        # workers, which start in the installation, must not look for the project from there
+        # workers start in the installation, from which the project cannot be found
         self.run = replace(run, logs_dir=run.logs_root.absolute()) if IS_INSTALLED else run
-        trains = launch.program == "worker"
-        self.title = f"{train.task}, {train.sync}" if trains else launch.program  # what it does
-        self.name = train.name if trains else launch.program  # in a run's name
+        is_training = launch.program == "worker"
+        self.title = f"{train.task}, {train.sync}" if is_training else launch.program
+        self.name = train.name if is_training else launch.program  # in a run's name
 
     @property
     def sources(self) -> Sources:
@@ -77,19 +78,20 @@ class OwnProgram:
             )
 
     def check_plugins(
-        self, python: str, known: Collection[str] | None = None, node: str = ""
+        self, python: str, added: Collection[str] | None = None, node: str = ""
     ) -> None:
-        """See the contract: for a task, a sync mode or a compressor.
+        """See the contract; the plug-ins are tasks, sync modes and compressors.
 
-        A Python that was not asked yet is asked, if it is a file that this machine sees.
+        A Python that was not asked yet is asked here, if it is a file that this machine sees.
 
         Raises:
-            UsageError: a line for each that it does not have, with those that it has.
+            UsageError: a line for each missing plug-in, with those that the Python has.
         """
         chosen = self.run.plugins() if isinstance(self.run, TrainElsewhere) else {}
         python = self._python or python
-        added = (known if known is not None else _added_to(python)) if chosen else None
-        if added is None:
+        if chosen and added is None:
+            added = _plugins_added_to(python)
+        if not chosen or added is None:
             return
         problems = []
         where = f"{python} on {node}" if node else python
@@ -102,18 +104,18 @@ class OwnProgram:
         refuse(problems)
 
     def announce(self, *, is_sent: bool) -> None:
-        """See the contract; what it runs is in its settings."""
+        """See the contract; there is nothing to print."""
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
-        """See the contract; of its sources nothing is copied."""
+        """See the contract; there is never a snapshot."""
         run = replace(self.run, run_id=run_id)
-        # The launcher claims the folder here: the workers take it as theirs.
+        # The launcher claims the folder here; the workers use it without a claim.
         on_nodes = replace(_as_sent(run) if is_sent else run, redirect=True, overwrite=False)
         program = replace(program_of(self._launch, on_nodes, self._bench), python=self._python)
         spec = LaunchSpec.of(program, run, self._launch)
         if spec.workers != "preload":
             return spec
-        # set as in train/worker.py, before torch is imported
+        # the same as train/worker.py sets before it imports torch
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
         needs = [IMPORTED] if run.task in WITHOUT_TRANSFORMERS else [IMPORTED, OF_LANGUAGE]
         modules = spec.preload or ",".join(needs)
@@ -141,20 +143,21 @@ class OwnProgram:
 
 
 def is_this_python(python: str) -> bool:
-    """Whether it is the one that runs this command, by whichever of its names."""
-    own, path = Path(sys.executable), Path(python)
+    """Whether a path names the Python that runs this command, as `python` or `python3`."""
+    own = Path(sys.executable)
+    path = Path(python)
     return path.parent == own.parent and path.resolve() == own.resolve()
 
 
-def _added_to(python: str) -> Collection[str] | None:
-    """The plug-ins that the packages of a Python add, or None if that is not known here."""
+def _plugins_added_to(python: str) -> Collection[str] | None:
+    """The plug-ins that the packages of a Python add; None if this machine cannot know them."""
     if is_this_python(python):
         return entry_points.every_name()
-    return _added_to_other(python)
+    return _ask_for_plugins(python)
 
 
-@cache  # the runs of a sweep have one
-def _added_to_other(python: str) -> Collection[str] | None:
+@cache  # the runs of a sweep have the same Python
+def _ask_for_plugins(python: str) -> Collection[str] | None:
     added: Collection[str] | None = node_facts.plugins(python)
     return added
 
@@ -162,17 +165,17 @@ def _added_to_other(python: str) -> Collection[str] | None:
 def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str]:
     """A line for each file or folder that a run is to read, and that is known not to exist.
 
-    Other machines may have other disks. Of those of a Slurm cluster the checkout, and `cwd`, are
-    known to be the same.
+    Other machines may have other disks. On the machines of a Slurm cluster only the checkout and
+    `cwd` are known to be the same.
     """
     if launcher == "ssh":
         return
     folders = (cwd.absolute(), CHECKOUT)  # workers start in the second one
-    for name, do in READ.items():
+    for name, advice in INPUTS.items():
         value = str(getattr(train, name) or "")
         is_name = name in ("model", "tokenizer") and not value.startswith(("/", "./", "../", "~"))
-        is_made = name == "data_dir" and (train.task, Path(value).name) == GENERATED
-        if not value or is_name or is_made or (name == "resume" and value == "auto"):
+        is_generated = name == "data_dir" and (train.task, Path(value).name) == GENERATED
+        if not value or is_name or is_generated or (name == "resume" and value == "auto"):
             continue
         own = os.path.expanduser(value)  # noqa: PTH111 (Path raises without a home)
         places = [Path(folder, own) for folder in folders]
@@ -180,22 +183,22 @@ def missing_inputs(train: TrainConfig, cwd: Path, launcher: str) -> Iterator[str
             places[0].is_relative_to(folder) for folder in folders
         )
         if is_known and not any(place.exists() for place in places):
-            yield f"{flag(name)} {value} does not exist; {do}"
+            yield f"{flag(name)} {value} does not exist; {advice}"
 
 
 def program_of(launch: LaunchConfig, train: TrainConfig, bench: BenchConfig) -> Program:
     """A program of train/, with the flags that reproduce its settings."""
-    trains = launch.program == "worker"
-    if trains:
+    is_training = launch.program == "worker"
+    if is_training:
         flags = cli.to_argv(train)
     else:
         of_train = cli.for_bench(cli.to_argv(replace(train, task=TrainConfig.task)))
         flags = [*of_train, *cli.changed(bench, BenchConfig())]
-    return Program.module(f"train.{launch.program}", *flags, takes_resume=trains)
+    return Program.module(f"train.{launch.program}", *flags, takes_resume=is_training)
 
 
 def _absolute_if_path(name: str) -> str:
-    """The absolute path if a file or folder has that name; otherwise it is another kind of name."""
+    """The absolute path, if a file or folder has that name; otherwise the name itself."""
     return str(Path(name).absolute()) if Path(name).exists() else name
 
 
@@ -212,7 +215,7 @@ def _as_sent(train: TrainConfig) -> TrainConfig:
 def _with_paths(
     train: TrainConfig, folder: Callable[[str], str], name: Callable[[str], str]
 ) -> TrainConfig:
-    """The settings with each path changed: those that are always paths, and those that may be."""
+    """The settings with each path changed: `folder` changes paths, `name` what may be a path."""
 
     def moved(path: Path | None) -> Path | None:
         return None if path is None else Path(folder(str(path)))

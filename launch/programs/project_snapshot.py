@@ -1,9 +1,9 @@
 """Copy the user's project when a run is submitted, so that later edits do not change the run.
 
-The copy contains what git tracks or would track: also changed and new files, but not ignored ones;
-the same for submodules and other clones inside. Ignored files (data, outputs) are links to the
-originals, so that the program finds them in their places. Each run has its own files, without hard
-links, since a program may write to them.
+The copy contains what git tracks or would track: also changed and new files, but not ignored ones.
+The same holds for submodules and other clones inside. Ignored files (data, outputs) become links to
+the originals, so that the program finds them in their places. Each run has its own files, without
+hard links, since a program may write to them.
 """
 
 import os
@@ -20,7 +20,7 @@ from muster.git import GitFailed
 from muster.run_files import top_of
 from muster.writing import read_json, write_json, writing
 
-# The limit for files that git does not track: more is data, which belongs elsewhere.
+# The limit for files that git does not track. More is data, which belongs elsewhere.
 MOST_BYTES = 200_000_000
 MOST_NAMED = 10
 # Folders that are not part of a project without git.
@@ -30,12 +30,12 @@ PLAIN_DIFF = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefi
 PLAIN_DIFF.append("--submodule=short")
 
 
-def sent_to(run_id: str, what: str = "snapshot") -> Path:
+def path_on_nodes(run_id: str, what: str = "snapshot") -> Path:
     """The place of a snapshot on nodes with their own disk, below their checkout."""
     return Path("logs", f".{what}-{run_id}")
 
 
-def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
+def copy_project(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
     """Copy `project` into the run folder, and record its commit and its changes.
 
     Returns a line about what was copied.
@@ -45,7 +45,8 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
             the project; too much of it is not tracked by git; or a file cannot be read.
         CannotWrite: the disk is full.
     """
-    root, logs = run_files.SNAPSHOT.path(run_dir), _logs_of(run_dir)
+    root = run_files.SNAPSHOT.path(run_dir)
+    logs = _logs_of(run_dir)
     if logs.resolve() == project.resolve():
         raise UsageError(
             f"--logs-dir {logs} is the project itself, which is copied for each run; give a folder "
@@ -55,13 +56,15 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
         logs = run_dir
     try:
         repositories = list(_repositories(project))
-        sources = [path for one in repositories for path in _files(one, logs)]
+        sources = [path for repository in repositories for path in _files(repository, logs)]
         if patterns:
             ignored = ("--others", "--ignored", "--exclude-standard", "--", *patterns)
-            sources += [path for one in repositories for path in _listed(one, *ignored)]
+            for repository in repositories:
+                sources += _listed(repository, *ignored)
     except GitFailed as error:
         raise UsageError(f"{error}, or give --no-snapshot") from error
-    copied, links = {}, []
+    copied: dict[str, int] = {}  # the size of each file
+    links: list[tuple[Path, Path]] = []
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         for source in dict.fromkeys(sources):
@@ -71,20 +74,22 @@ def take(project: Path, run_dir: Path, patterns: Sequence[str] = ()) -> str:
                 links.append((source, target))
             elif (size := _copy(source, target)) is not None:
                 copied[str(source.relative_to(project))] = size
-        for one in repositories:
-            for path in _listed(one, "--others", "--ignored", "--exclude-standard", "--directory"):
+        for repository in repositories:
+            for path in _listed(
+                repository, "--others", "--ignored", "--exclude-standard", "--directory"
+            ):
                 _link_ignored(path, root / path.relative_to(project), logs)
-        for source, target in links:  # last, since they may lead to any of the others
+        for source, target in links:  # last, since a link may lead to any other file
             _copy_link(source, target, project, root)
-        commit, diff, trouble = _changes(project)
+        commit, diff, problem = _changes(project)
         run_files.SNAPSHOT_DIFF.path(run_dir).write_bytes(diff)
     record = {"project": str(project), "commit": commit, "files": list(copied)}
     write_json(run_files.SNAPSHOT_RECORD.path(run_dir), record)
-    return f"snapshot: {len(copied)} files, {decimal(sum(copied.values()))}{trouble}"
+    return f"snapshot: {len(copied)} files, {decimal(sum(copied.values()))}{problem}"
 
 
 def _changes(project: Path) -> tuple[str, bytes, str]:
-    """The project's commit, what differs from it, and why that is not known, if git fails."""
+    """The project's commit, the diff of its files to that, and a problem if git makes no diff."""
     if top_of(project) is None:
         return "", b"", ""
     commit = ""
@@ -103,7 +108,8 @@ def files_of(project: Path) -> list[Path]:
         UsageError: git does not say what belongs to it, or too much of it is not tracked.
     """
     logs = project / "logs"
-    return list(dict.fromkeys(path for one in _repositories(project) for path in _files(one, logs)))
+    paths = (path for each in _repositories(project) for path in _files(each, logs))
+    return list(dict.fromkeys(paths))
 
 
 def new_files(run_dir: Path) -> list[str]:
@@ -113,17 +119,17 @@ def new_files(run_dir: Path) -> list[str]:
     if record is None:
         return []
     paths = (path for path in _walked(root, run_dir) if not path.is_symlink())
-    found = sorted({str(path.relative_to(root)) for path in paths} - {*record["files"]})
-    if not found:
+    new = sorted({str(path.relative_to(root)) for path in paths} - {*record["files"]})
+    if not new:
         return []
-    more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    more = f", and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
     # a name that is not UTF-8 cannot be printed unchanged
-    names = ", ".join(os.fsencode(one).decode(errors="replace") for one in found[:MOST_NAMED])
+    names = ", ".join(os.fsencode(name).decode(errors="replace") for name in new[:MOST_NAMED])
     return [f"made in {root}: {names}{more}"]
 
 
 def _logs_of(run_dir: Path) -> Path:
-    """The folder of all runs, which also holds the sweeps."""
+    """The folder of all runs and sweeps."""
     sweep = run_dir.parent.parent
     is_of_sweep = sweep.parent.name == run_files.SWEEPS and (sweep / run_files.SWEEP).exists()
     return sweep.parent.parent if is_of_sweep else run_dir.parent
@@ -142,17 +148,20 @@ def _files(folder: Path, logs: Path) -> Iterator[Path]:
     tracked = _listed(folder, "--cached")
     others = _listed(folder, "--others", "--exclude-standard")
     advice = "name data in .gitignore, and it is linked instead of copied; or give --no-snapshot"
-    known: Iterable[Path] = others
+    untracked: Iterable[Path] = others
     if top_of(folder) is None:
-        known, advice = _walked(folder, logs), f"run `git init` there, and {advice}"
+        untracked = _walked(folder, logs)
+        advice = f"run `git init` there, and {advice}"
     yield from filter(_is_copied, tracked)
-    total, largest = 0, (0, folder)
-    for path in known:
+    total = 0
+    largest = (0, folder)
+    for path in untracked:
         if logs in path.parents or not _is_copied(path):
             continue  # the project's own runs, a socket, or a file removed meanwhile
         with suppress(FileNotFoundError):
             size = path.lstat().st_size
-            total, largest = total + size, max(largest, (size, path))
+            total += size
+            largest = max(largest, (size, path))
         if total > MOST_BYTES:
             raise UsageError(
                 f"{folder} has more than {decimal(MOST_BYTES)} that git does not track, such as "
@@ -168,13 +177,13 @@ def _is_copied(path: Path) -> bool:
 def _walked(folder: Path, logs: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder):
         paths = [Path(parent, name) for name in folders if name not in LEFT_OUT]
-        folders[:] = [one.name for one in paths if one != logs]
-        yield from (one for one in paths if one.is_symlink())  # os.walk does not enter these
+        folders[:] = [path.name for path in paths if path != logs]
+        yield from (path for path in paths if path.is_symlink())  # os.walk does not enter these
         yield from (Path(parent, name) for name in files)
 
 
 def _copy(source: Path, target: Path) -> int | None:
-    """The number of copied bytes; None if the file was removed since it was listed."""
+    """Copy a file; return its bytes, or None if it was removed since it was listed."""
     try:
         shutil.copy2(source, target)
     except OSError as error:
@@ -190,7 +199,7 @@ def _copy(source: Path, target: Path) -> int | None:
 
 
 def _copy_link(source: Path, target: Path, project: Path, root: Path) -> None:
-    """Copy a link so that it leads to the copy of its target; without one, to the original."""
+    """Copy a link so that it leads to the copy of its target; without a copy, to the original."""
     end = Path(os.path.realpath(source))
     inside = end.is_relative_to(project.resolve())
     copy = root / end.relative_to(project.resolve()) if inside else end
@@ -205,8 +214,8 @@ def _link_ignored(source: Path, target: Path, logs: Path) -> None:
     if source == logs or source.name in LEFT_OUT or not source.exists():
         return
     if source in logs.parents or (target.is_dir() and not target.is_symlink()):
-        for one in source.iterdir():
-            _link_ignored(one, target / one.name, logs)
+        for path in source.iterdir():
+            _link_ignored(path, target / path.name, logs)
     elif not os.path.lexists(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source)
@@ -215,7 +224,7 @@ def _link_ignored(source: Path, target: Path, logs: Path) -> None:
 def _listed(folder: Path, *kinds: str) -> list[Path]:
     """The files that git lists, each once: a file with a conflict is in its index three times.
 
-    None for a folder that is in no repository.
+    The list is empty for a folder that is in no repository.
 
     Raises:
         GitFailed: git does not answer.

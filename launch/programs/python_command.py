@@ -1,7 +1,7 @@
-"""`python train.py` as the program: it means the script itself, which Muster starts with Python.
+"""Read `python train.py` as the program: it means the script, which Muster starts with Python.
 
-So its traceback is found and the chosen Python runs it. `python -c`, and anything else that names
-no script or module, stays a command like any other.
+Then its traceback is in the records, and the chosen Python runs it. `python -c`, and anything else
+that names no script or module, stays a command like any other.
 """
 
 import os
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PYTHON = re.compile(r"python(\d(\.\d+t?)?)?")
-CHOSEN = ("python", "python3")  # of whatever environment is active: no particular Python
+OF_ANY_ENVIRONMENT = ("python", "python3")  # they name no particular Python
 # Options in one word, as in -uO; the last one may have a value, in this word or the next one.
 CLUSTER = re.compile(r"-(?!$)([^-cmWX]*)(?:([mWX])(.*))?", re.DOTALL)
-# What can be set for the program instead; all its workers start with it.
+# The variable for an option; --env sets it for all workers of the program.
 VARIABLES = {
     "-O": "PYTHONOPTIMIZE=1",
     "-OO": "PYTHONOPTIMIZE=2",
@@ -28,7 +28,7 @@ VARIABLES = {
     "-X importtime": "PYTHONPROFILEIMPORTTIME=1",
     "-X tracemalloc": "PYTHONTRACEMALLOC=1",
 }
-# Each worker has these already: its output is not buffered, and faulthandler is on.
+# Options that each worker has already: its output is not buffered, and faulthandler is on.
 HAS_ALREADY = ("-u", "-X faulthandler")
 
 
@@ -37,26 +37,29 @@ class PythonCommand:
     """`python [option ...] script.py [argument ...]`, or `... -m module [argument ...]`."""
 
     python: str  # as typed
-    options: Sequence[str]  # of Python, that its workers do not have already
-    program: Sequence[str]  # as Muster takes it
+    options: Sequence[str]  # options of Python that the workers do not have already
+    program: Sequence[str]  # the program as it is typed for Muster
 
     @property
     def interpreter(self) -> str | None:
-        """The particular Python that it names; None: whichever is active."""
-        return None if self.python in CHOSEN else self.python
+        """The particular Python that the command names; None: that of the active environment."""
+        return None if self.python in OF_ANY_ENVIRONMENT else self.python
 
 
-def plain(words: Sequence[str], python: str | None) -> tuple[Sequence[str], str | None, list[str]]:
-    """The program without `python` in front, and the value of --python with the one it names.
+def without_python(
+    words: Sequence[str], python: str | None
+) -> tuple[Sequence[str], str | None, list[str]]:
+    """The program without `python` in front, the value of --python, and the problems.
 
-    Also a line if it names another Python than --python, or options that cannot be kept.
+    `python` is the value of --python; a Python in front of the program replaces None. It is a
+    problem if both name a Python, or if the command has options that cannot be passed on.
     """
-    command = read(words)
+    command = parse_command(words)
     if command is None:
         return words, python, []
     named = command.interpreter
     program = shlex.join(command.program)
-    problems = [_cannot_keep(command, words)] if command.options else []
+    problems = [_unsupported_options(command, words)] if command.options else []
     if named is not None and python is not None and _is_other(named, python) and not problems:
         problems.append(
             f"--python {python}, and {named} in front of {command.program[0]}, are two; type "
@@ -69,7 +72,7 @@ def _is_other(python: str, other: str) -> bool:
     return os.path.normpath(python) != os.path.normpath(other)
 
 
-def read(words: Sequence[str]) -> PythonCommand | None:
+def parse_command(words: Sequence[str]) -> PythonCommand | None:
     """The command in these words; None if they are no call of Python with a script or a module."""
     if not PYTHON.fullmatch(Path(words[0]).name):
         return None
@@ -89,26 +92,26 @@ def read(words: Sequence[str]) -> PythonCommand | None:
             return PythonCommand(words[0], _needed(options), ("-m", value, *rest))
         options.append(f"-{with_value} {value}")
     if not rest or rest[0].startswith("-") or not rest[0].endswith(".py"):
-        return None  # such as -c and --version, too
+        return None  # also for -c and --version
     return PythonCommand(words[0], _needed(options), tuple(rest))
 
 
 def _needed(options: Sequence[str]) -> Sequence[str]:
-    """Those that a worker does not have anyway; `-O -O` is -OO."""
+    """The options that a worker does not have already; `-O -O` becomes -OO."""
     needed = [option for option in options if option not in HAS_ALREADY]
     if needed.count("-O") > 1:
         needed = ["-OO", *(option for option in needed if option != "-O")]
     return needed
 
 
-def _cannot_keep(command: PythonCommand, words: Sequence[str]) -> str:
-    """What to type instead."""
+def _unsupported_options(command: PythonCommand, words: Sequence[str]) -> str:
+    """A line with what to type instead of the options."""
     listed = " ".join(command.options)
     variables = [*_variables(command.options)]
     named = [] if command.interpreter is None else ["--python", command.interpreter]
     flags = shlex.join([*named, *(word for text in variables for word in ("--env", text))])
     line = f"{flags} -- {shlex.join(command.program)}"
-    if len(variables) < len(command.options):  # then as any other command
+    if len(variables) < len(command.options):  # some option has no variable: as any other command
         line = f"-- {shlex.join(['env', *words])}"
     return (
         f"{command.python} {listed}: Muster starts Python itself, without these options; type "

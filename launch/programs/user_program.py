@@ -17,8 +17,13 @@ from configs.settings.launch import PLACEHOLDERS, LaunchConfig, ProgramConfig, R
 from launch.programs import other_launchers, python_choice
 from launch.programs.base import Sources
 from launch.programs.known_launchers import SCRIPTS
-from launch.programs.project_snapshot import sent_to
-from launch.programs.python_choice import OF_PATH, Asked, PythonChoice, workers_environment
+from launch.programs.project_snapshot import path_on_nodes
+from launch.programs.python_choice import (
+    OF_PATH,
+    PythonChoice,
+    WorkersEnvironment,
+    workers_environment,
+)
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import starter_of
 from muster.errors import refuse
@@ -29,7 +34,7 @@ from muster.worker.function_call import ABOUT
 from muster.writing import open_plain
 
 PLACE = re.compile(f"{{({'|'.join(PLACEHOLDERS)})}}")  # in --wrap
-MAIN = "__main__.py"  # of a folder, or archive, that Python runs
+MAIN = "__main__.py"  # in a folder or archive that Python runs
 COMPILE = "import sys; compile(sys.stdin.buffer.read(), sys.argv[1], 'exec', dont_inherit=True)"
 
 
@@ -47,23 +52,27 @@ class UserProgram:
         run: RunConfig,
         cwd: Path,
         *,
-        typed: str | None = None,  # the `python` that was typed in front of the words
+        typed_python: str | None = None,  # the `python` in front of the words
     ) -> None:
-        self._words, self._config, self._launch, self._cwd = words, config, launch, cwd
-        self._typed = typed
+        self._words = words
+        self._config = config
+        self._launch = launch
+        self._cwd = cwd
+        self._typed_python = typed_python
         self.title = name_of(words) if words[0] == "--function" else shlex.join(words)
         self.name = name_of(words)  # in a run's name
         self._secrets = config.variables(os.environ)
-        self._asked = workers_environment(
+        self._environment = workers_environment(
             cwd, self._secrets, os.environ, is_over_ssh=launch.hosts is not None
         )
         self._choice = PythonChoice(config.python)
         if config.python is None:
-            self._choice = python_choice.choose(launch.workers, self._asked)
-        self._asked = self._asked.with_first(self._choice.python)
+            self._choice = python_choice.choose(launch.workers, self._environment)
+        self._environment = self._environment.with_python_first(self._choice.python)
         self._nodes_own = ""
         self._wrap = tuple(shlex.split(config.wrap or ""))
-        logs, checkpoints = run.logs_dir or project_of(cwd) / "logs", run.checkpoint_dir
+        logs = run.logs_dir or project_of(cwd) / "logs"
+        checkpoints = run.checkpoint_dir
         self.run = replace(
             run,
             logs_dir=logs.absolute(),
@@ -84,8 +93,8 @@ class UserProgram:
         """See the contract; any number of workers is accepted.
 
         Raises:
-            UsageError: the program or its Python does not exist, that lacks the package that starts
-                workers, or the program starts workers itself.
+            UsageError: the program or its Python does not exist, the Python lacks the package that
+                starts workers, or the program starts workers itself.
         """
         if self._wrap or not _is_plain_script(self._words[0]):
             refuse(other_launchers.problems(self._words, self._wrap))
@@ -94,21 +103,22 @@ class UserProgram:
         for line in self._notes_on_placeholders():
             python_choice.say_once(f"note: {line}")
         self._nodes_own = python
-        python, workers = self._choice.python or python, self._launch.workers
-        lacks = python_choice.problems(python, workers, self._asked)
-        # what a prologue adds is on the nodes alone, and what a wrapper has, in its container
+        python = self._choice.python or python
+        workers = self._launch.workers
+        lacks = python_choice.problems(python, workers, self._environment)
+        # only the nodes have what a prologue adds, and only its container what a wrapper has
         if runs_here and self._config.prologue is None and not self._wrap:
-            refuse(python_choice.absent(self._config.python, self._asked))
+            refuse(python_choice.absent(self._config.python, self._environment))
         of_python = _is_python(self._words, self._cwd)
         refuse(
             [
-                *_problems(self._words, self._asked, python),
-                *_with_dos_lines(self._wrap, self._asked),
-                *(() if of_python else _with_dos_lines(self._words, self._asked)),
-                # what a prologue adds, such as modules, is there on the nodes alone
+                *_problems(self._words, self._environment, python),
+                *_dos_problems(self._wrap, self._environment),
+                *(() if of_python else _dos_problems(self._words, self._environment)),
+                # only the nodes have what a prologue adds, such as modules
                 *(lacks if self._config.prologue is None else ()),
                 *starter_of(workers).problems(
-                    replace(of_words(self._words, self._cwd), wrap=self._wrap)
+                    replace(parse_program(self._words, self._cwd), wrap=self._wrap)
                 ),
             ]
         )
@@ -126,9 +136,9 @@ class UserProgram:
             )
 
     def check_plugins(
-        self, python: str, known: Collection[str] | None = None, node: str = ""
+        self, python: str, added: Collection[str] | None = None, node: str = ""
     ) -> None:
-        """See the contract; it has no settings of Muster's trainer."""
+        """See the contract; this program has no settings of Muster's trainer."""
 
     def spec(self, run_id: str, *, is_sent: bool, snapshot: Path | None) -> LaunchSpec:
         """See the contract."""
@@ -141,11 +151,11 @@ class UserProgram:
             cwd = snapshot / self._cwd.resolve().relative_to(project_of(self._cwd).resolve())
         words = self._words
         if words[0] == "--function":
-            function = sent_to(run_id, "function") if is_sent else FUNCTION.path(run_dir)
+            function = path_on_nodes(run_id, "function") if is_sent else FUNCTION.path(run_dir)
             words = ["--function", str(function)]
         places = {"snapshot": str(root), "run_dir": str(run_dir), "cwd": str(cwd)}
         program = replace(
-            of_words(words, self._cwd),
+            parse_program(words, self._cwd),
             cwd=str(cwd),
             python=self._config.python if is_sent else self._choice.python,
             wrap=tuple(PLACE.sub(lambda place: places[place[1]], word) for word in self._wrap),
@@ -158,14 +168,15 @@ class UserProgram:
         )
 
     def announce(self, *, is_sent: bool) -> None:
-        """Say which Python is used, if it is not the active one, and the program is in Python."""
+        """Print which Python is used, if it is not the active one and the program needs it."""
         if self.run.quiet:
             return
-        own = is_sent or self._choice.python is None  # no command of a shell script finds it
-        if self._config.python is None and not (own and not _is_python(self._words, self._cwd)):
+        # a command finds its Python on PATH, where Muster's own is not
+        is_own = is_sent or self._choice.python is None
+        if self._config.python is None and not (is_own and not _is_python(self._words, self._cwd)):
             python_choice.announce(self._choice, self._nodes_own, is_sent=is_sent)
-        if self._config.python is None and self._typed in OF_PATH and not is_sent:
-            python_choice.note_other(self._typed, self._choice.python or self._nodes_own)
+        if self._config.python is None and self._typed_python in OF_PATH and not is_sent:
+            python_choice.note_other(self._typed_python, self._choice.python or self._nodes_own)
 
     def settings(self, *launch: object) -> str:
         """See the contract; the program is in launch.json."""
@@ -179,9 +190,9 @@ def _is_python(words: Sequence[str], cwd: Path) -> bool:
 
 
 def _is_application(word: str, cwd: Path) -> bool:
-    """Whether `python word` runs a `__main__.py` in it: in a folder, or in an archive of zipapp.
+    """Whether `python word` runs the `__main__.py` of a folder, or of an archive of zipapp.
 
-    What is a command stays one: on PATH, or an archive that may be run and names its own Python.
+    A command stays a command: a word on PATH, or an archive that may be run, with its own Python.
     """
     if "/" not in word and shutil.which(word) is not None:
         return False
@@ -190,15 +201,15 @@ def _is_application(word: str, cwd: Path) -> bool:
         return (path / MAIN).is_file()
     try:
         if not path.is_file() or ("/" in word and os.access(path, os.X_OK)):
-            return False  # a pipe would have to be waited for
+            return False  # such as a pipe, which would block
         with zipfile.ZipFile(path) as archive:
             return MAIN in archive.namelist()
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
 
 
-def of_words(words: Sequence[str], cwd: Path) -> Program:
-    """The program of a command line."""
+def parse_program(words: Sequence[str], cwd: Path) -> Program:
+    """The program with these words."""
     plain = tuple(words) if _is_python(words, cwd) else ("--exec", *words)
     fills = _may_have_placeholders(words) and bool(placeholders.used(words))
     return Program(plain, cwd=str(cwd), has_placeholders=fills)
@@ -209,7 +220,7 @@ def _may_have_placeholders(words: Sequence[str]) -> bool:
 
 
 def _is_plain_script(word: str) -> bool:
-    """Whether it is a script of Python, and none by which another launcher is started."""
+    """Whether a word is a script of Python, and not that of another launcher."""
     return word.endswith(".py") and Path(word).name not in SCRIPTS
 
 
@@ -221,17 +232,19 @@ def name_of(words: Sequence[str]) -> str:
     return plain_name(Path(word).name.removesuffix(".py")) or "program"
 
 
-def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
+def _problems(words: Sequence[str], environment: WorkersEnvironment, python: str) -> Iterator[str]:
     """Reasons why the program cannot start, as far as they are visible here."""
-    cwd = asked.cwd
-    is_here = Path(python).exists()  # else the nodes have another Python, checked there
+    cwd = environment.cwd
+    is_here = Path(python).exists()  # if not, the nodes check their own Python
     if words[0] == "-m" and len(words) < 2:
         yield "-m needs the name of a module: -- -m package.module"
     elif words[0] == "-m" and is_here:
-        if not python_choice.has_here(python, words[1].partition(".")[0], asked):
+        if not python_choice.has_here(python, words[1].partition(".")[0], environment):
             yield f"-m {words[1]}: no such module in {cwd} or in the packages of {python}"
     elif (
-        words[0] == "--function" and is_here and not python_choice.has(python, "cloudpickle", asked)
+        words[0] == "--function"
+        and is_here
+        and not python_choice.has(python, "cloudpickle", environment)
     ):
         yield (
             f"{python} has no cloudpickle, by which a function is sent; install it there, or name "
@@ -245,21 +258,21 @@ def _problems(words: Sequence[str], asked: Asked, python: str) -> Iterator[str]:
     elif "/" in words[0] and (cwd / words[0]).is_dir():
         yield f"{words[0]}: a folder without a {MAIN}, so Python cannot run it"
     elif words[0] not in ("-m", "--function"):
-        found = cwd / words[0] if "/" in words[0] else words[0]
-        if shutil.which(found, path=asked.env.get("PATH")) is None:
+        command = cwd / words[0] if "/" in words[0] else words[0]
+        if shutil.which(command, path=environment.env.get("PATH")) is None:
             yield _why_not(words[0], cwd)
 
 
 def missing_script(words: Sequence[str], cwd: Path) -> list[str]:
-    """A line if the program is a script that cannot be read: known before any node is asked."""
+    """A line if the program is a script that cannot be read, before any node is asked."""
     is_script = bool(words) and words[0].endswith(".py") and not (cwd / words[0]).is_dir()
     return _script_problems(cwd / words[0], words[0], None) if is_script else []
 
 
-def _near(path: Path) -> str:
-    """A question about the script in the folder of `path` whose name is most like its own."""
+def _similar(path: Path) -> str:
+    """The end of a message: whether the script of a similar name beside `path` was meant."""
     try:
-        scripts = [one.name for one in path.parent.iterdir() if one.suffix == ".py"]
+        scripts = [file.name for file in path.parent.iterdir() if file.suffix == ".py"]
     except OSError:
         return ""
     similar = closest(path.name, {*scripts} - {path.name})
@@ -267,41 +280,42 @@ def _near(path: Path) -> str:
 
 
 def _why_not(word: str, cwd: Path) -> str:
-    """Why `word` is no program that can be started."""
+    """The reason why the program `word` cannot be started."""
     name = shlex.quote(word)
     if not (cwd / word).is_file():
-        return f"{word}: no such program; looked in {cwd} and on PATH{_near(cwd / word)}"
+        return f"{word}: no such program; looked in {cwd} and on PATH{_similar(cwd / word)}"
     if os.access(cwd / word, os.X_OK):
         return f"{word}: programs are looked for on PATH; the one in this folder is ./{word}"
     return f"{word} may not be run: chmod +x {name}, or name what reads it: -- bash {name}"
 
 
-def _with_dos_lines(words: Sequence[str], asked: Asked) -> Iterator[str]:
+def _dos_problems(words: Sequence[str], environment: WorkersEnvironment) -> Iterator[str]:
     """A line if a program begins with a line that the kernel cannot read."""
     for word in words[:1]:
-        found = str(asked.cwd / word) if "/" in word else word
-        problem = interpreter.problem(found, asked.env.get("PATH"))
-        if problem is not None and interpreter.DOS in problem:  # others may be right on the nodes
+        path = str(environment.cwd / word) if "/" in word else word
+        problem = interpreter.problem(path, environment.env.get("PATH"))
+        # other problems may not exist on the nodes
+        if problem is not None and interpreter.DOS in problem:
             yield problem
 
 
-@cache  # a sweep has one script
+@cache  # the runs of a sweep have the same script
 def _script_problems(path: Path, name: str, python: str | None) -> list[str]:
     """Check the syntax with `python`, since it differs between versions."""
     try:
         with open_plain(path) as file:
             text = file.read()
     except OSError as error:
-        return [f"{name}: {error.strerror}; looked in {path.parent}{_near(path)}"]
+        return [f"{name}: {error.strerror}; looked in {path.parent}{_similar(path)}"]
     if python is None:
         return []
-    asked = [python, "-Ic", COMPILE, name]
+    command = [python, "-Ic", COMPILE, name]
     try:
-        done = subprocess.run(asked, input=text, capture_output=True, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, check=False)
     except OSError as error:
         return [interpreter.explained(error, python)]
     error_text = done.stderr.decode(errors="replace").strip()
-    found = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
+    message = re.search(r"^\w+Error: (.*)\Z", error_text, re.MULTILINE)
     line = re.search(rf'^ *File "{re.escape(name)}", line (\d+)$', error_text, re.MULTILINE)
     where = f"{name}:{line[1]}" if line else name
-    return [f"{where}: {found[1]}: it does not compile"] if found else []
+    return [f"{where}: {message[1]}: it does not compile"] if message else []

@@ -1,8 +1,8 @@
-"""What stands on disk of a run that has ended: the records of its workers and agents.
+"""Read the records that the workers and agents of an ended run left on disk.
 
 Agents also recorded where ranks were when a collective timed out, in a hang, and before the end.
-From these `ends_on_disk` makes the same values that agents send to their leader, for a run whose
-leader has died, or whose records another process reads.
+`ends_on_disk` turns these records into the values that agents send to their leader. It serves a run
+whose leader has died, and a process that reads the records of another one's run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,68 +15,69 @@ from muster import records
 from muster.errors import NO_RETRY
 from muster.run_files import AGENT, AGENT_END, ERRORS, RANK_END, STACKS, RunFile
 
-# What is read of a rank's end, of an agent's, and of an inspection.
+# The fields that are read: of a rank's end, of an agent's end, and of an inspection.
 OF_RANK = ("rank", "host", "time_unix_s", "code", "cause", "message", "traceback")
 OF_AGENT = ("index", "node", "code", "cause", "message", "ranks", "clock_offset_s")
 OF_STACKS = ("sentences", "reports")
-# Of an agent's end as earlier versions recorded it: without values.
+# Earlier versions recorded an agent's end without values: the kind of end for each cause.
 OLD_KINDS = {"signal": Kind.SIGNAL, "refused": Kind.REFUSED, "launcher": Kind.LAUNCHER}
 
 
-class Facts:
-    """The facts about a run that has ended."""
+class EndFacts:
+    """What the records say about a run that has ended."""
 
     def __init__(self, run_dir: Path, world_size: int | None) -> None:
         self.run_dir = run_dir
         self.exits = read_exits(run_dir)
-        self.agents = read_agents(run_dir)
-        self.began = _records(AGENT, run_dir, "index", "node", "address")
+        self.agent_ends = read_agents(run_dir)
+        self.agent_starts = _records(AGENT, run_dir, "index", "node", "address")
         self.unreadable = records.all_unreadable(run_dir)
-        self.offsets = {rank: one["clock_offset_s"] for one in self.agents for rank in one["ranks"]}
+        self.offsets = {
+            rank: agent["clock_offset_s"] for agent in self.agent_ends for rank in agent["ranks"]
+        }
         if world_size is None:
             world_size = max([*self.exits, *self.offsets], default=-1) + 1
         self.world_size = world_size
-        self.done = [rank for rank, one in self.exits.items() if one["cause"] == "done"]
-        self.silent = sorted(set(range(world_size)) - set(self.exits))
-        self.node = {rank: one["host"] for rank, one in self.exits.items()}
-        for agent in (*self.began, *self.agents):  # a host may be several nodes
-            self.node |= dict.fromkeys(agent.get("ranks", ()), agent["node"])
-        # the workers that were alive until their agents ended them: how they ended
-        ended = (how for one in self.agents for how in one.get("ended", {}).items())
-        self.ended = {int(rank): how for rank, how in ended}
+        self.done_ranks = [rank for rank, end in self.exits.items() if end["cause"] == "done"]
+        self.silent_ranks = sorted(set(range(world_size)) - set(self.exits))
+        self.node_of = {rank: end["host"] for rank, end in self.exits.items()}
+        for agent in (*self.agent_starts, *self.agent_ends):  # a host may be several nodes
+            self.node_of |= dict.fromkeys(agent.get("ranks", ()), agent["node"])
+        # the workers that were alive until their agents ended them: how each of them ended
+        ended = (item for agent in self.agent_ends for item in agent.get("ended", {}).items())
+        self.ended_by_agent = {int(rank): how for rank, how in ended}
+        without_record = [rank for rank in self.silent_ranks if rank not in self.ended_by_agent]
         # a worker's stderr is the first file that it makes
-        errors = {rank: ERRORS.path(run_dir, rank=rank) for rank in self.silent}
-        self.begun = {
-            rank: path for rank, path in errors.items() if rank not in self.ended and path.exists()
-        }
-        self.never = [
-            rank for rank in self.silent if rank not in self.ended and rank not in self.begun
-        ]
-        self.full = list(dict.fromkeys(one["full"] for one in self.agents if one.get("full")))
+        errors = {rank: ERRORS.path(run_dir, rank=rank) for rank in without_record}
+        self.vanished = {rank: path for rank, path in errors.items() if path.exists()}
+        self.never_started = [rank for rank in without_record if rank not in self.vanished]
+        full = (agent["full"] for agent in self.agent_ends if agent.get("full"))
+        self.full_disks = list(dict.fromkeys(full))  # the messages of agents about them
 
     @cached_property
     def nodes(self) -> list[str]:
         """All nodes that have an agent's record."""
-        return list(dict.fromkeys(one["node"] for one in (*self.began, *self.agents)))
+        agents = (*self.agent_starts, *self.agent_ends)
+        return list(dict.fromkeys(agent["node"] for agent in agents))
 
     def end_of(self, rank: int) -> End | None:
         """How a rank ended, by its own record."""
         record = self.exits.get(rank)
         return end_of_worker(
-            self.node.get(rank, "its node"),
+            self.node_of.get(rank, "its node"),
             rank,
             record,
             clock_offset_s=self.offsets.get(rank, 0.0),
         )
 
 
-def ends_on_disk(facts: Facts) -> list[End]:
+def ends_on_disk(facts: EndFacts) -> list[End]:
     """What has ended, by the records of ranks, agents and inspections."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
-    for agent in facts.agents:
+    for agent in facts.agent_ends:
         ends += _of_agent(agent)
     ends += _of_ranks_without_record(facts, {end.rank for end in ends})
-    ends += _gone(facts, ends)
+    ends += _lost_nodes(facts, ends)
     hang = stacks_seen(facts.run_dir, "hang")
     if hang.get("on_hang", "warn") != "warn" and "text" in hang:
         ends.append(of_hang(hang))
@@ -89,39 +90,41 @@ def _of_agent(agent: Mapping[str, Any]) -> list[End]:
     """What an agent has recorded of its node."""
     if isinstance(values := agent.get("ends"), list):
         return [end for value in values if (end := End.from_json(value)) is not None]
-    at = agent.get("noticed_unix_s", 0.0)
+    time_unix_s = agent.get("noticed_unix_s", 0.0)
     kind = OLD_KINDS.get(agent["cause"], Kind.OTHER)
     number = agent["code"] - 128 if kind is Kind.SIGNAL and agent["code"] > 128 else None
     if agent["cause"] in ("done", "stopped", "told") or (kind is Kind.SIGNAL and number is None):
         return []
     message = "" if kind is Kind.LAUNCHER else agent["message"]
-    return [End(kind, agent["node"], at, code=agent["code"], signal=number, message=message)]
+    return [
+        End(kind, agent["node"], time_unix_s, code=agent["code"], signal=number, message=message)
+    ]
 
 
-def _of_ranks_without_record(facts: Facts, known: set[int | None]) -> Iterator[End]:
-    """Ranks that their agents ended, that died, and that never were."""
-    for rank, how in facts.ended.items():
-        if rank not in facts.exits and rank not in known:
+def _of_ranks_without_record(facts: EndFacts, known_ranks: set[int | None]) -> Iterator[End]:
+    """The ends of ranks that agents ended, that died, and that never started."""
+    for rank, how in facts.ended_by_agent.items():
+        if rank not in facts.exits and rank not in known_ranks:
             state = how["state"] or "hung"
             if how.get("survives"):
                 state = f"{state} and could not be ended (pid {how.get('pid')})"
-            yield End(Kind.ENDED, facts.node.get(rank, "its node"), 0.0, rank, message=state)
-    for rank in facts.begun:
-        if rank not in known:
-            yield End(Kind.VANISHED, facts.node.get(rank, "its node"), 0.0, rank)
-    if facts.never and not known.issuperset(facts.never):
-        yield End(Kind.NOT_STARTED, "", 0.0, ranks=tuple(facts.never))
+            yield End(Kind.ENDED, facts.node_of.get(rank, "its node"), 0.0, rank, message=state)
+    for rank in facts.vanished:
+        if rank not in known_ranks:
+            yield End(Kind.VANISHED, facts.node_of.get(rank, "its node"), 0.0, rank)
+    if facts.never_started and not known_ranks.issuperset(facts.never_started):
+        yield End(Kind.NOT_STARTED, "", 0.0, ranks=tuple(facts.never_started))
 
 
-def _gone(facts: Facts, ends: list[End]) -> Iterator[End]:
-    """The nodes that began, but did not record how they ended: others ended because of that."""
-    recorded = {one["index"] for one in facts.agents}
+def _lost_nodes(facts: EndFacts, ends: list[End]) -> Iterator[End]:
+    """The nodes whose agents recorded no end; the other nodes ended because of that."""
+    recorded = {agent["index"] for agent in facts.agent_ends}
     times = [end.time_unix_s for end in ends if end.kind in (Kind.SIGNAL, Kind.LAUNCHER)]
     if len(times) < len(recorded) or not times:
         return
-    for one in facts.began:
-        if one["index"] not in recorded:
-            yield End(Kind.GONE, one["node"], min(times), address=one["address"])
+    for agent in facts.agent_starts:
+        if agent["index"] not in recorded:
+            yield End(Kind.GONE, agent["node"], min(times), address=agent["address"])
 
 
 def of_hang(seen: Mapping[str, Any]) -> End:
@@ -134,38 +137,38 @@ def of_timeout(seen: Mapping[str, Any], ends: Iterable[End]) -> End | None:
     """A collective that timed out, from the inspection, if ranks have ended because of that."""
     reports = seen.get("reports", ())
     waited = any(end.kind is Kind.TIMED_OUT for end in ends)
-    if not seen or not (waited or any(one.get("gave_up") for one in reports)):
+    if not seen or not (waited or any(report.get("gave_up") for report in reports)):
         return None
     return End(Kind.TIMEOUT, "", seen.get("time_unix_s", 0.0), message=seen["sentences"][0])
 
 
 def read_exits(run_dir: Path) -> dict[int, dict[str, Any]]:
     """The exit record of every rank that left one."""
-    known = {
+    ends = {
         rank: records.read(RANK_END, path, *OF_RANK)
         for rank, path in RANK_END.by_number(run_dir).items()
     }
     return {
         rank: reclassified({**record, "rank": rank})
-        for rank, record in known.items()
+        for rank, record in ends.items()
         if record is not None
     }
 
 
 def read_agents(run_dir: Path) -> list[dict[str, Any]]:
-    """How each node's part ended, for nodes whose agent could record it."""
+    """The end record of every agent that left one."""
     return _records(AGENT_END, run_dir, *OF_AGENT)
 
 
 def _records(file: RunFile, run_dir: Path, *needed: str) -> list[dict[str, Any]]:
-    known = [records.read(file, path, *needed) for path in file.find(run_dir)]
-    return [one for one in known if one is not None]
+    read = [records.read(file, path, *needed) for path in file.find(run_dir)]
+    return [record for record in read if record is not None]
 
 
 def stacks_seen(run_dir: Path, name: str) -> dict[str, Any]:
     """The inspection for a reason: "timeout", "hang" or "end"; empty if there was none.
 
-    What it means is not in that of the end, unless ranks had waited in vain.
+    An inspection at the end has sentences only if ranks had waited in vain.
     """
     needed = OF_STACKS[name == "end" :]
     return records.read(STACKS, STACKS.path(run_dir, name=name), *needed) or {}

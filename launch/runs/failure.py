@@ -28,7 +28,7 @@ from launch.ends import (
     named,
 )
 from launch.runs import last_output
-from launch.runs.end_facts import Facts, ends_on_disk, stacks_seen
+from launch.runs.end_facts import EndFacts, ends_on_disk, stacks_seen
 from launch.runs.run_record import end_record, output_lines
 from muster.errors import STOPPED, is_full
 from muster.run_files import (
@@ -43,14 +43,14 @@ from muster.run_files import (
 from muster.writing import full_disk
 
 KILLED = 128 + signal.SIGKILL
-# In a line outside a traceback's frames; a message of torch, Python, the kernel or Slurm.
+# A message of torch, Python, the kernel or Slurm, in a line outside a traceback's frames.
 MEMORY = re.compile(
     r"^(?=\S).*?(out of memory|MemoryError|can't allocate memory|OUT_OF_MEMORY)", re.M | re.I
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
 BRIEF = 300  # characters of an exception's text
-FULL = re.compile(r"No space left|the disk is full")  # by the kernel, and by us
+FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,16 @@ def explain(
 
     `code` comes from the launching side, and `cause` from the run's leader.
     """
-    facts = Facts(run_dir, world_size)
-    if len(facts.done) == facts.world_size and not code:
+    facts = EndFacts(run_dir, world_size)
+    if len(facts.done_ranks) == facts.world_size and not code:
         return None
     if cause is None or cause.kind is Kind.JOB:
         cause = _on_disk(facts, cause)
-    failure = _stopped_in_order(facts, cause) or PRINTED.get(cause.kind, _plain)(facts, cause)
+    failure = _stopped_in_order(facts, cause) or PRINTED.get(cause.kind, _text_alone)(facts, cause)
     word = failure.cause or cause.kind.word
     if MEMORY.search(failure.text):
         word = OUT_OF_MEMORY
-    elif facts.full and FULL.search(failure.text):
+    elif facts.full_disks and FULL.search(failure.text):
         word = DISK_FULL
     return replace(
         failure,
@@ -94,10 +94,10 @@ def explain(
     )
 
 
-def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
-    """The failure in a record that the leader of a scheduler's job has made, or that was judged.
+def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
+    """The failure in the record of a run's end; None if the run ended well.
 
-    None if the run ended well.
+    The leader of a scheduler's job has written the record, or it was judged from what is left.
     """
     code = record["code"]
     if not code:
@@ -113,8 +113,8 @@ def of_record(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) 
     return replace(failure, code=code, text=record["message"])
 
 
-def record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
-    """The record of the end that this failure is; whoever reads it need not judge again."""
+def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str, Any]:
+    """The record of this failure as the end of its run, so that no reader has to judge again."""
     end = failure.end
     return end_record(
         failure.code,
@@ -127,57 +127,59 @@ def record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict[str
     )
 
 
-def _on_disk(facts: Facts, of_job: End | None) -> End:
-    """The cause by the records alone, for whoever has not led the run."""
+def _on_disk(facts: EndFacts, of_job: End | None) -> End:
+    """The cause by the records alone, for a process that has not led the run."""
     ends = ends_on_disk(facts)
     ends += [of_job] if of_job is not None else []
     cause = cause_of(ends, facts.nodes)
     if cause is None or cause.kind not in OF_ITS_OWN:
         ends += _aborted_at_exit(facts)
-        full = [*facts.full, full_disk(EXIT.path(facts.run_dir))]
+        full = [*facts.full_disks, full_disk(EXIT.path(facts.run_dir))]
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
-    if cause.kind is Kind.NOT_STARTED:  # of which the record says no reason
+    if cause.kind is Kind.NOT_STARTED:  # whose record has no reason
         reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.OTHER)]
         cause = replace(cause, message=", ".join(reasons[-1:]) or cause.message)
     return cause
 
 
-def _aborted_at_exit(facts: Facts) -> Iterator[End]:
+def _aborted_at_exit(facts: EndFacts) -> Iterator[End]:
     """Ranks that died when Python ended, after they had recorded that they were done."""
-    for rank in facts.done:
+    for rank in facts.done_ranks:
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
-            node = facts.node[rank]
-            at = facts.exits[rank]["time_unix_s"]
+            node = facts.node_of[rank]
+            time_unix_s = facts.exits[rank]["time_unix_s"]
             number = crash.code - 128
-            yield End(Kind.KILLED, node, at, rank, signal=number, message=ENDED_WELL)
+            yield End(Kind.KILLED, node, time_unix_s, rank, signal=number, message=ENDED_WELL)
 
 
-def report(failure: Failure, run_dir: Path, shown: bytes = b"", attempt: int | None = None) -> str:
+def report(
+    failure: Failure, run_dir: Path, output_tail: bytes = b"", attempt: int | None = None
+) -> str:
     """What is printed of a failure: the cause, then the end of that rank's output, and its place.
 
     It is empty where all was printed already, as of a run that was stopped in order.
 
-    `shown`: the end of the output that was printed already, which is not printed again. `attempt`:
-    its number, if others may follow.
+    `output_tail`: the end of the output that was printed already; its lines are not printed again.
+    `attempt`: the number of the attempt, if others may follow.
     """
-    seen = set(last_output.lines_of(shown))
+    printed = set(last_output.lines_of(output_tail))
     text = last_output.lines_of(failure.text.encode(errors="backslashreplace"))
     cause = [*failure.context, failure.text]
-    if seen.issuperset(text):
+    if printed.issuperset(text):
         if failure.rank is None and not failure.context:
             return ""
         cause = [*failure.context]
-        if failure.brief:  # it has the end of the context as well
+        if failure.brief:  # which has the end of the context as well
             cause[-1:] = [failure.brief]
-    output = "" if seen.issuperset(failure.output.splitlines()) else failure.output
+    output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
     place = output_lines(run_dir.name, failure.rank, output, attempt)
     return "\n".join([f"run folder: {run_dir}", *cause, *place])
 
 
-def _stopped_in_order(facts: Facts, cause: End) -> Failure | None:
-    """Every worker has recorded it: a signal to the run is then no failure."""
-    stopped = [one["message"] for one in facts.exits.values() if one["cause"] == "stopped"]
+def _stopped_in_order(facts: EndFacts, cause: End) -> Failure | None:
+    """For a run of which every worker recorded a clean stop: a signal to it is no failure."""
+    stopped = [end["message"] for end in facts.exits.values() if end["cause"] == "stopped"]
     if not stopped or len(stopped) != facts.world_size:
         return None
     if cause.kind in (Kind.STOPPED, Kind.SIGNAL, Kind.TIME_UP):
@@ -185,48 +187,49 @@ def _stopped_in_order(facts: Facts, cause: End) -> Failure | None:
     return Failure(cause.exit_code, _lines(cause.text), (stopped[0],))
 
 
-def _plain(facts: Facts, cause: End) -> Failure:
+def _text_alone(facts: EndFacts, cause: End) -> Failure:
     return Failure(cause.exit_code, _lines(cause.text))
 
 
-def _raised(facts: Facts, cause: End) -> Failure:
-    also = _failed_alike(facts, cause)
+def _raised(facts: EndFacts, cause: End) -> Failure:
+    alike = _failed_alike(facts, cause)
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
-    traceback = record["traceback"] if record else cause.traceback  # the value's may be shortened
+    # that of `cause` may be shortened
+    traceback = record["traceback"] if record else cause.traceback
     if not traceback:
-        return Failure(cause.exit_code, _lines(cause.message), also, cause.rank)
+        return Failure(cause.exit_code, _lines(cause.message), alike, cause.rank)
     clock = time.strftime("%H:%M:%S", time.localtime(cause.time_unix_s))
     how = f"failed first, at {clock}; the others stopped because of it"
-    if facts.world_size == 1 or also:
+    if facts.world_size == 1 or alike:
         how = f"failed at {clock}"
     head = f"error: rank {cause.rank} on {cause.node} {how}:"
-    context = (*also, *_advice(facts.run_dir, cause), head)
+    context = (*alike, *_advice(facts.run_dir, cause), head)
     lines = [traceback.rstrip()]
-    if is_full(RuntimeError(cause.message)):  # which names no file where it only printed
-        lines += map(_lines, facts.full[:1])
+    if is_full(RuntimeError(cause.message)):  # an error of print() names no file
+        lines += map(_lines, facts.full_disks[:1])
     brief = _brief(context, cause)
     return Failure(cause.exit_code, "\n".join(lines), context, cause.rank, brief=brief)
 
 
-def _exited(facts: Facts, cause: End) -> Failure:
-    """A rank without a traceback: what it printed last may have the reason."""
+def _exited(facts: EndFacts, cause: End) -> Failure:
+    """A rank without a traceback: its last lines may have the reason."""
     output = _last_lines(facts, cause.rank)
     for printed in (f"error: {cause.message}", cause.message):  # as by sys.exit("no data")
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
-    also = _failed_alike(facts, cause)
-    return Failure(cause.exit_code, _lines(cause.text), also, cause.rank, output=output)
+    alike = _failed_alike(facts, cause)
+    return Failure(cause.exit_code, _lines(cause.text), alike, cause.rank, output=output)
 
 
-def _failed_alike(facts: Facts, cause: End) -> tuple[str, ...]:
-    alike = sorted(
+def _failed_alike(facts: EndFacts, cause: End) -> tuple[str, ...]:
+    ranks = sorted(
         rank
-        for rank, one in facts.exits.items()
-        if one["message"] == cause.message and one["cause"] in OWN_CAUSES and rank != cause.rank
+        for rank, end in facts.exits.items()
+        if end["message"] == cause.message and end["cause"] in OWN_CAUSES and rank != cause.rank
     )
-    return (f"{named(alike)} failed in the same way",) if alike else ()
+    return (f"{named(ranks)} failed in the same way",) if ranks else ()
 
 
-def _killed(facts: Facts, cause: End) -> Failure:
+def _killed(facts: EndFacts, cause: End) -> Failure:
     """A rank, or the starter of a node's ranks, that a signal ended."""
     because = _because_of_it(set(facts.exits) - {cause.rank} - set(cause.ranks))
     ranks = cause.ranks if cause.rank is None else (cause.rank,)
@@ -239,80 +242,83 @@ def _killed(facts: Facts, cause: End) -> Failure:
             text = f"rank {rank} on {cause.node} died: {crash.why}{why}"
     context = [*dump, *because]
     if cause.signal == signal.SIGKILL and not (cause.rank is not None and cause.message):
-        if why := _starved([one for one in facts.agents if one["node"] == cause.node]):
+        agents = [agent for agent in facts.agent_ends if agent["node"] == cause.node]
+        if why := _out_of_memory(agents):
             text = f"{text}; {why}"
         else:
-            context.append(_perhaps_starved(cause.node))
+            context.append(_perhaps_out_of_memory(cause.node))
     output = "" if dump else _last_lines(facts, cause.rank)
     return Failure(cause.exit_code, f"error: {text}", tuple(context), cause.rank, output=output)
 
 
-def _vanished(facts: Facts, cause: End) -> Failure:
-    """Ranks without a record, of which nobody has seen how they ended."""
-    also = _because_of_it(facts.exits)
-    ranks = sorted({*facts.begun, cause.rank or 0})
+def _vanished(facts: EndFacts, cause: End) -> Failure:
+    """Ranks without a record; nobody has seen how they ended."""
+    context = _because_of_it(facts.exits)
+    ranks = sorted({*facts.vanished, cause.rank or 0})
     for rank in ranks:
         path = ERRORS.path(facts.run_dir, rank=rank)
         if crash := last_output.crash_of(path):  # for example an uncaught exception in C++
-            on = f" on {facts.node[rank]}" if rank in facts.node else ""
-            text = f"error: rank {rank}{on} died: {crash.why}"
-            return Failure(crash.code, text, (*crash.dump, *also), rank)
-    nodes = ", ".join(sorted({facts.node[rank] for rank in ranks if rank in facts.node}))
-    on = f" on {nodes}" if nodes else ""
-    why = _starved(facts.agents)
-    text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{on}"
+            place = f" on {facts.node_of[rank]}" if rank in facts.node_of else ""
+            text = f"error: rank {rank}{place} died: {crash.why}"
+            return Failure(crash.code, text, (*crash.dump, *context), rank)
+    nodes = ", ".join(sorted({facts.node_of[rank] for rank in ranks if rank in facts.node_of}))
+    place = f" on {nodes}" if nodes else ""
+    why = _out_of_memory(facts.agent_ends)
+    text = f"error: {named(ranks)} ended without a message{f' ({why})' if why else ''}{place}"
     if not why:
-        also = (*also, _perhaps_starved(nodes or "its node"))
-    return Failure(KILLED, text, also, ranks[0], output=_last_lines(facts, ranks[0]))
+        context = (*context, _perhaps_out_of_memory(nodes or "its node"))
+    return Failure(KILLED, text, context, ranks[0], output=_last_lines(facts, ranks[0]))
 
 
-def _lost_node(facts: Facts, cause: End) -> Failure:
-    context = (f"{named(facts.silent)} ended without a message",) if facts.silent else ()
+def _lost_node(facts: EndFacts, cause: End) -> Failure:
+    context = (
+        (f"{named(facts.silent_ranks)} ended without a message",) if facts.silent_ranks else ()
+    )
     return Failure(1, _lines(cause.text), context, cause=NODE_LOST)
 
 
-def _signalled(facts: Facts, cause: End) -> Failure:
-    """The run was sent it, or one node: errors of programs after that are worth a look."""
+def _signalled_run(facts: EndFacts, cause: End) -> Failure:
+    """A signal to the run, or to one node; a traceback that followed it is printed, too."""
     if cause.kind is Kind.SIGNAL and cause.node:
         return _lost_node(facts, cause)
-    tracebacks = [one["traceback"].rstrip() for one in facts.exits.values() if one["traceback"]]
+    tracebacks = [end["traceback"].rstrip() for end in facts.exits.values() if end["traceback"]]
     return Failure(cause.exit_code, f"error: {cause.text}", tuple(tracebacks[:1]))
 
 
-def _hang(facts: Facts, cause: End) -> Failure:
+def _hang(facts: EndFacts, cause: End) -> Failure:
     seen = stacks_seen(facts.run_dir, "hang").get("sentences", ())
     return Failure(cause.exit_code, f"error: {cause.text}", tuple(seen[1:]))
 
 
-def _collective_timed_out(facts: Facts, cause: End) -> Failure:
+def _collective_timed_out(facts: EndFacts, cause: End) -> Failure:
     seen = stacks_seen(facts.run_dir, "timeout")
-    # All that waited may have been ended before they wrote that down; then what they said as they
-    # were looked at counts.
-    waited = [(end.rank, end.message) for end in _waited(facts)]
-    reports = [one for one in seen.get("reports", ()) if one.get("gave_up")]
-    waited += [(one["rank"], one["gave_up"]["message"]) for one in reports]
+    # Every rank that waited may have been ended before it wrote its record. Then the inspection
+    # has its message.
+    waited = [(end.rank, end.message) for end in _timed_out(facts)]
+    reports = [report for report in seen.get("reports", ()) if report.get("gave_up")]
+    waited += [(report["rank"], report["gave_up"]["message"]) for report in reports]
     how = [f"rank {rank}: {message}"[:300] for rank, message in waited[:1]]
     more = seen.get("sentences", ())[1:]
     table = f"what each rank did: muster jobs stacks {facts.run_dir.name}"
     return Failure(1, f"error: {cause.text}", (*how, *more, table))
 
 
-def _waited(facts: Facts) -> list[End]:
+def _timed_out(facts: EndFacts) -> list[End]:
     """The ranks that waited for others in vain, the earliest first."""
     ends = [end for rank in facts.exits if (end := facts.end_of(rank)) is not None]
     waited = [end for end in ends if end.kind is Kind.TIMED_OUT]
     return sorted(waited, key=lambda end: end.time_unix_s)
 
 
-def _waited_for_in_vain(facts: Facts, cause: End) -> Failure:
+def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
     """Ranks that lived until their agents ended them, while others timed out."""
     late = [end for end in ends_on_disk(facts) if end.kind is cause.kind]
     late = sorted(late or [cause], key=lambda end: end.rank or 0)
-    waited = _waited(facts)
+    waited = _timed_out(facts)
     waiting = named(end.rank for end in waited if end.rank is not None)
     them = "it" if len(late) == 1 else "them"
-    whom = "; ".join(end.text if end.kind is Kind.ENDED else _busy(end) for end in late)
-    text = f"error: {whom}: {waiting} waited for {them} and timed out; see --timeout-s"
+    reasons = "; ".join(end.text if end.kind is Kind.ENDED else _busy(end) for end in late)
+    text = f"error: {reasons}: {waiting} waited for {them} and timed out; see --timeout-s"
     seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     how = [f"{waiting}: {end.message}" for end in waited[:1]]
     return Failure(1, text, (*how, *seen), cause=Kind.ENDED.word)
@@ -322,23 +328,23 @@ def _busy(end: End) -> str:
     return f"rank {end.rank} on {end.node} was busy elsewhere"
 
 
-def _told(facts: Facts, cause: End) -> Failure:
-    """A rank that was sent a signal: by its agent, if others had waited for it in vain."""
-    return _waited_for_in_vain(facts, cause) if _waited(facts) else _lost_peer(facts, cause)
+def _signalled_worker(facts: EndFacts, cause: End) -> Failure:
+    """A rank that was sent a signal; its agent sent it if others had waited for it in vain."""
+    return _waited_for_in_vain(facts, cause) if _timed_out(facts) else _lost_peer(facts, cause)
 
 
-def _never_started(facts: Facts, cause: End) -> Failure:
+def _never_started(facts: EndFacts, cause: End) -> Failure:
     """Workers that failed before they had files of their own: their agent's log has the reason."""
-    never = facts.never or cause.ranks
+    ranks = facts.never_started or cause.ranks
     # the agent that fell silent first is the one that was not stopped by others
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     if printed := last_output.of_logs(logs):
         log, text = printed
-        context = f"error: {named(never)} failed before the start; the end of {log}:"
+        context = f"error: {named(ranks)} failed before the start; the end of {log}:"
         return Failure(1, text, (context,))
     why = cause.text or "and no log says why"
-    return Failure(1, f"error: {named(never)} never started: {why}", _jobs_output(facts.run_dir))
+    return Failure(1, f"error: {named(ranks)} never started: {why}", _jobs_output(facts.run_dir))
 
 
 def _jobs_output(run_dir: Path) -> tuple[str, ...]:
@@ -348,19 +354,19 @@ def _jobs_output(run_dir: Path) -> tuple[str, ...]:
     return () if printed is None else (f"the end of {printed[0]}:", printed[1])
 
 
-def _left_early(facts: Facts, cause: End) -> Failure:
+def _left_early(facts: EndFacts, cause: End) -> Failure:
     """Some ranks ended well, and others failed in a collective that needed them."""
-    done = facts.done or [cause.rank or 0]
-    nodes = ", ".join(sorted({facts.node.get(rank, cause.node) for rank in done}))
+    done = facts.done_ranks or [cause.rank or 0]
+    nodes = ", ".join(sorted({facts.node_of.get(rank, cause.node) for rank in done}))
     text = (
         f"error: {named(done)} on {nodes} ended with exit code 0 while others were in a "
         "collective; all have to leave the loop at the same step"
     )
-    return Failure(1, text, rank=min(done))  # what the others lost it by says no more
+    return Failure(1, text, rank=min(done))  # the errors of the others say no more
 
 
-def _lost_peer(facts: Facts, cause: End) -> Failure:
-    """No record says more than that a rank lost another."""
+def _lost_peer(facts: EndFacts, cause: End) -> Failure:
+    """A rank lost the connection to another one; no record says more."""
     if not cause.traceback:
         return Failure(cause.exit_code, _lines(cause.text), rank=cause.rank)
     context = (f"error: rank {cause.rank} on {cause.node} lost another worker:",)
@@ -369,26 +375,26 @@ def _lost_peer(facts: Facts, cause: End) -> Failure:
     return Failure(cause.exit_code, text, context, cause.rank, brief=brief)
 
 
-# How the cause is printed; what has no function of its own is its text.
-PRINTED: dict[Kind, Callable[[Facts, End], Failure]] = {
+# How a cause is printed; for a kind that is not in this table, only its text is printed.
+PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
     **dict.fromkeys((Kind.RAISED, Kind.INVALID), _raised),
     Kind.EXITED: _exited,
     Kind.KILLED: _killed,
     Kind.VANISHED: _vanished,
     **dict.fromkeys((Kind.GONE, Kind.SILENT, Kind.APART), _lost_node),
-    **dict.fromkeys((Kind.SIGNAL, Kind.TIME_UP), _signalled),
+    **dict.fromkeys((Kind.SIGNAL, Kind.TIME_UP), _signalled_run),
     Kind.HANG: _hang,
     Kind.TIMEOUT: _collective_timed_out,
     Kind.ENDED: _waited_for_in_vain,
     Kind.NOT_STARTED: _never_started,
     Kind.DONE: _left_early,
     **dict.fromkeys((Kind.LOST_PEER, Kind.TIMED_OUT), _lost_peer),
-    Kind.TOLD: _told,
+    Kind.TOLD: _signalled_worker,
 }
 
 
 def _advice(run_dir: Path, cause: End) -> Iterator[str]:
-    """What a traceback does not say of the place in which its program ran."""
+    """Hints about the place in which the program ran, of which a traceback says nothing."""
     if NO_CUDA in cause.message:
         yield f"the torch of this Python on {cause.node} is for CPUs; --python names another"
     missing = MISSING.search(cause.message)
@@ -406,29 +412,29 @@ def _advice(run_dir: Path, cause: End) -> Iterator[str]:
 
 
 def _brief(context: Sequence[str], cause: End) -> str:
-    """The line before a traceback, with what the traceback ends with: it was shown already."""
+    """The line before a traceback, with the end of the traceback, which was printed already."""
     message = cause.message
     cut = f"{message[:BRIEF]} ..." if len(message) > BRIEF else message
     return f"{context[-1]} {cut}"
 
 
-def _last_lines(facts: Facts, rank: int | None) -> str:
+def _last_lines(facts: EndFacts, rank: int | None) -> str:
     return "" if rank is None else last_output.end_of(facts.run_dir, rank)
 
 
-def _starved(agents: Iterable[Mapping[str, Any]]) -> str:
+def _out_of_memory(agents: Iterable[Mapping[str, Any]]) -> str:
     """The nodes on which memory ran out, by the kernel; "" if there are none."""
-    nodes = [one["node"] for one in agents if one.get("oom_kills")]
+    nodes = [agent["node"] for agent in agents if agent.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
-def _perhaps_starved(nodes: str) -> str:
-    """Where nobody has counted it: a way to find out, and no cause."""
+def _perhaps_out_of_memory(nodes: str) -> str:
+    """A way to find out, for nodes where nobody counts what the kernel ends; it is no cause."""
     return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
 
 
-def _because_of_it(echoes: Collection[int]) -> tuple[str, ...]:
-    return (f"{named(echoes)} stopped because of it",) if echoes else ()
+def _because_of_it(others: Collection[int]) -> tuple[str, ...]:
+    return (f"{named(others)} stopped because of it",) if others else ()
 
 
 def _lines(message: str) -> str:

@@ -15,15 +15,19 @@ FATAL = "Fatal Python error:"  # faulthandler prints it first
 WHAT = re.compile(r"^ +what\(\): +(.*)$", re.MULTILINE)  # of an uncaught C++ exception
 CODES = {"Aborted": 134, "Segmentation fault": 139, "Bus error": 135}  # by faulthandler's words
 KILLED = 137
-# What is read, at the end of a file: faulthandler's dump has at most 100 threads of 100 lines each;
-# an agent's log has less.
-DUMP_BYTES, LOG_BYTES = 4_000_000, 1_000_000
+# So much is read at the end of a file. A dump of faulthandler has at most 100 threads of 100 lines
+# each; an agent's log has less.
+DUMP_BYTES = 4_000_000
+LOG_BYTES = 1_000_000
 LOG_LINES = 25  # usually a whole traceback
-# Of a failed rank's output, as it is printed and recorded.
-END_BYTES, END_LINES, END_CHARACTERS, LINE_CHARACTERS = 32_768, 20, 4_000, 400
+# Limits for the end of a failed rank's output, as it is printed and recorded.
+END_BYTES = 32_768
+END_LINES = 20
+END_CHARACTERS = 4_000
+LINE_CHARACTERS = 400
 BESIDE_ERRORS = 5  # lines of stdout before those of stderr
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ")  # in front of each line of a traceback
-# not part of the program: what runs it, and what runs beside it
+# Files of Muster in a stack, not of the program: what runs it, and what runs beside it.
 AROUND = ("muster/worker/worker_main.py", "muster/worker/preload.py")
 BESIDE = "muster/worker/inspection.py"
 
@@ -45,20 +49,20 @@ def crash_of(errors: Path) -> Crash | None:
     dump = text[text.index(FATAL) :].rstrip()
     name = dump.removeprefix(FATAL).split("\n")[0].strip()
     what = WHAT.search(text)
-    threads = [one for one in dump.split("\n\n") if BESIDE not in one]
+    threads = [thread for thread in dump.split("\n\n") if BESIDE not in thread]
     lines = "\n\n".join(threads).splitlines()
     return Crash(
         code=CODES.get(name, KILLED),
         why=f"{name}{f': {what[1]}' if what else ''}",
-        dump=tuple(line for line in lines if not any(one in line for one in AROUND)),
+        dump=tuple(line for line in lines if not any(path in line for path in AROUND)),
     )
 
 
 def end_of(run_dir: Path, rank: int) -> str:
     """The last lines of a rank's stdout, then of its stderr, as a terminal shows them.
 
-    Where stderr has any, few of stdout are shown: either may have the reason, and the other only
-    progress or warnings. What it printed because it lost another rank is left out.
+    If stderr has lines, only a few of stdout are taken: either may have the reason of a failure,
+    and the other one only progress or warnings. Lines about another lost rank are left out.
     """
     output, errors = (
         lines_of(tail(file.path(run_dir, rank=rank), END_BYTES)) for file in (OUTPUT, ERRORS)
@@ -69,7 +73,8 @@ def end_of(run_dir: Path, rank: int) -> str:
 def lines_of(data: bytes) -> list[str]:
     """The lines of an output as a terminal shows them, without escapes, each of a bounded length.
 
-    Of a line that was drawn several times it is the last; blank lines at the end are left out.
+    Of a line that was drawn several times this is the last version. Blank lines at the end are left
+    out.
     """
     lines = []
     for line in data.decode(errors="backslashreplace").split("\n"):
@@ -87,7 +92,7 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def _last_of(lines: Sequence[str]) -> list[str]:
-    """As many of the last lines as are shown."""
+    """The last lines, as many as the limits allow."""
     last: list[str] = []
     room = END_CHARACTERS
     for line in reversed(lines[-END_LINES:]):

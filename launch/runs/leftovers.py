@@ -1,8 +1,8 @@
-"""What runs have left behind on this machine, beside their run folders, and its removal.
+"""Find and remove what runs have left behind on this machine, beside their run folders.
 
-A run folder is the user's own record of a run: it is never removed here. What is left over is of no
-use to a run that is over: links, temporary folders of processes that were killed, and, on a login
-node, earlier versions of Muster and the sessions of commands that have ended.
+A run folder is the user's own record of a run: it is never removed here. A leftover is of no use
+after a run: a link, a temporary folder of a process that was killed, or, on a login node, an
+earlier version of Muster or the session of a command that has ended.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ class Leftover:
     error: str = ""  # why it could not be removed
 
     def lines(self) -> str:
-        """Two lines to print: the size and the path, and what it is."""
+        """Two lines to print: its size and path, then what it is."""
         size = decimal(self.size_bytes) if self.size_bytes else ""
         place = f"{self.node}: {self.path}" if self.node else self.path
         why = self.error or self.stays
@@ -58,7 +58,7 @@ def here() -> list[Leftover]:
 
 
 def remove(leftover: Leftover) -> Leftover:
-    """Remove it from this machine; if that fails, it stays, with the error."""
+    """Remove a leftover from this machine; if that fails, the returned one has the error."""
     path = Path(leftover.path)
     try:
         if path.is_dir() and not path.is_symlink():
@@ -73,7 +73,7 @@ def remove(leftover: Leftover) -> Leftover:
 
 def running() -> list[str]:
     """The names of the known runs that are not over."""
-    return [path.name for path in run_record.run_folders() if not run_state.of(path).over]
+    return [path.name for path in run_record.run_folders() if not run_state.state_of(path).over]
 
 
 def _links() -> Iterator[Leftover]:
@@ -86,8 +86,8 @@ def _links() -> Iterator[Leftover]:
 def _is_removed(run_dir: Path) -> bool:
     """Whether a run folder was removed.
 
-    Where the folder of all runs is missing as well, its disk may not be mounted, or may be another
-    machine's.
+    If the folder of all runs is missing as well, this is not known: its disk may not be mounted, or
+    may be another machine's.
     """
     if not _is_folder(run_dir.parent):
         return False
@@ -95,17 +95,17 @@ def _is_removed(run_dir: Path) -> bool:
         run_dir.lstat()
     except FileNotFoundError:
         return True
-    except OSError:  # nobody may look there, say
+    except OSError:  # such as a folder that this user may not read
         return False
     return False
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 (is_dir raises where it may not look)
+    return os.path.isdir(path)  # noqa: PTH112 (is_dir raises without permission)
 
 
 def _records_of_logins() -> Iterator[Leftover]:
-    """Records of runs on login nodes which nobody has followed for a month."""
+    """Records of runs on login nodes that nobody has followed for a month."""
     with suppress(OSError, RuntimeError):
         for path in sorted(logins().iterdir()):
             if _age_s(path) > OLD_LEFT_FILES_S:
@@ -113,12 +113,17 @@ def _records_of_logins() -> Iterator[Leftover]:
 
 
 def _links_to_sent_folders() -> Iterator[Leftover]:
-    """Links in this checkout through which nodes that see it found what other nodes were sent."""
+    """Links in this checkout to folders of runs.
+
+    Nodes that see this checkout find there what other nodes were sent.
+    """
     for begin in SENT:
         for link in sorted(Path(CHECKOUT, "logs").glob(f"{begin}*")):
             if link.is_symlink():
                 run_dir = link.readlink().parent
-                if _is_removed(run_dir) or (_is_folder(run_dir) and run_state.of(run_dir).over):
+                if _is_removed(run_dir) or (
+                    _is_folder(run_dir) and run_state.state_of(run_dir).over
+                ):
                     yield Leftover(str(link), f"link of {run_dir.name}, which is over")
 
 
@@ -128,14 +133,15 @@ def _temporary() -> Iterator[Leftover]:
 
 
 def _at_login() -> Iterator[Leftover]:
-    """Of an installation that laptops have sent: other versions, and sessions that are over."""
+    """Other versions, and ended sessions, of an installation that laptops have sent."""
     base = CHECKOUT.parent.parent
     if CHECKOUT.parent.name != "versions" or not (CHECKOUT / ".sent").exists():
         return
     sessions = sorted(path for path in base.glob("sessions/*") if _is_session(path))
     over = [path for path in sessions if _is_over(path)]
     for path in over:
-        if _age_s(path / "err") > LEFT_FILES_NEEDED_S:  # else a laptop may ask for its last output
+        # a laptop may still ask for the last output of a newer one
+        if _age_s(path / "err") > LEFT_FILES_NEEDED_S:
             yield _folder(path, "output of a command that ended more than a day ago")
             if (call := path.with_name(f"{path.name}.call")).is_dir():
                 yield _folder(call, "the function that was sent for it")
@@ -179,7 +185,7 @@ def _bytes_of(path: Path) -> int:
 
 
 def _age_s(path: Path) -> float:
-    """The seconds since it was last changed; 0 if it is not there."""
+    """The seconds since a file was last changed; 0 if it does not exist."""
     with suppress(OSError):
         return time.time() - path.stat().st_mtime
     return 0.0

@@ -1,9 +1,9 @@
-"""Read what others append to files of a run: workers their output, users their requests.
+"""Read what workers and users append to files of a run: output, and requests.
 
-How requests work: the asking process makes an empty file for the answer and appends a line to
-requests.jsonl, which the run's leader reads twice a second. The answer is appended to the first
-file. Both files are opened again for each look, because of file servers' caches, and neither is
-ever replaced. Nothing in them is executed: a request names one of a few questions, in JSON.
+How requests work: the asking process makes an empty file for the answer, and appends a line to
+requests.jsonl. The run's leader reads that file twice a second, and appends its answer to the file
+for the answer. Both files are opened again for each look, because file servers cache their content.
+Neither is ever replaced. Nothing in them is executed: a request is the JSON name of a question.
 """
 
 import json
@@ -35,7 +35,7 @@ PIPE_BYTES = 4_096  # bytes that a pipe accepts at once if it accepts any (PIPE_
 LINE_BYTES = 65_536  # a longer line is shown in pieces
 MARK = CONSEQUENCE.encode()
 CONSEQUENCES = re.compile(b"^%b.*\n?" % re.escape(MARK), re.MULTILINE)
-AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the line that it has begun
+AFTER_A_BAR = re.compile(b"(?<=[^\n])%b.*" % re.escape(MARK))  # in the same line as the bar
 
 
 @dataclass
@@ -47,9 +47,9 @@ class _File:
     stream: str = "stdout"  # or "stderr"
     inode: int = 0
     offset: int = 0
-    begun: bytes = b""  # of an unfinished line; of a progress bar as last drawn
-    shown: bytes | None = None  # the bar in that line as last shown
-    shown_at: float = -math.inf
+    unfinished: bytes = b""  # an unfinished line, or a progress bar as last drawn
+    printed_bar: bytes | None = None  # the bar in that line as last printed
+    printed_at: float = -math.inf
 
 
 class Follower:
@@ -58,9 +58,9 @@ class Follower:
     Without `prefixes` only rank 0 is shown, unchanged; with them every rank, line by line, each
     after `node.rank| `. A progress bar, which redraws one line, becomes a line every few seconds.
     All else that a program prints is passed on as it is, also colours and other escapes.
-    Files and ranks may appear at any time, and be replaced. With `consequences` also the end of a
-    worker because of another one is shown; without it, the reader of the run sees the cause only.
-    `as_json`: each line becomes a document.
+    Files and ranks may appear at any time, and be replaced. `consequences`: what a worker prints
+    because it lost another one is shown, too; without it, the user sees the cause only. `as_json`:
+    each line becomes a document.
     """
 
     def __init__(
@@ -73,22 +73,23 @@ class Follower:
         as_json: bool = False,
     ) -> None:
         self._run_dir = run_dir
-        self._prefixes, self._consequences = prefixes, consequences
+        self._prefixes = prefixes
+        self._consequences = consequences
         self._as_json = as_json
         self._only = only if only is not None or prefixes else 0
-        self._files: dict[tuple[bool, int], _File] = {}  # of each rank, of stderr the last
+        self._files: dict[tuple[bool, int], _File] = {}  # all of stdout by rank, then of stderr
         self._changed_ns = 0  # when the folder last changed
         self._listed = 0.0
-        self._waiting = memoryview(b"")  # for a slow reader
-        self._stream: BinaryIO  # for which it waits
+        self._waiting = memoryview(b"")  # bytes that a slow reader has not taken yet
+        self._stream: BinaryIO  # where those bytes go
         self.nodes: Mapping[int, str] = {}  # the node of each rank, once it is known
         self.tail = b""  # the end of the output shown, without prefixes
 
     def poll(self, *, last: bool = False) -> None:
         """Show what is new since the last call; with `last` all of it, also unfinished lines.
 
-        Without `last` it does not wait for a reader, such as a stopped terminal: data that it does
-        not accept yet stays in the files.
+        Without `last` this does not wait for a reader, such as a stopped terminal: data that the
+        reader does not accept yet stays in the files.
 
         Raises:
             BrokenPipeError: the reader of the output has gone.
@@ -101,14 +102,16 @@ class Follower:
 
     def _list(self, *, anew: bool) -> None:
         """Find new files."""
-        changed_ns, now = changed_at_ns(OUTPUT.path(self._run_dir, rank=0).parent), time.monotonic()
+        changed_ns = changed_at_ns(OUTPUT.path(self._run_dir, rank=0).parent)
+        now = time.monotonic()
         if (
             not anew
             and changed_ns == self._changed_ns
             and now - self._listed < NEW_LOGS_LISTED_EVERY_S
         ):
             return
-        self._changed_ns, self._listed = changed_ns, now
+        self._changed_ns = changed_ns
+        self._listed = now
         for kind, stream in ((OUTPUT, "stdout"), (ERRORS, "stderr")):
             for rank, path in self._present(kind).items():
                 key = (stream == "stderr", rank)
@@ -126,11 +129,12 @@ class Follower:
         stream = getattr(sys, file.stream).buffer
         while not self._waiting and _unread_bytes(file) and (new := _read(file)):
             self.tail = (self.tail + new)[-TAIL_BYTES:]
-            self._stream, self._waiting = stream, memoryview(self._to_show(file, new))
+            self._stream = stream
+            self._waiting = memoryview(self._to_show(file, new))
             self._write_waiting(wait=last)
             if not last:
                 break
-        if last and file.begun:
+        if last and file.unfinished:
             _write(stream, self._prefixed(file, b"\n"))
 
     def _write_waiting(self, *, wait: bool) -> bool:
@@ -160,10 +164,11 @@ class Follower:
 
 
 class RequestFile:
-    """The requests of one run for its present leader; earlier requests do not count."""
+    """The requests to a run's present leader; those to an earlier leader do not count."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir, self._looked = run_dir, 0.0
+        self._run_dir = run_dir
+        self._read_at = 0.0
         self._file = _File(REQUESTS.path(run_dir))
         with suppress(OSError):  # made at the start: file servers cache its absence
             self._file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,12 +178,14 @@ class RequestFile:
     def new(self) -> list[dict[str, Any]]:
         """The requests since the last call."""
         now = time.monotonic()
-        if now - self._looked < REQUESTS_READ_EVERY_S:
+        if now - self._read_at < REQUESTS_READ_EVERY_S:
             return []
-        self._looked = now
-        whole, end, self._file.begun = (self._file.begun + _read(self._file)).rpartition(b"\n")
-        ids = ((one, one.get("id")) for one in json_objects(whole)) if end else ()
-        return [one for one, name in ids if is_request_id(name)]
+        self._read_at = now
+        whole, end, self._file.unfinished = (self._file.unfinished + _read(self._file)).rpartition(
+            b"\n"
+        )
+        requests = json_objects(whole) if end else ()
+        return [request for request in requests if is_request_id(request.get("id"))]
 
     def answer(self, request: str, **message: Any) -> None:
         """Append a line to the answer; the asking process may have gone."""
@@ -189,26 +196,27 @@ class RequestFile:
 
 def _lines(file: _File, new: bytes) -> Iterator[bytes]:
     """The lines of `new` to be shown, without line ends."""
-    *lines, begun = (file.begun + new).split(b"\n")
+    *lines, unfinished = (file.unfinished + new).split(b"\n")
     for line in lines:
         bar = _drawn_last(line)
-        if bar is None or bar != file.shown:
+        if bar is None or bar != file.printed_bar:
             yield line if bar is None else bar
-        file.shown = None
-    bar = _drawn_last(begun)
+        file.printed_bar = None
+    bar = _drawn_last(unfinished)
     if bar is not None:
-        begun = b"\r" + bar + b"\r" * begun.endswith(b"\r") if bar else b""
-    if bar and bar != file.shown and time.monotonic() - file.shown_at > BAR_PRINTED_EVERY_S:
+        unfinished = b"\r" + bar + b"\r" * unfinished.endswith(b"\r") if bar else b""
+    if bar and bar != file.printed_bar and time.monotonic() - file.printed_at > BAR_PRINTED_EVERY_S:
         yield bar
-        file.shown, file.shown_at = bar, time.monotonic()
-    if len(begun) > LINE_BYTES:
-        yield begun.strip(b"\r")
-        begun = b""
-    file.begun = begun
+        file.printed_bar = bar
+        file.printed_at = time.monotonic()
+    if len(unfinished) > LINE_BYTES:
+        yield unfinished.strip(b"\r")
+        unfinished = b""
+    file.unfinished = unfinished
 
 
 def _drawn_last(line: bytes) -> bytes | None:
-    """The last version that is not blank of a line that was drawn several times."""
+    """The last version of a line that was drawn several times, blank ones left out."""
     if b"\r" not in line:
         return None
     drawn = line.rstrip(b"\r ")
@@ -222,7 +230,10 @@ def _unread_bytes(file: _File) -> int:
     except OSError:  # moved in the meantime, or the file server does not answer
         return 0
     if state.st_ino != file.inode or state.st_size < file.offset:
-        file.inode, file.offset, file.begun, file.shown = state.st_ino, 0, b"", None
+        file.inode = state.st_ino
+        file.offset = 0
+        file.unfinished = b""
+        file.printed_bar = None
     return state.st_size - file.offset
 
 
@@ -253,7 +264,7 @@ def _write(stream: BinaryIO, what: bytes | memoryview) -> None:
     except OSError as error:
         silence(stream.fileno())
         if isinstance(error, BrokenPipeError):
-            # but a run outlives a closed terminal, or a full disk under its log
+            # other errors, such as a closed terminal or a full disk under the log, do not end a run
             raise ReaderGone(*error.args) from None
 
 

@@ -1,8 +1,9 @@
 """Record which nodes caused failures, in one file of this user: `--exclude auto` avoids them.
 
-A node is blamed if it was lost, or if a rank's error says that its hardware failed; never for what
-a program did on it. A node that was the cause twice in seven days is bad. A node is identified by
-its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name, or `ssh`.
+A node is blamed if it was lost, or if a rank's error says that its hardware failed. It is never
+blamed for what a program did on it. A node that was the cause twice in seven days is bad. A node is
+identified by its name in Slurm or in the list of hosts, and by its cluster: Slurm's cluster name,
+or `ssh`.
 """
 
 import fcntl
@@ -32,58 +33,60 @@ HARDWARE = re.compile(r"uncorrectable ECC|fallen off the bus|hardware stack erro
 
 
 def note(run_dir: Path, cluster: str, nodes: Sequence[NodeFacts], lost: str | None) -> None:
-    """Write down the node that the end of the run blames, if it does; these were its nodes.
+    """Write down the node that the end of the run blames, if it blames one of the run's `nodes`.
 
-    `lost`: the one that its leader, or another node, had lost first.
+    `lost`: the node that the leader, or another node, had lost first.
     """
     end = run_record.read_end(run_dir) or {}
-    text, of_ranks = str(end.get("message")), run_record.nodes_of_ranks(run_dir)
+    text = str(end.get("message"))
     at_fault = lost if end.get("cause") == "node_lost" else None
     rank = end.get("rank")
     if at_fault is None and rank is not None and HARDWARE.search(text):
-        at_fault = of_ranks.get(rank)
-    hosts = [one.spec.host for one in nodes if one.name == at_fault]
+        at_fault = run_record.nodes_of_ranks(run_dir).get(rank)
+    hosts = [node.spec.host for node in nodes if node.name == at_fault]
     if hosts:
         last = (text.strip().splitlines() or [""])[-1].removeprefix("error: ")
         record = {"time_unix_s": time.time(), "cluster": cluster, "node": hosts[0]}
         record |= {"run_id": run_dir.name, "message": last}
-        _change(lambda known: [*known, record])
+        _change(lambda records: [*records, record])
 
 
 def failures() -> list[dict[str, Any]]:
     """The failures of the last seven days, the latest last."""
     with suppress(RuntimeError):  # a user without a home
-        found = read_json(_path(), "failures") or {"failures": []}
+        content = read_json(_path(), "failures") or {"failures": []}
         since_s = time.time() - NODE_FAILURES_COUNT_FOR_S
-        known = found["failures"] if isinstance(found["failures"], list) else []
-        whole = [one for one in known if fits(one, FAILURE)]
-        return [one for one in whole if one["time_unix_s"] > since_s]
+        records = content["failures"] if isinstance(content["failures"], list) else []
+        whole = [record for record in records if fits(record, FAILURE)]
+        return [record for record in whole if record["time_unix_s"] > since_s]
     return []
 
 
 def bad(cluster: str) -> dict[str, str]:
     """The cluster's bad nodes, and the last failure of each."""
-    of_cluster = [one for one in failures() if one["cluster"] == cluster]
-    names = [one["node"] for one in of_cluster]
+    of_cluster = [failure for failure in failures() if failure["cluster"] == cluster]
+    names = [failure["node"] for failure in of_cluster]
     return {
-        one["node"]: f"the cause of {names.count(one['node'])} failures in seven days, the last "
-        f"in {one['run_id']}: {one['message']}"
-        for one in of_cluster
-        if names.count(one["node"]) >= OFTEN
+        failure[
+            "node"
+        ]: f"the cause of {names.count(failure['node'])} failures in seven days, the last "
+        f"in {failure['run_id']}: {failure['message']}"
+        for failure in of_cluster
+        if names.count(failure["node"]) >= OFTEN
     }
 
 
 def warnings(cluster: str, nodes: Sequence[NodeFacts]) -> list[str]:
     """A line for each bad node among those on which a run starts."""
-    known = bad(cluster)
-    hosts = [one.spec.host for one in nodes if one.spec.host in known]
-    return [f"{host} was {known[host]}; --exclude {AUTO} avoids it" for host in hosts]
+    reasons = bad(cluster)
+    hosts = [node.spec.host for node in nodes if node.spec.host in reasons]
+    return [f"{host} was {reasons[host]}; --exclude {AUTO} avoids it" for host in hosts]
 
 
 def avoided(hosts: Sequence[str], cluster: str, least: int) -> set[str]:
     """The bad ones among the hosts, if at least `least` hosts remain without them; else none."""
-    found = {host for host in hosts if host in bad(cluster)}
-    return found if len(hosts) - len(found) >= least else set()
+    bad_hosts = {host for host in hosts if host in bad(cluster)}
+    return bad_hosts if len(hosts) - len(bad_hosts) >= least else set()
 
 
 def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
@@ -96,11 +99,11 @@ def excluded(text: str | None, cluster: Callable[[], str]) -> str | None:
 
 def forget(names: Collection[str]) -> None:
     """Forget the failures of these nodes, or of all of them."""
-    _change(lambda known: [one for one in known if names and one["node"] not in names])
+    _change(lambda records: [each for each in records if names and each["node"] not in names])
 
 
 def _change(changed: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
-    """Write what becomes of the failures; runs that end at the same moment take turns."""
+    """Replace the failures by what `changed` returns for them; one process at a time does this."""
     with suppress(CannotWrite, OSError, RuntimeError):  # no reason to end a run
         path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)

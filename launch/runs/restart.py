@@ -1,11 +1,11 @@
 """Decide whether a failed run restarts, and how: the same for every launcher.
 
 A new attempt is made after any failure, as by torchrun: a worker or a node was lost, or a program
-failed, perhaps for a reason that passes. It is not made if somebody stopped the run or its settings
-are wrong. After three attempts in a row without progress over the earlier ones, the run is given
-up; of a program whose progress is unknown each restart says how often it has failed in the same
-way. All workers restart, with a new port, on the nodes that answer then: torchrun's own
-restarts use a store with old addresses.
+failed, perhaps for a reason that passes. It is not made if somebody stopped the run, or if its
+settings are wrong. After three attempts in a row without progress over the earlier ones, the run is
+given up. If the progress of a program is unknown, each restart prints how often it has failed in
+the same way. All workers restart, with a new port, on the nodes that answer then: torchrun's own
+restarts use a store with old addresses (https://github.com/pytorch/pytorch/issues/135712).
 """
 
 import itertools
@@ -22,12 +22,12 @@ from muster.records import is_count
 from muster.writing import read_json
 
 MOST_IDLE = 3
-# Of a flag that is given twice the last one counts.
+# If a flag is given twice, the last one counts.
 RESUMED = ("--resume=auto", "--no-reset-optimizer", "--no-reset-lr-scheduler", "--no-reset-data")
-# Of a job that somebody ended; 137 is that of a job which lost a worker.
+# The exit codes of a job that somebody ended. 137 is not one: a job that lost a worker has it.
 BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP, signal.SIGPIPE))
-# Done, refused, stopped cleanly, given up, or ended on request: it does not restart.
 OF_STOPS = tuple(128 + number for number in (*STOP_SIGNALS, signal.SIGPIPE))
+# Done, refused, stopped cleanly, given up, or ended on request: the run does not restart.
 FINAL = (0, UsageError.exit_code, STOPPED, NO_RETRY, *OF_STOPS)
 
 
@@ -64,39 +64,39 @@ def is_due(spec: LaunchSpec, code: int) -> bool:
 
 
 def next_attempt(spec: LaunchSpec) -> LaunchSpec:
-    """The next attempt, from the last checkpoint; this prepares its folder.
+    """The next attempt, from the last checkpoint; this function prepares its folder.
 
-    Our own trainer then starts without torchrun, which would import torch once more on each node.
+    Muster's trainer then starts without torchrun, which would import torch once more on each node.
     """
     run_files.archive_attempt(spec.run_dir, spec.attempt)
     is_ours = spec.program.takes_resume and spec.workers == "torchrun"
     return replace(
-        with_flags(spec, spec.run_dir),
+        with_resume_flags(spec, spec.run_dir),
         attempt=spec.attempt + 1,
         workers="manual" if is_ours else spec.workers,
     )
 
 
 def last_attempt(spec: LaunchSpec) -> int:
-    """The number of the run's last attempt, where a leader that is gone may have made more of them.
+    """The number of the run's last attempt; an earlier leader may have made more than `spec` says.
 
     `spec` is as the run was submitted, or as its job was requeued last.
     """
-    aside = run_files.attempt_folders(spec.run_dir)
-    return max(spec.attempt, *(number + 1 for number in aside), 0)
+    earlier = run_files.attempt_folders(spec.run_dir)
+    return max(spec.attempt, *(number + 1 for number in earlier), 0)
 
 
 def announcement(spec: LaunchSpec, num_nodes: int) -> str:
     """The line printed when an attempt starts."""
-    how = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
-    of = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
-    return f"{of}: {num_nodes} nodes {how}"
+    action = "go on from the last checkpoint" if spec.program.takes_resume else "start it again"
+    which = f"attempt {spec.attempt + 1} of {spec.max_restarts + 1} at most"
+    return f"{which}: {num_nodes} nodes {action}"
 
 
-def alike(run_dir: Path) -> int:
+def count_same_failures(run_dir: Path) -> int:
     """How many attempts, up to the last one, have failed in the same way in a row."""
     folders = run_files.attempt_folders(run_dir).values()
-    ends = [read_json(run_files.EXIT.path(one)) or {} for one in (*folders, run_dir)]
+    ends = [read_json(run_files.EXIT.path(folder)) or {} for folder in (*folders, run_dir)]
     ways = [(end.get("cause"), end.get("rank"), end.get("message")) for end in ends if end]
     return len(list(itertools.takewhile(lambda way: way == ways[-1], reversed(ways))))
 
@@ -104,12 +104,12 @@ def alike(run_dir: Path) -> int:
 def last_step(run_dir: Path) -> int:
     """The last step that any rank of this attempt has recorded; 0 without any."""
     files = run_files.METRICS.find(run_dir)
-    every = [one for path in files for one in records.last_objects(path)]
-    steps = [one["step"] for one in every if is_count(one.get("step"))]
+    rows = [row for path in files for row in records.last_objects(path)]
+    steps = [row["step"] for row in rows if is_count(row.get("step"))]
     return max(steps, default=0)
 
 
-def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
+def with_resume_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
     """`spec` with the flags to continue from its newest checkpoint, if its program has such flags.
 
     Without a checkpoint it is unchanged: the run starts as its first attempt did, and not from what
@@ -126,7 +126,7 @@ def with_flags(spec: LaunchSpec, run_dir: Path) -> LaunchSpec:
 def has_checkpoint(folder: Path, run_ids: Collection[str]) -> bool:
     """Whether one of these runs has completed a checkpoint in `folder`."""
     whole = (path.with_name("state.json") for path in folder.glob("step_*/manifest.json"))
-    # one may be just being removed
+    # its files may be being removed at this moment
     return any((read_json(path) or {}).get("run_id") in run_ids for path in whole)
 
 

@@ -1,7 +1,7 @@
-"""The records in a run folder: how the run was started, as which job, and how it ended.
+"""Read and write the records of a run: how it was started, as which job, and how it ended.
 
 `launch.json` has the plan, `job.json` the present leader, `exit.json` the end. Links in one folder
-lead to all runs of this user, of any project, for `launch/jobs.py`.
+lead to all runs of this user, of any project; `launch/jobs.py` lists them.
 """
 
 import hashlib
@@ -35,13 +35,15 @@ from muster.writing import (
 OF_END = ("code", "message")  # what each record of an end has
 OF_JOB = ("launcher", "job_id", "host", "pid")  # what each record of a leader has
 NOT_YET = ""  # the job id of a run that is about to get one
-LINKS = "runs"  # in the state folder, which a user without a home, as in some containers, lacks
+# The folder of the links, in the state folder. A user without a home, as in some containers, has no
+# state folder.
+LINKS = "runs"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 Run = TypeVar("Run", bound=RunConfig)
 
 
 def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
-    """The run with an id, which is made up where it has none; with `make`, its folder is made.
+    """The run with its id, or with a new one if it has none; with `make`, its folder is made.
 
     Raises:
         UsageError: the folder is in use, or cannot be made.
@@ -60,7 +62,7 @@ def with_folder(run: Run, what: str, size: str, *, make: bool) -> Run:
 
 
 def write_down(spec: LaunchSpec, plan: Sequence[NodeCommand], launcher: str, config: str) -> None:
-    """Record before the start: settings that repeat the run, its leader, and every command."""
+    """Record, before the start, the settings that repeat the run, its leader, and every command."""
     reserve(run_files.EXIT.path(spec.run_dir))
     write_text(run_files.CONFIG.path(spec.run_dir), config, forced=True)
     planned = {
@@ -86,10 +88,10 @@ def begin(spec: LaunchSpec, launcher: str, job_id: str, *, cluster: str | None =
     write_json(run_files.JOB.path(spec.run_dir), job)
 
 
-def submitted(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
+def record_submission(spec: LaunchSpec, launcher: str, job_id: str, cluster: str | None) -> None:
     """Record the number of a job that this process has submitted.
 
-    The job's leader, which may have begun, records the same and itself.
+    The job's leader may have begun already; then its own record has the number as well.
     """
     job = read_job(spec.run_dir) or {}
     if job.get("job_id", NOT_YET) == NOT_YET:
@@ -121,8 +123,8 @@ def end_record(
     """The record of a run that is over.
 
     `rank`: the one that failed first. `cause`: of `ends.WORDS`, or the exit code's word. `output`:
-    the last lines that this rank printed, where it left no traceback. `value`: the cause as an
-    `ends.End` has it. `noticed_unix_s`: when its leader heard of a failure first.
+    the last lines that this rank printed, where it left no traceback. `value`: the JSON of the
+    cause as an `ends.End`. `noticed_unix_s`: when the run's leader first heard of a failure.
     """
     return {
         "code": code,
@@ -137,7 +139,7 @@ def end_record(
 
 
 def write_end(path: Path, record: Mapping[str, Any]) -> None:
-    """Write how a run, or a part of it, ended; if that is not possible, print why on stderr."""
+    """Write how a run, or a part of it, ended; if this is not possible, print why on stderr."""
     try:
         write_last(path, record)
     except CannotWrite as error:  # the disk is full, to the last byte that was reserved for it
@@ -147,7 +149,7 @@ def write_end(path: Path, record: Mapping[str, Any]) -> None:
 
 @contextmanager
 def ending(spec: LaunchSpec) -> Iterator[None]:
-    """A context: an error that keeps the run from being led to its end is recorded as its end."""
+    """A context that records an error in it as the end of the run."""
     try:
         yield
     except MusterError as error:
@@ -176,10 +178,9 @@ def print_next_commands(spec: LaunchSpec, where: str) -> None:
 def output_lines(
     run_id: str, rank: int | None, output: str, attempt: int | None = None
 ) -> list[str]:
-    """The last lines that the rank printed which failed, and where to find all of them.
+    """The last lines that the failed rank printed, and the command that prints all of them.
 
-    There are none where it was no rank that failed. `attempt`: its number, from 0, if others may
-    follow.
+    Empty if no rank failed. `attempt`: the number of the attempt, from 0, if others may follow.
     """
     if rank is None:
         return []
@@ -207,7 +208,7 @@ def why_unreadable(run_dir: Path) -> str:
 
 
 def own_job(run_dir: Path) -> dict[str, Any] | None:
-    """The leader of the run, for who acts on it: the record names what will be ended, or led.
+    """The leader of the run, for a caller that will end or lead what the record names.
 
     Raises:
         UsageError: another user has written it.
@@ -239,18 +240,18 @@ def stop_grace_s(run_dir: Path) -> float:
 
 def all_done(run_dir: Path, world_size: int | None) -> bool:
     """Whether `world_size` workers have recorded that they ended well; false for None."""
-    return [one.get("cause") for one in _rank_ends(run_dir)].count("done") == world_size
+    return [end.get("cause") for end in _rank_ends(run_dir)].count("done") == world_size
 
 
 def each_ran_alone(run_dir: Path) -> str:
     """A line if a run had several workers, and none of them has met the others; else "".
 
-    A worker that is not Python, or has no torch, says nothing of that.
+    A worker that is not Python, or has no torch, does not record whether it has.
     """
-    met = [one.get("process_group") for one in _rank_ends(run_dir)]
-    if len(met) < 2 or any(one is not False for one in met):
+    has_met = [end.get("process_group") for end in _rank_ends(run_dir)]
+    if len(has_met) < 2 or any(value is not False for value in has_met):
         return ""
-    return f"{len(met)} workers, and none made a process group: each ran alone"
+    return f"{len(has_met)} workers, and none made a process group: each ran alone"
 
 
 def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
@@ -259,16 +260,16 @@ def _rank_ends(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def change_stamp(run_dir: Path) -> tuple[int, ...]:
-    """Values that change when agents start or end, or a job ends: then ask again about it."""
+    """Values that change when an agent starts or ends, or a job ends: then its state may be new."""
     agents = run_files.AGENT.path(run_dir, node=0).parent
-    places = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
-    return tuple(map(changed_at_ns, places))
+    paths = (agents, run_files.EXIT.path(run_dir), run_files.JOB.path(run_dir))
+    return tuple(map(changed_at_ns, paths))
 
 
-def changed_at_ns(place: Path) -> int:
-    """When it last was; 0 where there is none."""
+def changed_at_ns(path: Path) -> int:
+    """When a file or folder was last changed; 0 if it does not exist."""
     try:
-        return place.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except OSError:
         return 0
 
@@ -276,25 +277,25 @@ def changed_at_ns(place: Path) -> int:
 def nodes_of_ranks(run_dir: Path) -> dict[int, str]:
     """The node of each rank, as far as agents have recorded it."""
     paths = run_files.AGENT.find(run_dir)
-    known = [records.read(run_files.AGENT, path, "node", "ranks") for path in paths]
-    return {rank: one["node"] for one in known if one is not None for rank in one["ranks"]}
+    agents = [records.read(run_files.AGENT, path, "node", "ranks") for path in paths]
+    return {rank: agent["node"] for agent in agents if agent is not None for rank in agent["ranks"]}
 
 
 def go_on_in_background(spec: LaunchSpec) -> bool:
-    """Fork; true in the child, whose output goes to the run folder, and which has no terminal.
+    """Fork; return true in the child, which has no terminal: its output goes to the run folder.
 
-    The parent prints how to find the run, as soon as the child leads it.
+    As soon as the child leads the run, the parent prints how to find it.
     """
-    led, leads = os.pipe()
+    parent_end, child_end = os.pipe()
     if os.fork():
-        os.close(leads)
-        os.read(led, 1)  # no data comes: the pipe closes when the child leads the run
+        os.close(child_end)
+        os.read(parent_end, 1)  # no data comes: the pipe closes when the child leads the run
         print_next_commands(spec, "in the background")
         return False
     job = read_job(spec.run_dir) or {}
     begin(spec, str(job.get("launcher", "")), NOT_YET)
-    os.close(leads)
-    os.close(led)
+    os.close(child_end)
+    os.close(parent_end)
     leave_terminal(run_files.LAUNCHER_LOG.path(spec.run_dir))
     return True
 
@@ -316,24 +317,25 @@ def this_process() -> dict[str, Any]:
 
 
 def process_start(pid: int) -> dict[str, Any]:
-    """The start of process `pid`, as JSON, so that a later process with that number differs.
+    """The start of process `pid`, as JSON: a later process with that number has another one.
 
-    The wall time of its start depends on the machine's clock and moves when that is set. The
-    kernel's own count since boot does not.
+    The wall time of its start depends on the machine's clock, and moves when somebody sets the
+    clock. The kernel's own count since boot does not.
 
     Raises:
         psutil.Error: there is no such process.
     """
     import psutil  # imported here: --help and --dry-run do not need it
 
-    found: dict[str, Any] = {"started_unix_s": psutil.Process(pid).create_time()}
+    start: dict[str, Any] = {"started_unix_s": psutil.Process(pid).create_time()}
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        found["start_ticks"] = int(stat.rpartition(")")[2].split()[19])  # behind its name: 22nd
-        found["boot_id"] = BOOT.read_text(encoding="utf-8").strip()
+        # field 22 of the file, the 20th after the process's name
+        start["start_ticks"] = int(stat.rpartition(")")[2].split()[19])
+        start["boot_id"] = BOOT.read_text(encoding="utf-8").strip()
     except OSError:
         pass  # macOS: its kernel stores the wall time, and does not change it
-    return found
+    return start
 
 
 def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
@@ -342,14 +344,14 @@ def is_same_process(pid: int, record: Mapping[str, Any]) -> bool:
     Raises:
         psutil.Error: there is no such process.
     """
-    found = process_start(pid)
-    if "boot_id" in record and "boot_id" in found:
-        return all(record.get(name) == found[name] for name in ("boot_id", "start_ticks"))
-    return abs(float(found["started_unix_s"]) - float(record.get("started_unix_s", 0.0))) < 0.1
+    start = process_start(pid)
+    if "boot_id" in record and "boot_id" in start:
+        return all(record.get(name) == start[name] for name in ("boot_id", "start_ticks"))
+    return abs(float(start["started_unix_s"]) - float(record.get("started_unix_s", 0.0))) < 0.1
 
 
 def remember(run_dir: Path) -> None:
-    """Remember a run folder; if that cannot be written, the run is found only by its folder."""
+    """Make a link to a run folder; without it, the run is found only by its folder's path."""
     digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
     with suppress(OSError, RuntimeError):
         links = run_files.state_folder(os.environ) / LINKS
@@ -370,5 +372,5 @@ def run_folders() -> list[Path]:
 
     A link to a missing one stays: its disk may not be mounted, or may be another machine's.
     """
-    found = [run_dir for _, run_dir in links()]
-    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 (is_dir raises where it may not look)
+    paths = [run_dir for _, run_dir in links()]
+    return [path for path in paths if os.path.isdir(path)]  # noqa: PTH112 (is_dir raises without permission)

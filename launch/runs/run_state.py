@@ -1,8 +1,8 @@
 """Find what a run is doing, from its folder, its processes and its scheduler; and end it.
 
-It works after the launching terminal is gone. Each launcher names a watcher of its runs: without a
-scheduler, it asks the process that leads the run. Who has submitted a job follows it in the same
-way (`Submission`).
+This works after the launching terminal is closed. Each launcher names a watcher of its runs.
+Without a scheduler, the watcher asks the process that leads the run. The process that has submitted
+a job follows it in the same way (`Submission`).
 """
 
 import signal
@@ -24,22 +24,21 @@ from muster.orderly_stop import ALSO_STOP, STOP_SIGNALS
 from muster.printable import on_one_line
 
 CANCELLED = 128 + signal.SIGTERM
-# Somebody wanted the run to end; another signal, such as SIGSEGV, is a failure.
+# Somebody wanted the run to end. Another signal, such as SIGSEGV, is a failure.
 STOPPED_BY_SIGNAL = tuple(128 + number for number in (*STOP_SIGNALS, *ALSO_STOP))
-
 
 Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class State:
-    """A word for it, whether it is over, and more text if there is any."""
+    """The state of a run: a word for it, whether the run is over, and more text if there is any."""
 
     word: str
     over: bool
     detail: str = ""
     notes: tuple[str, ...] = ()  # why it waits, in whole lines
-    # How it ended, once it is over: as recorded, or as all that is left of it says.
+    # How the run ended, once it is over: as recorded, or as judged from what is left of it.
     end: Record | None = None
 
 
@@ -54,7 +53,7 @@ class LeaderWatcher:
     def state(self, run_dir: Path, job: Record, end: Record | None) -> State:
         """The state of a run."""
         if end is not None:
-            return ended(end)
+            return state_after(end)
         if job["host"] != socket.gethostname():
             return State("elsewhere", False, f"led by process {job['pid']} on {job['host']}")
         if _leader(job) is not None:
@@ -79,9 +78,10 @@ class LeaderWatcher:
 
 
 class Watchers(dict[str, LeaderWatcher]):
-    """The watcher of each launcher; one who asks often keeps them.
+    """The watcher of each launcher; a caller that asks often keeps this object.
 
-    Of one that only another checkout or package has, the process that leads its runs is known.
+    If only another checkout or package has the launcher, its runs get a `LeaderWatcher`: the
+    process that leads them is known.
     """
 
     def __missing__(self, launcher: str) -> LeaderWatcher:
@@ -95,19 +95,22 @@ class Watchers(dict[str, LeaderWatcher]):
         return self[launcher]
 
 
-def of_all(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
+def states_of(run_dirs: Sequence[Path], watchers: Watchers) -> list[State]:
     """The states of these runs, with one question to each scheduler."""
-    jobs: dict[str, list[Record]] = {}
+    jobs_of: dict[str, list[Record]] = {}
     for run_dir in run_dirs:
-        end, job = run_record.read_end(run_dir), run_record.read_job(run_dir)
+        end = run_record.read_end(run_dir)
+        job = run_record.read_job(run_dir)
         if job is not None and (end is None or end["code"] != 0):
-            jobs.setdefault(job["launcher"], []).append(job)
-    for launcher, found in jobs.items():
-        watchers[launcher].look_at(found)
-    return [of(run_dir, watchers) for run_dir in run_dirs]
+            jobs_of.setdefault(job["launcher"], []).append(job)
+    for launcher, jobs in jobs_of.items():
+        watchers[launcher].look_at(jobs)
+    return [state_of(run_dir, watchers) for run_dir in run_dirs]
 
 
-def of(run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None) -> State:
+def state_of(
+    run_dir: Path, watchers: Watchers | None = None, last_job: Record | None = None
+) -> State:
     """The state of the run in `run_dir`.
 
     `last_job`: the last known record of its leader, for when it cannot be read.
@@ -118,14 +121,14 @@ def of(run_dir: Path, watchers: Watchers | None = None, last_job: Record | None 
     if job is not None and (end is None or end["code"] != 0):
         state = watchers[job["launcher"]].state(run_dir, job, end)
     elif end is not None:
-        state = ended(end)
+        state = state_after(end)
     else:
         state = State("unknown", True, "started by hand, or never")
     if end is None and state.word in ("lost", "unknown") and state.over:
         why = run_record.why_unreadable(run_dir)
         state = State("unreadable", True, why) if why else state
     is_lost = state.over and state.end is None and state.word != "unknown"
-    return replace(state, end=unrecorded(state)) if is_lost else state
+    return replace(state, end=unrecorded_end(state)) if is_lost else state
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,8 @@ class Submission:
     """
 
     job_id: str
-    cluster: str | None  # in which the job has its number
-    watcher: LeaderWatcher  # it knows the state of the job
+    cluster: str | None  # where `job_id` is the number of the job
+    watcher: LeaderWatcher  # knows the state of the job
 
     def follow(self, spec: LaunchSpec) -> State:
         """Print what the job does and its workers' output until it is over; return its last state.
@@ -154,7 +157,7 @@ class Submission:
             raise
 
     def _follow(self, spec: LaunchSpec) -> State:
-        """While the scheduler does not answer, the job has not ended."""
+        """See `follow`; while the scheduler does not answer, the job counts as not ended."""
         follower = Follower(spec.run_dir, prefixes=True)
         job: Record = {
             "launcher": "",
@@ -163,16 +166,16 @@ class Submission:
             **(run_record.read_job(spec.run_dir) or {}),
         }
         watchers = Watchers({str(job["launcher"]): self.watcher})
-        shown = ""
+        printed = ""
         was_over = False
         while True:
-            state = of(spec.run_dir, watchers, job)
-            if state.word != shown and not spec.quiet:
-                shown = state.word
+            state = state_of(spec.run_dir, watchers, job)
+            if state.word != printed and not spec.quiet:
+                printed = state.word
                 print(f"job {self.job_id}: {on_one_line(self._text(state))}", flush=True)
             follower.nodes = run_record.nodes_of_ranks(spec.run_dir)
             follower.poll()
-            # the record of the end may be seen here later than what the scheduler says
+            # the record of the end may arrive here after the scheduler's answer
             if state.over and (was_over or run_record.read_end(spec.run_dir) is not None):
                 follower.poll(last=True)
                 return state
@@ -180,7 +183,7 @@ class Submission:
             time.sleep(JOB_WATCHED_EVERY_S)
 
     def _text(self, state: State) -> str:
-        """The state's word; with a reason if nothing is known of the job."""
+        """The state's word; with a reason if the state of the job is not known."""
         is_known = state.over or state.word not in ("unknown", "elsewhere")
         return state.word + ("" if is_known else state.detail.removeprefix(f"job {self.job_id}"))
 
@@ -192,14 +195,15 @@ def is_led(run_dir: Path) -> bool:
 
 
 def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
-    """End the run and wait until it has ended; one that is over is not changed.
+    """End the run and wait until it has ended; a run that is over is not changed.
 
     Raises:
         UsageError: another user's file says which process or job leads it.
         MusterError: it is led from another machine or cluster, or does not end.
     """
     watchers = Watchers()
-    state, job = of(run_dir, watchers), run_record.own_job(run_dir)
+    state = state_of(run_dir, watchers)
+    job = run_record.own_job(run_dir)
     if state.over or job is None:
         say(f"{run_dir.name} is over already: {state.word}")
         return
@@ -207,22 +211,24 @@ def cancel(run_dir: Path, say: Callable[[str], None]) -> None:
     watchers[job["launcher"]].stop(run_dir, job, say)
     patience_s = run_record.stop_grace_s(run_dir) + JOB_ENDS_AFTER_GRACE_S
     deadline = time.monotonic() + patience_s
-    while not (state := of(run_dir, watchers)).over and run_record.read_end(run_dir) == before:
+    while (
+        not (state := state_of(run_dir, watchers)).over and run_record.read_end(run_dir) == before
+    ):
         if time.monotonic() > deadline:
             raise MusterError(
                 f"{run_dir.name} has not ended after {patience_s:.0f} s: {state.word}"
             )
         time.sleep(JOB_ENDS_TICK_S)
     if run_record.read_end(run_dir) is None:  # a job that never began to run, or lost its leader
-        judged = state.end or {}
-        is_cancelled = judged.get("code") == CANCELLED
-        message = judged["message"] if is_cancelled else "cancelled before it began"
+        end = state.end or {}
+        is_cancelled = end.get("code") == CANCELLED
+        message = end["message"] if is_cancelled else "cancelled before it began"
         run_record.end(run_dir, CANCELLED, message)
-    say(f"{run_dir.name}: {ended(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
+    say(f"{run_dir.name}: {state_after(run_record.read_end(run_dir) or {'code': CANCELLED}).word}")
 
 
-def ended(end: Record) -> State:
-    """The state of a run that has ended so."""
+def state_after(end: Record) -> State:
+    """The state of a run whose end has this record."""
     if end["code"] == 0:
         return State("done", True, end=end)
     if end["code"] == STOPPED:
@@ -234,19 +240,19 @@ def ended(end: Record) -> State:
     return State(word, True, f"exit code {end['code']}: {words}", end=end)
 
 
-def unrecorded(state: State) -> Record:
-    """How a run ended of which no process was left to record it, and no scheduler knows more."""
+def unrecorded_end(state: State) -> Record:
+    """The end of a run that no process has recorded, and of which no scheduler knows more."""
     return run_record.end_record(1, f"{state.word}; {state.detail}")
 
 
 def _leader(job: Record) -> Any:
-    """The process that leads the run, if it is still the same one and runs here."""
+    """The process that leads the run, if it runs here and is the one in the record."""
     import psutil
 
     try:
         process = psutil.Process(int(job["pid"]))
-        same = run_record.is_same_process(process.pid, job)
-        lives = process.status() != psutil.STATUS_ZOMBIE
+        is_same = run_record.is_same_process(process.pid, job)
+        is_alive = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
-    return process if same and lives and job["host"] == socket.gethostname() else None
+    return process if is_same and is_alive and job["host"] == socket.gethostname() else None

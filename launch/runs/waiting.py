@@ -10,7 +10,7 @@ from launch.deadlines import RUN_DOCUMENT_EVERY_S
 from launch.runs import run_record, run_state
 from launch.runs.run_state import State, Watchers
 from launch.runs.watching import run_document
-from launch.runs.watching.run_document import Happenings
+from launch.runs.watching.run_document import RunEvents
 from muster import json_output
 from muster.errors import TIME_OVER, UsageError
 from muster.printable import on_one_line
@@ -24,10 +24,10 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: it is not a time.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
-    if found is None:
+    time_and_unit = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII)
+    if time_and_unit is None:
         raise UsageError(f"--for {text!r}: use a time such as 90 (seconds), 30m, 2h or 1.5d")
-    return float(found[1]) * UNITS[found[2]]
+    return float(time_and_unit[1]) * UNITS[time_and_unit[2]]
 
 
 def wait(run_dir: Path, patience_s: float | None) -> int:
@@ -37,20 +37,20 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         KeyboardInterrupt: after a line that the run continues.
     """
     deadline = None if patience_s is None else time.monotonic() + patience_s
-    happenings = Happenings(run_dir, begun=True)
+    events = RunEvents(run_dir, is_submitted=True)
     watchers = Watchers()
     before = None
     try:
         while True:
-            state = run_state.of(run_dir, watchers)
+            state = run_state.state_of(run_dir, watchers)
             end = run_record.read_end(run_dir)
             if _has_ended(run_dir, state, end, before):
                 break
             before = (state.over, end)
-            happenings.tell()
+            events.report()
             left_s = RUN_DOCUMENT_EVERY_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
-                json_output.emit("time_over", **run_document.whole(run_dir, state))
+                json_output.emit("time_over", **run_document.all_fields(run_dir, state))
                 line = f"{run_dir.name} goes on: {state.word} ({state.detail})"
                 print(on_one_line(line), file=sys.stderr)
                 return TIME_OVER
@@ -59,17 +59,18 @@ def wait(run_dir: Path, patience_s: float | None) -> int:
         line = f"{run_dir.name} goes on; to end it: muster jobs cancel"
         print(f"\n{on_one_line(line)}", file=sys.stderr)
         raise
-    happenings.end = state.end or run_state.unrecorded(state)
-    happenings.tell(last=True)
+    events.end = state.end or run_state.unrecorded_end(state)
+    events.report(last=True)
     line = f"{run_dir.name}: {state.word}{f' ({state.detail})' if state.detail else ''}"
     print(on_one_line(line))
-    return int(happenings.end["code"])
+    return int(events.end["code"])
 
 
 def _has_ended(run_dir: Path, state: State, end: Any, before: Any) -> bool:
     """Whether the run is over. Between two attempts it is not, since its leader continues.
 
-    If it is led elsewhere, two looks in a row must show its end.
+    The leader may be on another machine. So a failed end counts only if it was there at the last
+    look, too: `before` has the state and the end of that look.
     """
     if not state.over or (end is not None and end["code"] == 0):
         return state.over

@@ -26,8 +26,8 @@ from launch.deadlines import (
 )
 from launch.ends import OUT_OF_MEMORY, End, Kind
 from launch.runs import run_record
-from launch.runs.failure import Failure, explain, record_of
-from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, ended
+from launch.runs.failure import Failure, end_record_of, explain
+from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, state_after
 from launch.slurm import controller, run_job
 from launch.slurm.controller import (
     FORGOTTEN,
@@ -138,7 +138,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
         # a job that has ended otherwise is perhaps requeued
-        return ended(end) if end is not None and (end["code"] == 0 or state.over) else state
+        return state_after(end) if end is not None and (end["code"] == 0 or state.over) else state
 
     def look_at(self, jobs: Sequence[Record]) -> None:
         numbers = {str(job["job_id"]) for job in jobs if job["job_id"] != run_record.NOT_YET}
@@ -186,7 +186,7 @@ class SlurmRunWatcher(LeaderWatcher):
             return State("unknown", False, f"job {job_id}; {error}")
         state = self._jobs.state(job_id, run_record.change_stamp(run_dir))
         if state.is_over:
-            over = ended(_judged(run_dir, job_id, state))
+            over = state_after(_judged(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
         why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
         detail = "; ".join(filter(None, (f"job {job_id}", why)))
@@ -214,17 +214,17 @@ def _judged(run_dir: Path, job_id: str, state: JobState) -> Record:
         has_begun = bool(run_files.AGENT.find(run_dir))
         message = "cancelled" if has_begun else "cancelled before it began"
         end = End(Kind.SIGNAL, "", 0.0, signal=CANCELLED - 128)
-        return record_of(Failure(CANCELLED, message, cause=end.kind.word, end=end))
+        return end_record_of(Failure(CANCELLED, message, cause=end.kind.word, end=end))
     is_forgotten = state.name == FORGOTTEN
     text = forgotten(job_id) if is_forgotten else f"Slurm says {state.name} of job {job_id}"
     of_job = End(Kind.JOB, "", 0.0, message=text)
     if state.name in ENDED_BY_SLURM:  # what ranks say is a consequence
         cause = OUT_OF_MEMORY if state.name == "OUT_OF_MEMORY" else of_job.kind.word
-        return record_of(Failure(1, f"error: {text}", cause=cause, end=of_job))
+        return end_record_of(Failure(1, f"error: {text}", cause=cause, end=of_job))
     is_own = run_job.step_of(run_dir) is None  # the job's exit code is that of the run's leader
     code = 0 if state.name == "COMPLETED" and is_own else 1
     failure = explain(run_dir, run_job.world_size(run_dir), code, of_job)
-    return record_of(failure or Failure(0, ""))
+    return end_record_of(failure or Failure(0, ""))
 
 
 def _notes(state: JobState) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from launch.deadlines import ARRAY_JOB_TICK_S
-from launch.launchers.base import chosen, launcher_of
+from launch.launchers.base import launcher_name, launcher_of
 from launch.launchers.slurm import Slurm, job_folder
 from launch.leading.leader import new_run
 from launch.programs.command_line import CommandLine
@@ -26,7 +26,7 @@ def suits(sweep: Sweep, at_once: int) -> bool:
         UsageError: they would differ, or share the nodes of one job.
     """
     first = sweep.first
-    if chosen(first.launch) != "slurm":
+    if launcher_name(first.launch) != "slurm":
         return False
     if current_job(os.environ) is not None:
         if at_once > 1:
@@ -97,14 +97,14 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
             run_record.end(spec.run_dir, error.exit_code, str(error))
         raise
     for spec, job_id in zip(specs, job_ids, strict=True):
-        run_record.submitted(spec, "slurm", job_id, cluster)
+        run_record.record_submission(spec, "slurm", job_id, cluster)
     return job_ids[0].partition("_")[0]
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
     watchers = Watchers()
     while waiting:
-        states = run_state.of_all([sweep.run_dir(cell) for cell in waiting], watchers)
+        states = run_state.states_of([sweep.run_dir(cell) for cell in waiting], watchers)
         for cell, state in zip(waiting, states, strict=True):
             before = cell.state
             _look_at(sweep, cell, state)

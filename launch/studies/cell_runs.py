@@ -16,8 +16,8 @@ from typing import Any
 
 from launch.agent.processes.process_tree import on_stop
 from launch.deadlines import CELL_RUN_TICK_S, CELL_TRIED_AGAIN_S
-from launch.launchers.base import chosen, launcher_of
-from launch.programs.command_line import split
+from launch.launchers.base import launcher_name, launcher_of
+from launch.programs.command_line import split_program
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
@@ -141,7 +141,7 @@ def _earlier(file: Path) -> dict[str, dict[str, Any]]:
 
 def going_on(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
     """Those whose runs are not over: of an earlier call, or jobs that wait."""
-    states = run_state.of_all([sweep.run_dir(cell) for cell in sweep.cells], watchers)
+    states = run_state.states_of([sweep.run_dir(cell) for cell in sweep.cells], watchers)
     return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.over]
 
 
@@ -188,7 +188,7 @@ def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]
         place.append(f"--checkpoint-dir={own}")
         if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
             place.append("--resume=auto")
-    flags, _ = split(cell.words)
+    flags, _ = split_program(cell.words)
     return [sys.executable, SUBMIT, *flags, *where, *place, *cell.words[len(flags) :]]
 
 
@@ -199,7 +199,7 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
         UsageError: there are not so many hosts, or two runs would need the same port.
     """
     launch, at_once = sweep.first.launch, min(at_once, len(sweep.cells))
-    if chosen(launch) != "ssh":
+    if launcher_name(launch) != "ssh":
         if launch.master_port is not None and at_once > 1:
             raise UsageError(
                 f"--master-port {launch.master_port} is one port, but --at-once {at_once} "

@@ -14,9 +14,9 @@ from configs.raw import alike
 from configs.settings.fields import add_new
 from configs.settings.launch import name_problems
 from configs.settings.train import TrainElsewhere
-from launch.launchers.base import chosen, judged, launcher_of
+from launch.launchers.base import checked_launcher, launcher_name, launcher_of
 from launch.programs import user_program
-from launch.programs.command_line import CLASSES, CommandLine, names
+from launch.programs.command_line import CLASSES, CommandLine, setting_names
 from launch.programs.own_program import OwnProgram
 from launch.programs.user_program import UserProgram
 from launch.studies import grid
@@ -98,7 +98,7 @@ class Sweep:
             UsageError: it does; the message says what installs them.
         """
         first = self.first
-        if first.words or self.cells[0].rate is not None or chosen(first.launch) != "local":
+        if first.words or self.cells[0].rate is not None or launcher_name(first.launch) != "local":
             return
         program = first.program(Path.cwd())
         assert isinstance(program, OwnProgram)
@@ -155,7 +155,7 @@ def from_grid(
         for word in own
         if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
     )
-    known = names(*CLASSES)
+    known = setting_names(*CLASSES)
     problems += [
         f"--over {name}: the trainer that comes with Muster has no such setting; "
         + (alike(name.replace("-", "_"), known) or f"known: {', '.join(sorted(known))}")
@@ -252,7 +252,7 @@ def _problems(cell: Cell) -> list[str]:
         cell.parsed, problems = CommandLine.read(cell.words)
     except UsageError as error:
         return str(error).splitlines()
-    judged(cell.parsed, problems)
+    checked_launcher(cell.parsed, problems)
     add_new(problems, _of_sweep(cell.parsed))
     # an earlier run may still make the checkpoint; later the run itself refuses a missing one
     return [line for line in problems if not line.startswith("--resume ")]

@@ -10,7 +10,7 @@ from configs import plugins
 from configs.help_page import parser_of
 from configs.settings.remote import DEFAULT_TIME
 from configs.settings.train import ByHand, TrainConfig
-from launch.programs.command_line import CLASSES, DEFAULTS, names
+from launch.programs.command_line import CLASSES, DEFAULTS, setting_names
 from tests.commands import call
 from tests.launch.submit import REPOSITORY
 from tests.preload import interpreter
@@ -25,8 +25,8 @@ def lines_of(text: str) -> dict[str, str]:
 
 
 def page(*classes, prog="muster run", shown=None):
-    values = {**DEFAULTS, **dict.fromkeys(names(ByHand))}
-    return parser_of(classes, values, prog, "", names(*classes) if shown is None else shown)
+    values = {**DEFAULTS, **dict.fromkeys(setting_names(ByHand))}
+    return parser_of(classes, values, prog, "", setting_names(*classes) if shown is None else shown)
 
 
 def shown(*words: str) -> str:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from launch import jobs as commands
 from launch.runs import run_record, run_state
-from launch.runs.watching.run_document import Happenings
+from launch.runs.watching.run_document import RunEvents
 from muster import json_output
 from muster.errors import MusterError, UsageError
 from tests.commands import begin, call, ended
@@ -52,7 +52,7 @@ def leader(**more):
 
 def test_each_state_is_one_word(tmp_path):
     def word(name, *given):
-        return run_state.of(run_folder(tmp_path, name, *given)).word
+        return run_state.state_of(run_folder(tmp_path, name, *given)).word
 
     assert word("a") == "unknown"
     assert word("b", leader()) == "running"
@@ -95,7 +95,7 @@ def test_a_clock_that_is_set_ends_no_run(tmp_path):
     """The time at which a process began moves with the clock; what the kernel counts does not."""
 
     def word(name, **more):
-        return run_state.of(run_folder(tmp_path, name, leader(**more))).word
+        return run_state.state_of(run_folder(tmp_path, name, leader(**more))).word
 
     record = run_record.process_start(os.getpid())
     set_by_1_s = {**record, "started_unix_s": record["started_unix_s"] - 1}
@@ -269,7 +269,7 @@ def test_no_record_hides_another_run_or_moves_a_cursor(tmp_path_factory, monkeyp
         monkeypatch.setattr(json_output, "_descriptor", documents.fileno())
         commands._list([odd, good])
         commands._status(odd)
-        Happenings(odd).tell(last=True)
+        RunEvents(odd).report(last=True)
         commands._nodes(None)
     shown = printed.getvalue()
     assert any(line.split()[:2] == ["good", "done"] for line in shown.splitlines())

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from configs.settings.launch import LaunchConfig
-from launch.launchers.base import chosen
+from launch.launchers.base import launcher_name
 from launch.slurm import controller
 from launch.ssh import openssh
 from muster import git, rank_variables
@@ -30,7 +30,7 @@ CALLS = {
     "scontrol": lambda _: controller.host_names("node[0-3]", os.environ),
     "scontrol of a step": lambda _: rank_variables._first_host("node[0-3]"),
     "sinfo": lambda _: controller.cores_per_gpu("", os.environ),
-    "sinfo for auto": lambda _: chosen(LaunchConfig()),
+    "sinfo for auto": lambda _: launcher_name(LaunchConfig()),
     "scancel": lambda _: controller.act_on("12", ["scancel"], os.environ),
     "rsync": lambda folder: openssh.rsync(["ssh"], [], f"{folder}/", "node0:x"),
     "git": lambda folder: git.ask(folder, "rev-parse", "HEAD"),

@@ -61,7 +61,7 @@ def stacks(run_dir: Path, *, full: bool) -> None:
         MusterError: nobody answers.
     """
     findings: Findings
-    if run_state.of(run_dir).over:
+    if run_state.state_of(run_dir).over:
         findings, why = _recorded(run_dir)
         at = time.strftime("%H:%M:%S", time.localtime(findings.get("time_unix_s", 0.0)))
         print(on_one_line(f"{run_dir.name} is over; this was seen {why}, at {at}:"))

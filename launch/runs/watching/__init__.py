@@ -1,1 +1,1 @@
-"""What runs are doing, in words and in one table."""
+"""What runs are doing, in words and as documents of `--json`."""

@@ -13,7 +13,7 @@ from muster import records, run_files
 from muster.printable import duration
 
 SUSPENDED = "suspended"  # Slurm's word for a job whose processes are stopped
-SILENT_STEPS = 10  # without one for so many steps: then it is reported
+SILENT_STEPS = 10  # after the time of so many steps without a new one, that is reported
 
 
 def lines(run_dir: Path, state: State) -> Iterator[str]:
@@ -43,8 +43,8 @@ def lines(run_dir: Path, state: State) -> Iterator[str]:
         )
 
 
-def brief(run_dir: Path, state: State) -> str:
-    """The same in one line for a table; or how the run ended."""
+def one_line(run_dir: Path, state: State) -> str:
+    """What the run is doing, in one line of a table; or how it ended."""
     if state.over:
         return state.detail
     words = list(lines(run_dir, state))
@@ -52,8 +52,10 @@ def brief(run_dir: Path, state: State) -> str:
 
 
 def _pace(progress: Mapping[str, Any]) -> str:
-    """Its step, its speed by the median of the last steps, and the expected end."""
-    total, step_s, left_s = progress["total"], progress["step_s"], progress["left_s"]
+    """The run's step, its speed by the median of the last steps, and the time left."""
+    total = progress["total"]
+    step_s = progress["step_s"]
+    left_s = progress["left_s"]
     step = f"step {progress['step']}" + (f" of {total}" if total else "")
     pace = f"{1 / max(step_s, 1e-9):.3g} steps per second"
     pace = f"{step_s:.3g} s per step" if step_s >= 1 else pace

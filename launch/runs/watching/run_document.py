@@ -1,4 +1,4 @@
-"""A run as a document of `--json`, and a document for each event in it."""
+"""Make the documents of `--json`: one of a run, and one for each event in it."""
 
 import os
 import signal
@@ -19,25 +19,30 @@ from muster.errors import name_of
 OF_NODE = ("node", "host", "address", "interface", "ranks")
 
 
-def brief(run_dir: Path, state: State) -> dict[str, Any]:
+def few_fields(run_dir: Path, state: State) -> dict[str, Any]:
     """The fields of a run in a list of runs."""
     job = run_record.read_job(run_dir) or {}
-    return {"run_id": run_dir.name, "run_dir": str(run_dir), **_through(job), **_state(state)}
+    return {
+        "run_id": run_dir.name,
+        "run_dir": str(run_dir),
+        **_leader_fields(job),
+        **_state_fields(state),
+    }
 
 
-def _state(state: State) -> dict[str, Any]:
+def _state_fields(state: State) -> dict[str, Any]:
     return {name: getattr(state, name) for name in ("word", "over", "detail", "notes")}
 
 
-def _through(job: Mapping[str, Any]) -> dict[str, Any]:
+def _leader_fields(job: Mapping[str, Any]) -> dict[str, Any]:
     return {name: job.get(name) for name in ("launcher", "job_id", "cluster")}
 
 
-def whole(run_dir: Path, state: State) -> dict[str, Any]:
-    """All fields of a run: those of `brief`, its nodes, its progress, and how it ended."""
+def all_fields(run_dir: Path, state: State) -> dict[str, Any]:
+    """All fields of a run: those of `few_fields`, its nodes, its progress, and how it ended."""
     settings = settings_of(run_dir)
     return {
-        **brief(run_dir, state),
+        **few_fields(run_dir, state),
         "notes": list(run_activity.lines(run_dir, state)),
         "attempt": attempt_of(run_dir),
         "nodes": nodes(run_dir),
@@ -48,50 +53,53 @@ def whole(run_dir: Path, state: State) -> dict[str, Any]:
 
 
 def attempt_of(run_dir: Path) -> int:
-    """The number of its last attempt; 0 is the first."""
+    """The number of the run's last attempt; 0 is the first."""
     return max(run_files.attempt_folders(run_dir), default=-1) + 1
 
 
 def nodes(run_dir: Path) -> list[dict[str, Any]]:
     """The nodes whose agents have started, with their ranks."""
     paths = run_files.AGENT.find(run_dir)
-    known = [records.read(run_files.AGENT, path, *OF_NODE) for path in paths]
-    return [{name: one[name] for name in OF_NODE} for one in known if one is not None]
+    agents = [records.read(run_files.AGENT, path, *OF_NODE) for path in paths]
+    return [{name: agent[name] for name in OF_NODE} for agent in agents if agent is not None]
 
 
 def end_fields(record: Record | None) -> dict[str, Any] | None:
     """How a run, or an attempt, ended."""
     if record is None:
         return None
-    cause = record.get("cause") or name_of(record["code"])
-    more: Mapping[str, Any] = {name: record.get(name) for name in ("message", "rank")}
-    output = record.get("output", "")
-    return {"exit_code": record["code"], "cause": cause, **more, "output": output}
+    return {
+        "exit_code": record["code"],
+        "cause": record.get("cause") or name_of(record["code"]),
+        "message": record.get("message"),
+        "rank": record.get("rank"),
+        "output": record.get("output", ""),
+    }
 
 
-class Happenings:
-    """Reports the events in a run since the last call, from its records."""
+class RunEvents:
+    """The events in a run, from its records."""
 
-    def __init__(self, run_dir: Path, *, begun: bool = False) -> None:
+    def __init__(self, run_dir: Path, *, is_submitted: bool = False) -> None:
         self._run_dir = run_dir
-        self._is_submitted = begun
+        self._is_submitted = is_submitted
         self._attempt = attempt_of(run_dir)
         self._started: int | None = None  # the last attempt whose start was reported
-        self._ranks = 0  # ranks whose agents had started at the last look
+        self._ranks = 0  # how many ranks had an agent at the last look
         self._step: tuple[int, int] | None = None
-        self.end: Record | None = None  # how it ended, where its folder has no record of that
+        self.end: Record | None = None  # how the run ended, if its folder has no record of that
 
-    def tell(self, *, last: bool = False) -> None:
-        """Print a document for each event; with `last` also for the run's end."""
-        for kind, fields in self._new(last=last):
+    def report(self, *, last: bool = False) -> None:
+        """Print a document for each new event; with `last` also for the run's end."""
+        for kind, fields in self._new_events(last=last):
             json_output.emit(kind, run_id=self._run_dir.name, **fields)
 
-    def _new(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _new_events(self, *, last: bool) -> Iterator[tuple[str, dict[str, Any]]]:
         run_dir = self._run_dir
         job = run_record.read_job(run_dir)
         if job is not None and not self._is_submitted and (last or job["job_id"]):
             self._is_submitted = True
-            yield "submitted", {"run_dir": str(run_dir), **_through(job)}
+            yield "submitted", {"run_dir": str(run_dir), **_leader_fields(job)}
         for number, folder in run_files.attempt_folders(run_dir).items():
             if number >= self._attempt:
                 self._attempt = number + 1
@@ -99,14 +107,15 @@ class Happenings:
                     "restart",
                     {"attempt": self._attempt, "after": end_fields(run_record.read_end(folder))},
                 )
-        found = nodes(run_dir)
-        ranks = sum(len(one["ranks"]) for one in found)
-        # all nodes write this when they have met: one look later all are there
+        started_nodes = nodes(run_dir)
+        ranks = sum(len(node["ranks"]) for node in started_nodes)
+        # All nodes write their record when they have met. The list is complete if a second look
+        # finds no more ranks.
         is_complete = ranks and (last or ranks == self._ranks)
         self._ranks = ranks
         if is_complete and self._started != self._attempt:
             self._started = self._attempt
-            yield "started", {"attempt": self._attempt, "nodes": found}
+            yield "started", {"attempt": self._attempt, "nodes": started_nodes}
         progress = step_progress(run_dir)
         if progress is not None and (self._attempt, progress["step"]) != self._step:
             self._step = (self._attempt, progress["step"])
@@ -116,24 +125,24 @@ class Happenings:
 
 
 @contextmanager
-def documented(run_dir: Path) -> Iterator[Happenings]:
+def documented(run_dir: Path) -> Iterator[RunEvents]:
     """A context that prints the events of a run every second, and at its end."""
-    happenings = Happenings(run_dir)
+    events = RunEvents(run_dir)
     is_over = Event()
 
-    def look() -> None:
+    def report_events() -> None:
         try:
             while not is_over.is_set():
-                happenings.tell()
+                events.report()
                 is_over.wait(RUN_DOCUMENT_EVERY_S)
-        except BrokenPipeError:  # a run whose output nobody reads ends
+        except BrokenPipeError:  # nobody reads the output any more: that ends the run
             os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = Thread(target=look, daemon=True)
+    thread = Thread(target=report_events, daemon=True)
     thread.start()
     try:
-        yield happenings
+        yield events
     finally:
         is_over.set()
         thread.join()
-        happenings.tell(last=True)
+        events.report(last=True)

@@ -17,17 +17,17 @@ NEVER = "never"
 
 
 def step_progress(run_dir: Path) -> dict[str, Any] | None:
-    """The last step that rank 0 has on record; None: there is none.
+    """The last step in rank 0's records; None if there is none.
 
-    `step_s` is the median of the last steps, evaluation and checkpoints left out; `silent_s` counts
-    since anything was put on record; `left_s` is how long steps take to the last one at this pace.
-    The latter and `total` are None where that is not known.
+    `step_s` is the median of the last steps, without evaluation and checkpoints. `silent_s` is the
+    time since the last record. `left_s` is the time to the last step at this pace. `left_s` and
+    `total` are None if the number of steps is not known.
     """
     path = run_files.METRICS.path(run_dir, rank=0)
     steps = [
-        one
-        for one in records.last_objects(path)  # one of another version may lack what is needed
-        if one.get("kind") == "step" and fits(one, STEP)
+        record
+        for record in records.last_objects(path)  # another version's may lack fields
+        if record.get("kind") == "step" and fits(record, STEP)
     ]
     if not steps:
         return None
@@ -35,7 +35,8 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
     silent_s = 0.0
     with suppress(OSError):  # moved in the meantime
         silent_s = max(time.time() - path.stat().st_mtime, 0.0)
-    step, times = int(last["step"]), sorted(float(one["step_s"]) for one in steps[-WINDOW:])
+    step = int(last["step"])
+    times = sorted(float(record["step_s"]) for record in steps[-WINDOW:])
     total = (records.read(run_files.START, run_files.START.path(run_dir)) or {}).get("total_steps")
     step_s = times[len(times) // 2]
     return {
@@ -50,13 +51,14 @@ def step_progress(run_dir: Path) -> dict[str, Any] | None:
 
 
 def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's last checkpoint, where its folder is seen from here, and whether one is wanted."""
+    """The run's last checkpoint that this machine sees, and whether the run makes any."""
     folder = settings.get("checkpoint_dir") or run_files.CHECKPOINTS.path(run_dir)
     steps: dict[int, Path] = {}
-    with suppress(OSError, TypeError, ValueError):  # a folder that nothing can be
+    with suppress(OSError, TypeError, ValueError):  # a value that cannot be a folder's path
         paths = [path for path in Path(folder).glob("step_*") if path.name[5:].isdecimal()]
         steps = {int(path.name[5:]): path for path in paths}
-    last, age_s = max(steps, default=None), 0.0
+    last = max(steps, default=None)
+    age_s = 0.0
     if last is not None:
         with suppress(OSError):  # removed, since another one is newer
             age_s = max(time.time() - steps[last].stat().st_mtime, 0.0)
@@ -65,9 +67,9 @@ def checkpoint(run_dir: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(run_dir: Path) -> dict[str, Any] | None:
-    """The settings of a run of our own trainer; None for another program, or if unknown."""
+    """The settings of a run of Muster's trainer; None for another program, or if unknown."""
     try:
-        found = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
+        settings = yaml.safe_load(run_files.CONFIG.path(run_dir).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
-    return found if isinstance(found, dict) and "task" in found else None
+    return settings if isinstance(settings, dict) and "task" in settings else None

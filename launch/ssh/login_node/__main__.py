@@ -24,7 +24,7 @@ from configs.raw import SWITCH, Given
 from configs.settings.fields import flag
 from configs.settings.launch import name_problems
 from launch.programs.other_launchers import refuse_several
-from launch.programs.python_command import plain
+from launch.programs.python_command import without_python
 from launch.programs.user_program import name_of
 from launch.ssh import openssh
 from launch.ssh.login_node import fetching
@@ -148,7 +148,7 @@ def read(word: str, typed: Sequence[str]) -> Command:
     python = None
     problems: list[str] = []
     if program[1:]:
-        script, python, problems = plain(program[1:], None)
+        script, python, problems = without_python(program[1:], None)
     settings: dict[str, str] = {}
     name = ""
     if word in STARTING:

@@ -8,7 +8,7 @@ from launch.agent.agent import Outcome, write_exit
 from launch.agent.processes.process_tree import EndedProcess
 from launch.agent.processes.workers import ends_of_processes, ends_of_starter, ends_of_workers
 from launch.ends import End, Kind, StarterEnd, WorkerEnd
-from launch.runs.end_facts import Facts, ends_on_disk
+from launch.runs.end_facts import EndFacts, ends_on_disk
 from tests.launch.pretended import assignment
 from tests.written import write
 
@@ -78,4 +78,4 @@ def test_who_reads_the_records_of_a_node_has_the_same_values(node, tmp_path):
     ends = ends_of_workers(node, [WorkerEnd(1, None, 9, 9.0)], 100.0)
     record = write_exit(node, Outcome(1, "command", "", ends=tuple(ends)), 100.0, [], 0)
     assert [End.from_json(value) for value in record["ends"]] == ends[1:]
-    assert set(ends_on_disk(Facts(tmp_path, 2))) == set(ends)
+    assert set(ends_on_disk(EndFacts(tmp_path, 2))) == set(ends)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from configs.settings.launch import LaunchConfig
-from launch.launchers.base import chosen, launcher_of
+from launch.launchers.base import launcher_name, launcher_of
 from launch.programs.command_line import CommandLine
 from muster.errors import UsageError
 from tests.commands import call
@@ -27,9 +27,9 @@ def test_slurm_is_chosen_wherever_sbatch_belongs_to_a_cluster(
     for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
         executable(tmp_path / name, f"#!/bin/sh\n{text}\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert chosen(LaunchConfig()) == launcher
-    assert chosen(LaunchConfig(hosts="a,b")) == "ssh"
-    assert chosen(LaunchConfig(launcher="local")) == "local"
+    assert launcher_name(LaunchConfig()) == launcher
+    assert launcher_name(LaunchConfig(hosts="a,b")) == "ssh"
+    assert launcher_name(LaunchConfig(launcher="local")) == "local"
 
 
 def test_only_the_launcher_that_was_chosen_is_imported(tmp_path):

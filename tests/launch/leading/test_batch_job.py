@@ -54,7 +54,7 @@ def test_a_requeued_job_goes_on_after_the_attempts_that_its_last_leader_has_made
     write(tmp_path, {**ends, "exit.json": {"code": 3}})
     for number in (3, 4):
         current = CurrentJob(job_id="12", name="12", num_nodes=1, attempt=number - 2)
-        spec, _ = batch_job.run_in(tmp_path, current)
+        spec, _ = batch_job.open_run(tmp_path, current)
         assert spec.attempt == number
     assert (tmp_path / "attempts" / "2" / "exit.json").read_text() == '{"code": 3}'
 

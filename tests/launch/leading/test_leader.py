@@ -140,9 +140,9 @@ def test_failures_that_are_alike_are_counted(spec):
         folder = spec.run_dir / "attempts" / str(number)
         write(folder, {"exit.json": {"cause": "program", "rank": 0, "message": message}})
     write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 0, "message": "boom"}})
-    assert restart.alike(spec.run_dir) == 3
+    assert restart.count_same_failures(spec.run_dir) == 3
     write(spec.run_dir, {"exit.json": {"cause": "program", "rank": 1, "message": "boom"}})
-    assert restart.alike(spec.run_dir) == 1
+    assert restart.count_same_failures(spec.run_dir) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT])
@@ -153,7 +153,10 @@ def test_a_signal_that_would_end_a_leader_without_a_word_stops_its_run(tmp_path,
         process.send_signal(number)
         assert process.wait(timeout=300) == 128 + number
     end = run_record.read_end(tmp_path)
-    assert end["message"] == f"stopped by {number.name}" and run_state.ended(end).word == "stopped"
+    assert (
+        end["message"] == f"stopped by {number.name}"
+        and run_state.state_after(end).word == "stopped"
+    )
 
 
 class Submits(Pretended):
@@ -167,7 +170,7 @@ class Submits(Pretended):
     def submit(self, spec, facts):
         class Over(LeaderWatcher):
             def state(self, run_dir, job, end):
-                return run_state.ended(end)
+                return run_state.state_after(end)
 
         return Submission("7", "here", Over())
 
@@ -186,7 +189,7 @@ def test_a_program_s_own_exit_code_is_not_taken_for_a_signal(spec, code, capsys)
     assert follow(spec) == code
     assert run_record.read_end(spec.run_dir) == recorded
     assert cause_in(capsys.readouterr().err) == message
-    assert run_state.ended(recorded).word == "failed"
+    assert run_state.state_after(recorded).word == "failed"
 
 
 def test_what_a_rank_of_a_job_printed_last_is_shown_where_one_waits_for_it(spec, capsys):
@@ -215,7 +218,7 @@ def test_a_leader_that_has_begun_stays_the_leader_of_its_run(spec):
     """Its job may begin before the process that submits it has the job's number."""
     leader = {"launcher": "slurm", "job_id": "7", "host": "node0", "pid": 5}
     write(spec.run_dir, {"job.json": leader})
-    run_record.submitted(spec, "slurm", "7", "here")
+    run_record.record_submission(spec, "slurm", "7", "here")
     assert run_record.read_job(spec.run_dir) == leader
 
 

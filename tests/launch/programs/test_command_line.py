@@ -6,7 +6,7 @@ import pytest
 
 from configs import cli
 from configs.settings.launch import RunConfig
-from launch.launchers.base import judged, launcher_of
+from launch.launchers.base import checked_launcher, launcher_of
 from launch.programs.command_line import CommandLine
 from launch.programs.own_program import program_of
 from launch.spec import WorkersPython
@@ -142,7 +142,7 @@ def test_a_file_of_an_earlier_run_names_all_settings_and_repeats_it(tmp_path):
 def all_lines(*argv: str) -> list[str]:
     """Every problem of a call, before any machine is asked."""
     line, problems = CommandLine.read(argv)
-    judged(line, problems)
+    checked_launcher(line, problems)
     return problems
 
 
@@ -247,9 +247,11 @@ def test_a_port_in_use_and_gpus_that_are_not_here_are_refused_at_once(monkeypatc
     [["--task", "quickstart"], ["--sync", "ddp"], ["--quiet"], ["--program", "worker"], PROGRAM],
 )
 def test_a_line_names_the_trainer_where_nothing_asks_for_it(words):
-    assert CommandLine.of([*OWN, *words]).unasked == ""
+    assert CommandLine.of([*OWN, *words]).trainer_note == ""
     line = CommandLine.of([*OWN, "--nodes", "2"])
-    assert line.unasked == "note: no program after --: this trains Muster's own task quickstart"
+    assert (
+        line.trainer_note == "note: no program after --: this trains Muster's own task quickstart"
+    )
 
 
 REFUSED = [

@@ -10,7 +10,7 @@ import pytest
 from configs.settings.launch import ONE_WORKER
 from launch.nodes.this_machine import free_port
 from launch.programs.command_line import CommandLine
-from launch.programs.user_program import of_words
+from launch.programs.user_program import parse_program
 from launch.spec import LaunchSpec
 from tests.launch.submit import run_well
 from tests.launch.test_planning import FACTS, SPEC, local
@@ -65,7 +65,7 @@ def test_every_starter_lets_the_workers_replace_them(style, tmp_path):
     nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
     facts = replace(FACTS, nodes=nodes)
     for words, is_asked in ((("train.py", "{rank}"), True), (("train.py", "{lr}"), False)):
-        spec = replace(SPEC, workers=style, program=of_words(words, tmp_path))
+        spec = replace(SPEC, workers=style, program=parse_program(words, tmp_path))
         assert LaunchSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
         for planned in local().plan(spec, facts):
             assert planned.argv[-2:] == words
@@ -73,7 +73,7 @@ def test_every_starter_lets_the_workers_replace_them(style, tmp_path):
 
 
 def test_a_command_in_front_replaces_nothing(tmp_path):
-    program = replace(of_words(["train.py", "{{rank}}"], tmp_path), wrap=("nice",))
+    program = replace(parse_program(["train.py", "{{rank}}"], tmp_path), wrap=("nice",))
     for planned in local().plan(replace(SPEC, workers="manual", program=program), FACTS):
         main = planned.argv[1]
         python = planned.argv[0]
@@ -84,7 +84,9 @@ def test_a_command_in_front_replaces_nothing(tmp_path):
 @pytest.mark.parametrize("style", ["torchrun", "accelerate"])
 def test_torchrun_is_not_given_what_it_would_replace(style, tmp_path):
     nodes = tuple(replace(node, nproc=ONE_WORKER) for node in FACTS.nodes)
-    spec = replace(SPEC, workers=style, program=of_words(["a.py", "$$ ${local_rank}"], tmp_path))
+    spec = replace(
+        SPEC, workers=style, program=parse_program(["a.py", "$$ ${local_rank}"], tmp_path)
+    )
     for planned in local().plan(spec, replace(FACTS, nodes=nodes)):
         assert planned.argv[-1] == "$$$$ $${local_rank}"
 

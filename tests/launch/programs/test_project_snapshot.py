@@ -49,7 +49,7 @@ def snapshot(project: Path, *patterns: str, name: str = "run") -> Path:
     """The snapshot of a new run."""
     run_dir = project / "logs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
-    project_snapshot.take(project, run_dir, patterns)
+    project_snapshot.copy_project(project, run_dir, patterns)
     return run_dir / "snapshot"
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_vanishes_while_others_are_copied_is_no_part_of_it(project, 
 def test_a_file_that_cannot_be_read_is_named(project):
     (project / "secret.key").touch(mode=0o000)
     take = "import sys; from pathlib import Path; from launch.programs import project_snapshot\n"
-    take += "project_snapshot.take(*map(Path, sys.argv[1:]))"
+    take += "project_snapshot.copy_project(*map(Path, sys.argv[1:]))"
     done = call(*AS_ANY_USER, sys.executable, "-c", take, project, project / "logs" / "run")
     assert f"UsageError: {project / 'secret.key'} cannot be read" in done.stderr
 
@@ -244,11 +244,13 @@ def test_a_diff_that_git_cannot_make_is_said(project):
     git(project, "config", "filter.lfs.clean", "false")
     git(project, "config", "filter.lfs.required", "true")
     write(project, {".gitattributes": "*.py filter=lfs\n"})
-    description = project_snapshot.take(project, project / "logs" / "run")
+    description = project_snapshot.copy_project(project, project / "logs" / "run")
     assert "; no snapshot.diff: git does not answer about" in description and "lfs" in description
     empty = write(project.parent / "new", {"a.py": ""})
     git(empty, "init", "-q")
-    assert project_snapshot.take(empty, empty / "logs" / "run") == "snapshot: 1 files, 0 bytes"
+    assert (
+        project_snapshot.copy_project(empty, empty / "logs" / "run") == "snapshot: 1 files, 0 bytes"
+    )
 
 
 def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
@@ -256,12 +258,12 @@ def test_the_runs_of_a_project_are_no_part_of_it_also_in_a_sweep(tmp_path):
     names = (f"{sweep}/sweep.json", f"{sweep}/runs/a/summary.json", f"{other}/summary.json")
     project = write(tmp_path / "sweeps" / "project", dict.fromkeys((*names, "train.py"), ""))
     for run in (f"{sweep}/runs/a", other):
-        project_snapshot.take(project, project / run)
+        project_snapshot.copy_project(project, project / run)
         assert copied(project / run / "snapshot") == ["train.py"]
 
 
 def test_runs_may_be_kept_around_the_project_but_not_in_its_own_folder(project):
     around = project.parent / "run"
-    assert project_snapshot.take(project, around).startswith("snapshot: 4 files, ")
+    assert project_snapshot.copy_project(project, around).startswith("snapshot: 4 files, ")
     with pytest.raises(UsageError, match=r"--logs-dir .*/project is the project itself.*/logs, or"):
-        project_snapshot.take(project, project / "run")
+        project_snapshot.copy_project(project, project / "run")

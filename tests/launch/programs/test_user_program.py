@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from configs.settings.launch import name_problems
 from launch.leading.leader import with_copies
 from launch.programs import user_program
-from launch.programs.command_line import CommandLine, split
+from launch.programs.command_line import CommandLine, split_program
 from launch.programs.user_program import UserProgram
 from muster.errors import UsageError
 from muster.run_files import SNAPSHOT
@@ -20,11 +20,11 @@ from tests.written import executable, write
 
 
 def test_only_the_first_separator_counts_and_a_program_follows_it():
-    assert split(["--nodes", "2"]) == (["--nodes", "2"], [])
-    assert split(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
+    assert split_program(["--nodes", "2"]) == (["--nodes", "2"], [])
+    assert split_program(["-q", "--", "a.py", "--", "b"]) == (["-q"], ["a.py", "--", "b"])
     for argv in (["--nodes", "2", "--"], ["--", ""], ["--", "", "x"]):
         with pytest.raises(UsageError, match="no program follows after --"):
-            split(argv)
+            split_program(argv)
 
 
 def test_a_run_is_named_by_its_program():
@@ -111,12 +111,12 @@ def test_a_folder_or_archive_with_a_main_is_a_program_of_python(tmp_path, monkey
     for word in ("app", "./app/", "app.pyz", "./app.pyz", "runs.pyz"):
         check(tmp_path, "--", word)
         check(tmp_path, *PRELOAD, "--", word)
-        assert user_program.of_words([word, "-x"], tmp_path).argv == (word, "-x")
+        assert user_program.parse_program([word, "-x"], tmp_path).argv == (word, "-x")
     # a command stays one: one with a Python of its own, or on PATH
-    assert user_program.of_words(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
+    assert user_program.parse_program(["./runs.pyz"], tmp_path).argv == ("--exec", "./runs.pyz")
     executable(tmp_path / "bin" / "app", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    assert user_program.of_words(["app"], tmp_path).argv == ("--exec", "app")
+    assert user_program.parse_program(["app"], tmp_path).argv == ("--exec", "app")
     refused = refusal(tmp_path, "--", "./wrong")
     assert refused.startswith("./wrong/__main__.py:1: ") and "does not compile" in refused
     assert refusal(tmp_path, "--", "./none").startswith("./none: a folder without a __main__.py")

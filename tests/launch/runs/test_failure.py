@@ -13,7 +13,7 @@ import pytest
 from launch.agent.recovery import Recovery
 from launch.ends import End, Kind
 from launch.runs import run_record
-from launch.runs.failure import Failure, explain, of_record, report
+from launch.runs.failure import Failure, explain, failure_of, report
 from launch.runs.last_output import crash_of, of_logs
 from tests.fuzzing import fuzzed
 from tests.launch.odd_messages import line, nearly
@@ -234,7 +234,7 @@ def test_what_a_leader_has_judged_is_not_judged_again(ended, tmp_path):
     ended(0, "crash", 1.0, "echo", "Traceback: echo\n")
     end = End(Kind.KILLED, "node1", 2.0, 1, signal=9)
     record = {"code": 137, "message": f"error: {end.text}", "rank": 1, "cause": "killed"}
-    failure = of_record(tmp_path, 2, {**record, "end": end.to_json()})
+    failure = failure_of(tmp_path, 2, {**record, "end": end.to_json()})
     assert (failure.code, failure.rank, failure.cause) == (137, 1, "killed")
     assert failure.text == "error: rank 1 on node1 was killed by SIGKILL"
     assert failure.context == ("rank 0 stopped because of it", ADVICE)
@@ -243,9 +243,9 @@ def test_what_a_leader_has_judged_is_not_judged_again(ended, tmp_path):
 @pytest.mark.parametrize("end", [None, "killed", {"kind": "KILLED"}])
 def test_an_earlier_version_s_record_of_the_end_stays_readable(tmp_path, end):
     record = {"code": 137, "message": "error: it was killed", "rank": 1, "cause": "killed"}
-    failure = of_record(tmp_path, 2, {**record, "end": end})
+    failure = failure_of(tmp_path, 2, {**record, "end": end})
     assert failure == Failure(137, "error: it was killed", rank=1, cause="killed")
-    assert of_record(tmp_path, 2, {**record, "code": 0}) is None
+    assert failure_of(tmp_path, 2, {**record, "code": 0}) is None
 
 
 ADVICE = "the kernel may have ended it for lack of memory: see dmesg on node1"

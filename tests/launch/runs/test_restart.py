@@ -108,15 +108,15 @@ def test_going_on_keeps_what_was_asked_for_but_the_resets(tmp_path):
     flags = ("--task=synthetic", "--lr=0.5", "--resume=/else", "--reset-optimizer")
     program = Program.module("train.worker", *flags, takes_resume=True)
     spec = LaunchSpec("run", tmp_path, program)
-    assert restart.with_flags(spec, tmp_path) == spec  # nothing yet
+    assert restart.with_resume_flags(spec, tmp_path) == spec  # nothing yet
     done = tmp_path / "checkpoints" / "step_00000007"
     write(done, {"manifest.json": {}, "state.json": {"run_id": "of somebody else"}})
-    assert restart.with_flags(spec, tmp_path) == spec
+    assert restart.with_resume_flags(spec, tmp_path) == spec
     write(done, {"state.json": {"run_id": "run"}})
-    again = restart.with_flags(spec, tmp_path)
+    again = restart.with_resume_flags(spec, tmp_path)
     (train,) = cli.parse([TrainConfig], again.program.argv[2:], prog="", description="")
     assert (train.resume, train.lr, train.reset_optimizer) == ("auto", 0.5, False)
-    assert restart.with_flags(again, tmp_path) == again
+    assert restart.with_resume_flags(again, tmp_path) == again
 
 
 @pytest.mark.parametrize(

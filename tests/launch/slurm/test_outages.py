@@ -53,7 +53,7 @@ def test_a_job_is_cancelled_when_slurm_answers_again(slurm, tmp_path, monkeypatc
     monkeypatch.setattr("launch.slurm.controller.SLURM_IS_SILENT_S", 0.3, raising=False)
     run, lines = run_folder(tmp_path, "run", JOB), []
     slurm.silence()
-    assert run_state.of(run).word == "unknown"
+    assert run_state.state_of(run).word == "unknown"
     with pytest.raises(MusterError, match="Slurm does not answer"):
         run_state.cancel(run, lines.append)
     assert lines.pop().startswith("Slurm does not answer") and not (run / "exit.json").exists()
@@ -81,7 +81,7 @@ def test_a_job_that_is_over_is_left_alone(slurm, tmp_path):
 def test_a_job_of_another_cluster_is_not_touched(slurm, tmp_path):
     run = run_folder(tmp_path, "run", JOB)
     slurm.is_cluster("elsewhere")
-    assert run_state.of(run).word == "elsewhere"
+    assert run_state.state_of(run).word == "elsewhere"
     with pytest.raises(MusterError, match="job 12 is one of cluster here, and this is elsewhere"):
         run_state.cancel(run, lambda text: None)
     assert slurm.calls("scancel") == []
@@ -102,7 +102,7 @@ def test_a_run_is_found_by_its_job_and_the_last_of_that_number(slurm, tmp_path):
 def test_a_run_that_is_being_submitted_is_cancelled_when_it_has_its_number(slurm, tmp_path):
     """sbatch takes as long as a busy controller does."""
     run, lines = run_folder(tmp_path, "run", JOB | leader(launcher="slurm", job_id="")), []
-    assert run_state.of(run).word == "submitting"
+    assert run_state.state_of(run).word == "submitting"
     (run / "new.json").write_text(json.dumps(JOB))
     timer = threading.Timer(1.0, (run / "new.json").rename, [run / "job.json"])
     timer.start()
@@ -123,9 +123,9 @@ def test_a_run_that_was_just_detached_is_cancelled(tmp_path):
     )
     run, lines = run_folder(tmp_path, "run"), []
     assert call(sys.executable, "-c", code, run, cwd=REPOSITORY).returncode == 0
-    assert run_state.of(run).word == "running"
+    assert run_state.state_of(run).word == "running"
     run_state.cancel(run, lines.append)
-    assert lines == ["run: stopped"] and run_state.of(run).over
+    assert lines == ["run: stopped"] and run_state.state_of(run).over
 
 
 def test_flags_win_over_what_a_user_sets_for_sbatch_and_the_rest_is_obeyed(slurm, tmp_path):

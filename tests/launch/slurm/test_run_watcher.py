@@ -10,7 +10,7 @@ from launch.leading.leader import lead_or_submit
 from launch.runs import run_state, waiting
 from launch.runs.run_state import Submission
 from launch.runs.watching import run_document
-from launch.runs.watching.run_document import Happenings
+from launch.runs.watching.run_document import RunEvents
 from launch.slurm.run_watcher import SlurmRunWatcher
 from launch.spec import LaunchSpec
 from muster import json_output
@@ -115,19 +115,19 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
     else:
         slurm.forget()
     run = write(run_folder(tmp_path, "run", JOB), {**NPROC, **files})
-    seen = run_state.of(run)
+    seen = run_state.state_of(run)
     assert (seen.word, seen.over) == (word, True)
-    by_status = run_document.whole(run, seen)["end"]
+    by_status = run_document.all_fields(run, seen)["end"]
     assert [by_status[name] for name in ("exit_code", "cause", "message")] == ended
     assert waiting.wait(run, None) == ended[0]
     (by_wait,) = (document for document in documents() if document["kind"] == "ended")
     assert {name: by_wait[name] for name in by_status} == by_status
     capsys.readouterr()
-    happenings = Happenings(run)
+    events = RunEvents(run)
     spec = LaunchSpec("run", run, PROGRAM)
-    code = lead_or_submit(Submits("fails"), spec, FACTS, follows=True, happenings=happenings)
+    code = lead_or_submit(Submits("fails"), spec, FACTS, follows=True, events=events)
     assert code == ended[0]
-    assert run_document.end_fields(happenings.end) == by_status
+    assert run_document.end_fields(events.end) == by_status
     printed = capsys.readouterr()
     assert f"job 12: {word}\n" in printed.out and ended[2] in printed.err
     assert not (run / "exit.json").exists()
@@ -168,5 +168,5 @@ def test_a_job_that_ended_well_says_nothing_of_a_run_that_was_in_it(slurm, tmp_p
     slurm.job_is("COMPLETED")
     run = run_folder(tmp_path, "run", JOB)
     write(run, {"slurm.json": {"nproc": ["gpu"], "step": "muster-run"}})
-    seen = run_state.of(run)
+    seen = run_state.state_of(run)
     assert (seen.word, seen.end["code"]) == ("lost", 1)

@@ -74,7 +74,7 @@ def test_pace_time_left_and_the_age_of_the_last_checkpoint(tmp_path):
     (run / "checkpoints" / "step_00000060.host.1.partial").mkdir()
     os.utime(saved, (time.time() - 600,) * 2)
     assert activity(run)[1] == "last checkpoint after step 50, 10 min ago"
-    assert run_activity.brief(run, RUNNING) == "; ".join(activity(run))
+    assert run_activity.one_line(run, RUNNING) == "; ".join(activity(run))
 
 
 def test_without_a_word_of_the_last_step_the_time_left_is_not_known(tmp_path):
@@ -98,7 +98,7 @@ def test_a_run_that_was_fast_and_records_nothing_more_is_said_to_be_silent(tmp_p
         "muster jobs stacks says where each rank is"
     )
     suspended = State("suspended", False, "job 12")
-    assert "no step is on record" not in run_activity.brief(run, suspended)
+    assert "no step is on record" not in run_activity.one_line(run, suspended)
 
 
 def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
@@ -107,6 +107,6 @@ def test_a_run_that_waits_says_why_and_one_that_is_over_nothing(tmp_path):
     why = ("Resources: ...", "expected start: ...")
     waiting = State("pending", False, "job 12; Resources", why)
     assert activity(run, waiting) == [*why]
-    assert run_activity.brief(run, waiting) == "Resources: ..."
+    assert run_activity.one_line(run, waiting) == "Resources: ..."
     over = State("failed", True, "exit code 1: boom")
-    assert activity(run, over) == [] and run_activity.brief(run, over) == "exit code 1: boom"
+    assert activity(run, over) == [] and run_activity.one_line(run, over) == "exit code 1: boom"
