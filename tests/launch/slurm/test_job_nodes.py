@@ -181,7 +181,7 @@ def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
 
 def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
+    monkeypatch.setattr(node_health, "silent_nodes", lambda hosts, env: [])
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
     failures = 2 * [{**record, "time_unix_s": time.time()}]
     write(tmp_path, {"muster/nodes.json": {"failures": failures}})
