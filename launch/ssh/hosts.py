@@ -112,8 +112,8 @@ def _with_options(words: Sequence[str], node: NodeSpec) -> NodeSpec:
             if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
                 raise ValueError(f"slots={own} is more than {option}; give a smaller number")
         elif not equals or name not in LINE_OPTIONS:
-            known = " and ".join(LINE_OPTIONS)
-            raise ValueError(f"{quoted(option)} is no option, as {known} are; {EXAMPLE}")
+            names = " and ".join(LINE_OPTIONS)
+            raise ValueError(f"{quoted(option)} is no option, as {names} are; {EXAMPLE}")
         elif name == "address":
             node = replace(node, address=str(parse_address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):
