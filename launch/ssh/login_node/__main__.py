@@ -289,7 +289,7 @@ def _run(command: Command, installation: Installation) -> int:
     shell = ["env", *variables, "bash", "-lc", 'exec "$@"', "bash", *argv]
     connection = installation.connection
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
-    if code == openssh.FAILED:
+    if code == openssh.NOT_CONNECTED:
         raise ConnectionLost(
             f"{connection.login}: the connection was lost; give the same command again"
         )
