@@ -72,8 +72,12 @@ def _logins(element: ET.Element, slots: WorkersPerNode, where: str, problems: li
     for login in members:
         user, host, port = (login.get(key, "") for key in ("username", "hostname", "port"))
         try:
-            number = parse_port(port) if port else None
-            node = NodeSpec(parse_word("host", host), slots, parse_word("user", user), number)
+            node = NodeSpec(
+                parse_word("host", host),
+                slots,
+                parse_word("user", user),
+                parse_port(port) if port else None,
+            )
             logins.setdefault(user, node)
         except ValueError as error:
             problems.append(f"{where}: {error}")
