@@ -130,8 +130,9 @@ class JobNodes:
 
     def srun(self, hosts: Sequence[str], leader_file: Path) -> list[str]:
         """The command line that starts an agent on each of `hosts`; they read `leader_file`."""
-        # srun of Slurm 22.05 and 23.02 does not take this number from the job. If the variable is
-        # not set (--cpus-per-gpu, or neither), a step has all cores of the job on each node.
+        # srun of Slurm 22.05 and 23.02 does not take this number from the job:
+        # https://github.com/reframe-hpc/reframe/issues/2655
+        # If the variable is not set, a step has all cores of the job on each node.
         cores = self.env.get("SLURM_CPUS_PER_TASK")
         return [
             *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),

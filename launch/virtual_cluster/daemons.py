@@ -113,7 +113,7 @@ def inside(namespaces: Iterable[Path]) -> list[int]:
     """The numbers of all processes in these network namespaces, whoever started them."""
     inodes = {(state.st_dev, state.st_ino) for state in map(Path.stat, namespaces)}
     numbers = set()
-    # Path.glob() fails if a process ends meanwhile
+    # Path.glob() fails if a process ends meanwhile: https://github.com/python/cpython/issues/90208
     for path in iglob("/proc/[0-9]*/task/*/ns/net") if inodes else ():  # noqa: PTH207
         with suppress(OSError):  # a thread that has ended is in no namespace any more
             state = Path(path).stat()
