@@ -29,15 +29,15 @@ Options = dict[str, str | int | bool]
 def given_options(config: SlurmConfig) -> Options:
     """The options that the user gave, by sbatch's own names."""
     from_flags = {
-        name: value for name, value in vars(config).items() if name not in ("slurm", "wait")
+        name: value
+        for name, value in vars(config).items()
+        if value is not None and name not in ("slurm", "wait")
     }
     from_slurm_flag = {
         option.name.replace("-", "_"): True if option.value is None else option.value
         for option in config.slurm
     }
-    return {
-        name: value for name, value in from_flags.items() if value is not None
-    } | from_slurm_flag
+    return from_flags | from_slurm_flag
 
 
 def options(config: SlurmConfig, env: Mapping[str, str], run_id: str, facts: Facts) -> Options:
