@@ -34,12 +34,12 @@ def run(study: Sweep, more: Sequence[str]) -> int | None:
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in group)
         with rated_cluster(rate, nodes) as hosts:
-            if stopped_by := collectives(study, rate, nodes, [*_place(hosts), *more]):
+            if stopped_by := collectives(study, rate, nodes, [*_host_flags(hosts), *more]):
                 return stopped_by
             for cell in group:
                 own = hosts[: cell.nodes]
                 with _busy(own[len(own) - cell.busy :]):
-                    stopped_by = run_all([work_of(study, cell, _place(own))])
+                    stopped_by = run_all([work_of(study, cell, _host_flags(own))])
                 if stopped_by is not None or cell.state == "stopped":
                     return stopped_by or signal.SIGTERM
     return None
@@ -57,10 +57,10 @@ def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str])
         return None
     operations = ",".join(study.collectives)
     bench = ["--program=bench_collectives", f"--operations={operations}", f"--nodes={nodes}"]
-    place = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
+    run_flags = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
     log = study.folder / "logs" / f"collectives-{name}.log"
-    code, reason = _run(log, SUBMIT, *bench, *place, *cli.for_bench(more))
+    code, reason = _run(log, SUBMIT, *bench, *run_flags, *cli.for_bench(more))
     if code:
         print(f"collectives: not measured: {reason or code}; see {log}", file=sys.stderr)
     return signal.SIGTERM if code in STOPS else None
@@ -109,7 +109,7 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
         _testbed("down")
 
 
-def _place(hosts: Sequence[str]) -> list[str]:
+def _host_flags(hosts: Sequence[str]) -> list[str]:
     """Flags by which launch/submit.py finds these nodes of the testbed, if there are any."""
     flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
     return flags if hosts else []

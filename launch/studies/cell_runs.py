@@ -50,8 +50,8 @@ class Work:
     """A command to run."""
 
     log: Path  # for its output
-    # Returns the command's words, none if it is not to run. The number is the command's place among
-    # those that run at the same time.
+    # Returns the command's words, none if it is not to run. The argument is the command's index
+    # among those that run at the same time.
     begin: Callable[[int], Sequence[str]]
     ended: Callable[[int, float], None]  # called with the exit code, and the seconds that it took
     cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves this folder
@@ -64,7 +64,7 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
     further command is started.
     """
     waiting = list(works)
-    places = list(range(at_once))
+    free = list(range(at_once))  # indices, of commands that may start
     signals: list[int] = []
     passed_on = 0  # how many of the signals
     started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
@@ -72,18 +72,18 @@ def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
     on_stop(lambda number, _: signals.append(number))
     try:
         while started or (waiting and not signals):
-            while waiting and places and not signals:
+            while waiting and free and not signals:
                 work = waiting.pop(0)
-                if words := work.begin(places[0]):
-                    started[places.pop(0)] = (work, _start(work, words), time.monotonic())
+                if words := work.begin(free[0]):
+                    started[free.pop(0)] = (work, _start(work, words), time.monotonic())
             for number in signals[passed_on:]:
                 passed_on += 1
                 for _, process, _ in started.values():
                     process.send_signal(number)
-            for place, (work, process, began_s) in list(started.items()):
+            for index, (work, process, began_s) in list(started.items()):
                 if (code := process.poll()) is not None:
-                    del started[place]
-                    places = sorted([*places, place])
+                    del started[index]
+                    free = sorted([*free, index])
                     work.ended(code, time.monotonic() - began_s)
             time.sleep(CELL_RUN_TICK_S)
     finally:
@@ -227,12 +227,12 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
             f"{at_once * nodes} hosts, but there are {len(hosts)} ({names}), enough for {most} at "
             f"a time; {remedy}"
         )
-    return [hosts[place * nodes : (place + 1) * nodes] for place in range(at_once)]
+    return [hosts[index * nodes : (index + 1) * nodes] for index in range(at_once)]
 
 
-def hosts_file(sweep: Sweep, place: int) -> Path:
-    """The hosts file of one group."""
-    return sweep.folder / "hosts" / f"group_{place}.txt"
+def hosts_file(sweep: Sweep, index: int) -> Path:
+    """The hosts file of a group of hosts."""
+    return sweep.folder / "hosts" / f"group_{index}.txt"
 
 
 def work_of(
@@ -243,19 +243,19 @@ def work_of(
 ) -> Work:
     """The work of one run, which sets the cell's state and results.
 
-    The run is on the nodes of `flags`. With `groups` it is on the group of hosts of its place among
-    the runs at the same time.
+    The run is on the nodes of `flags`. With `groups` it is on one of these groups of hosts, by its
+    index among the runs at the same time.
     """
 
-    def start_run(place: int) -> Sequence[str]:
-        hosts = hosts_file(sweep, place)
+    def start_run(index: int) -> Sequence[str]:
+        hosts = hosts_file(sweep, index)
         command = command_of(sweep, cell, [f"--hosts={hosts}"] if groups else flags)
         cell.state = "running"
         cell.message = ""
         cell.results = None
         if groups:
-            cell.place = ",".join(spec.name for spec in groups[place])
-            write_text(hosts, "".join(map(_line, groups[place])))
+            cell.place = ",".join(spec.name for spec in groups[index])
+            write_text(hosts, "".join(map(_line, groups[index])))
         if (sweep.folder / run_files.CANCELLED / cell.id).exists():
             cell.state = "stopped"
             cell.message = "cancelled before it began"
