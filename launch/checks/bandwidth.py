@@ -81,7 +81,7 @@ def _sentence(directions: Mapping[Direction, float], names_of_ranks: Sequence[st
     if not slow:
         speeds = _span(directions.values())
         return f"all pairs carry {speeds} Gbit/s; slowest: {_name(ordered[0], names_of_ranks)}"
-    lines = [f"{_name(pair, names_of_ranks)} {rate(pairs[pair])}" for pair in slow[:LISTED]]
+    lines = [f"{_name(pair, names_of_ranks)} {speed_text(pairs[pair])}" for pair in slow[:LISTED]]
     more = f" and {len(slow) - LISTED} more" if len(slow) > LISTED else ""
     others = _span([pairs[pair] for pair in ordered if pair not in slow])
     words = f"slow: {', '.join(lines)}{more} Gbit/s; others carry {others}"
@@ -95,15 +95,15 @@ def _name(pair: Direction, names_of_ranks: Sequence[str]) -> str:
     return "-".join(names_of_ranks[rank] for rank in pair)
 
 
-def rate(gbit_s: float) -> str:
+def speed_text(gbit_s: float) -> str:
     """A speed with three significant digits: 0.940, 9.40, 94.0."""
     return f"{gbit_s:#.3g}".rstrip(".")
 
 
 def _span(speeds: Iterable[float]) -> str:
     ordered = sorted(speeds)
-    low = rate(ordered[0])
-    high = rate(ordered[-1])
+    low = speed_text(ordered[0])
+    high = speed_text(ordered[-1])
     return low if low == high else f"{low} to {high}"
 
 
@@ -115,7 +115,7 @@ def _matrix(measured: Measurements, names_of_ranks: Sequence[str]) -> Table:
         table.add_column(names_of_ranks[rank], justify="right")
     for rank in ranks:
         row = [(rank, other) for other in ranks]
-        cells = [rate(directions[pair]) if pair in directions else "-" for pair in row]
+        cells = [speed_text(directions[pair]) if pair in directions else "-" for pair in row]
         table.add_row(names_of_ranks[rank], *cells)
     return table
 

@@ -19,10 +19,10 @@ REMEDIES = {
 
 def reach(findings: Findings) -> Row:
     """Whether every node answered."""
-    how = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
+    means = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
         count = len(findings.nodes)
-        return Row("reach", "ok", (f"{how} works on {count} of {count}",))
+        return Row("reach", "ok", (f"{means} works on {count} of {count}",))
     parts = [line.partition("; ") for line in findings.silent]
     causes = shortened(list(dict.fromkeys(cause for cause, _, _ in parts)))
     fixes = dict.fromkeys(fix for _, _, fix in parts if fix)

@@ -78,12 +78,12 @@ def _leftover(
     elif entry["checkpoints"] and run not in named:
         stays = f"it has checkpoints; to remove them, name the run: {run}"
     if not run:
-        what = "temporary files of a process that was killed"
+        kind = "temporary files of a process that was killed"
     elif path.name == run:
-        what = "the run's files on this node"
+        kind = "the run's files on this node"
     else:
-        what = f"what {run} was sent"
-    return Leftover(str(path), what, entry["bytes"], node, stays)
+        kind = f"what {run} was sent"
+    return Leftover(str(path), kind, entry["bytes"], node, stays)
 
 
 def _removable(leftovers: Collection[Leftover]) -> list[str]:

@@ -31,7 +31,7 @@ def points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Raises:
         UsageError: there are too many combinations.
     """
-    refuse_too_many(size_of(block))
+    refuse_too_many_runs(size_of(block))
     values = [value if isinstance(value, list) else [value] for value in block.values()]
     for point in itertools.product(*values):
         yield dict(zip(block, point, strict=True))
@@ -42,7 +42,7 @@ def size_of(block: Mapping[str, Any]) -> int:
     return math.prod(len(value) for value in block.values() if isinstance(value, list))
 
 
-def refuse_too_many(count: int) -> None:
+def refuse_too_many_runs(count: int) -> None:
     """Refuse more than 10000 runs, for which nobody waits.
 
     Raises:

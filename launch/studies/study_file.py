@@ -23,7 +23,8 @@ TEXTS = ("question", "implementation", "discussion")
 KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
 # Settings of the testbed, not of a run: the rate of its links, and on how many of its nodes another
 # program uses the cores.
-RATE, BUSY = "rate", "busy"
+RATE = "rate"
+BUSY = "busy"
 OF_TESTBED = (RATE, BUSY)
 # A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
 # same name are one series, and so are the runs of one entry.
@@ -85,7 +86,7 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
     if not isinstance(collectives, list) or any(name not in OPERATIONS for name in collectives):
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     try:
-        grid.refuse_too_many(repeats * sum(map(grid.size_of, blocks)))
+        grid.refuse_too_many_runs(repeats * sum(map(grid.size_of, blocks)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     unchecked = list(_cells(base, blocks, repeats, more))
