@@ -152,8 +152,8 @@ def _send(node: NodeFacts, config: SshConfig, extra: Mapping[Path, str]) -> str 
     """Copy the files; return the error, or None."""
     host = node.spec.host
     place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
-    of_extra = [([], folder, f"{place}/{below}") for folder, below in extra.items()]
-    copies = [(RULES, CHECKOUT, place), *of_extra]
+    copies: list[tuple[Sequence[str], Path, str]] = [(RULES, CHECKOUT, place)]
+    copies += [([], folder, f"{place}/{below}") for folder, below in extra.items()]
     client = openssh.client(node.spec, config)
     for options, source, target in copies:
         try:
