@@ -279,7 +279,7 @@ def _environment(command: Command) -> dict[str, str]:
 
 
 def _argv(command: Command, words: Sequence[str], installation: Installation) -> list[str]:
-    return [*installation.command(*COMMANDS[command.word], typed=command.word), *words]
+    return [*installation.command(*COMMANDS[command.word], muster_word=command.word), *words]
 
 
 def _run(command: Command, installation: Installation) -> int:

@@ -61,9 +61,12 @@ class Installation:
     checkout: str
     python: str
 
-    def command(self, script: str, *words: str, typed: str = "") -> list[str]:
-        """The command line of a script of the checkout; for `typed` see `muster.command`."""
-        return [self.python, *say_typed(typed), f"{self.checkout}/{script}", *words]
+    def command(self, script: str, *words: str, muster_word: str = "") -> list[str]:
+        """The command line of a script of the checkout.
+
+        Its messages name it by `muster_word`, the word after `muster`; see `muster.command`.
+        """
+        return [self.python, *say_typed(muster_word), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
         """The path for the folder of a new session."""
