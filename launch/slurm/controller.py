@@ -115,7 +115,7 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
 
     Raises:
         Silent: Slurm does not answer.
-        MusterError: it is not installed.
+        MusterError: Slurm is not installed.
     """
     result = ask(["scontrol", "show", "config"], env, timeout_s)
     match = re.search(r"^ClusterName\s*=\s*(\S+)", result.stdout, re.MULTILINE)

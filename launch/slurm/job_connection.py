@@ -35,7 +35,7 @@ from muster.errors import MusterError
 from muster.run_files import SECRETS
 from muster.writing import read_json
 
-PROOF_BYTES = 4_096  # that a connection may send until its proof
+PROOF_BYTES = 4_096  # so much a connection may send until it is proven
 MAX_NAME_CHARACTERS = 255
 MAX_WORKERS = 4_096  # of one node
 MOST_UNPROVEN = 128  # connections without proof at a time, since each is an open file

@@ -69,7 +69,7 @@ def main() -> int:
     signal.signal(signal.SIGALRM, _give_up)
     signal.setitimer(signal.ITIMER_REAL, SLURM_IS_SILENT_S)
     try:
-        # of a single run this makes a plain job
+        # for a single run this makes a plain job
         jobs = executor.map_array(lead, request["runs"])
     except FailedJobError as error:
         if isinstance(error.__cause__, MusterError):

@@ -54,7 +54,7 @@ INTERACTIVE_SETTINGS = {
     "ForkAfterAuthentication": "no",
     "Tunnel": "no",
 }
-LOG_LEVELS = ("ERROR", "INFO")  # that show each reason of a failure, and nothing else
+LOG_LEVELS = ("ERROR", "INFO")  # at these ssh shows the reason of a failure, and nothing else
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
 CHANGED_KEY = (
     "its host key is not the one that is known: if the machine was installed again, remove the old "

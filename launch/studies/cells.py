@@ -213,7 +213,7 @@ def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Check the cells, and return them if launch/submit.py would accept each, as far as is known.
 
     Raises:
-        UsageError: it would refuse a cell; with every problem.
+        UsageError: launch/submit.py would refuse a cell; with every problem.
     """
     if not cells:
         raise UsageError("a sweep without runs; give it at least one")

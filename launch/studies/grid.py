@@ -46,7 +46,7 @@ def refuse_too_many_runs(count: int) -> None:
     """Refuse more than 10000 runs, for which nobody waits.
 
     Raises:
-        UsageError: there are more.
+        UsageError: there are more runs.
     """
     if count > MOST_RUNS:
         raise UsageError(f"{count} runs are too many, the most are {MOST_RUNS}; give fewer values")

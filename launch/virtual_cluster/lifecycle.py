@@ -85,7 +85,7 @@ def present() -> ClusterState:
     """The testbed that is up.
 
     Raises:
-        MusterError: none is up.
+        MusterError: no testbed is up.
     """
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:

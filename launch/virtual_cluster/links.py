@@ -117,7 +117,7 @@ def _refuse_used(net: str) -> None:
     """Refuse a network if an interface of the machine has an address in it.
 
     Raises:
-        MusterError: one has.
+        MusterError: an interface has such an address.
     """
     for link in json.loads(call(["ip", "-json", "address", "show"])):
         for address in link["addr_info"]:
