@@ -48,7 +48,7 @@ def main() -> int:
         return 0
     extras.require(extras.REPORT)  # not only after its runs
     study.refuse_lacking()
-    with cell_runs.alone(study.folder):
+    with cell_runs.sweep_lock(study.folder):
         cell_runs.begin(study)
         code = conclude(study, around_runs.run(study, more))
         if any(one.state == "done" for one in study.cells):

@@ -50,7 +50,7 @@ def main() -> int:
         cell_runs.print_commands(sweep, [hosts] if groups else [])
         return 0
     sweep.refuse_lacking()
-    with cell_runs.alone(sweep.folder):
+    with cell_runs.sweep_lock(sweep.folder):
         if not is_array:
             cell_runs.wait_for_last(sweep)
         cell_runs.begin(sweep, fresh=args.fresh)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from launch.checks import network_checks, node_checks
-from launch.checks.findings import Findings, Node, Reach, Row
+from launch.checks.findings import CheckedNode, Findings, PairConnection, Row
 from launch.deadlines import NODE_CONNECTS_S
 from launch.nodes import node_facts
 from launch.nodes.network_choice import Choice
@@ -26,12 +26,12 @@ def look(
 ) -> list[Row]:
     """Ask all nodes for their facts, and check those that answer.
 
-    `workers`: their Python (default: that of the trainer). `folder`, `python` and `disks` are as in
-    `facts_request`.
+    `workers` is the workers' Python (default: the trainer's). `folder`, `python` and `disks` are as
+    in `facts_request`.
     """
     workers = workers or WorkersPython()
-    asking = facts_request(folder, python, disks, workers.python)
-    with asking as request, Survey(transport) as survey:
+    opened = facts_request(folder, python, disks, workers.python)
+    with opened as request, Survey(transport) as survey:
         probes, silent = survey.probes(request)
         return judge_nodes(survey, probes, launcher, choose, workers, list(silent.values()))
 
@@ -44,28 +44,31 @@ def judge_nodes(
     workers: WorkersPython,
     silent: Sequence[str] = (),
 ) -> list[Row]:
-    """Test the network between the nodes that have answered with `probes`, and check everything.
+    """Test the network between the nodes that have answered with `probes`; the rows of all checks.
 
-    `choose` chooses the network; `silent` has a line for each node that has not answered.
+    `choose` chooses the network, and `silent` has a line for each node that has not answered.
     """
     if not probes:
         return examination(Findings(launcher, (), silent))
-    trouble, chosen = "", None
+    trouble = ""
+    chosen = None
     try:
         chosen = choose(probes)
     except MusterError as error:
         trouble = str(error)
     pings = [survey.ask(node_facts.tell_time, probes) for _ in range(PINGS)]
     addresses = dict(zip(probes, chosen.addresses, strict=True)) if chosen else {}
-    reached = _try_pairs(survey, addresses) if chosen else {}
-    called = dict(zip(probes, survey.names_of(probes), strict=True))
+    connections = _try_pairs(survey, addresses) if chosen else {}
+    names = dict(zip(probes, survey.names_of(probes), strict=True))
     nodes = tuple(
-        Node(
-            name=called[index],
+        CheckedNode(
+            name=names[index],
             probe=probe,
             address=addresses.get(index),
             skew_s=clock_skew_s([ping[index] for ping in pings if index in ping]),
-            reached={called[other]: reach for other, reach in reached.get(index, {}).items()},
+            connections={
+                names[other]: connection for other, connection in connections.get(index, {}).items()
+            },
         )
         for index, probe in probes.items()
     )
@@ -79,26 +82,28 @@ def examination(findings: Findings) -> list[Row]:
 
 
 def clock_skew_s(answers: Sequence[Answer]) -> float | None:
-    """How far a node's clock is ahead of this machine's, by the quickest of its answers.
+    """How far a node's clock is ahead of this machine's, from the quickest of its answers.
 
-    Half of the round trip is subtracted; the error is at most that half.
+    Half of the round trip is subtracted, so the error is at most that half.
     """
     if not answers:
         return None
-    best = min(answers, key=lambda one: one.heard_unix_s - one.asked_unix_s)
+    best = min(answers, key=lambda answer: answer.heard_unix_s - answer.asked_unix_s)
     return float(best.value) - (best.asked_unix_s + best.heard_unix_s) / 2
 
 
-def _try_pairs(survey: Survey, addresses: Mapping[int, str]) -> dict[int, dict[int, Reach]]:
-    """How each node reached each of the others; all listen before the first connects."""
+def _try_pairs(
+    survey: Survey, addresses: Mapping[int, str]
+) -> dict[int, dict[int, PairConnection]]:
+    """The connections from each node to each other; all nodes listen before the first connects."""
     listening = survey.ask(node_facts.listen, addresses, addresses=addresses)
-    servers = {index: (addresses[index], one.value) for index, one in listening.items()}
-    tried = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=NODE_CONNECTS_S)
+    servers = {index: (addresses[index], answer.value) for index, answer in listening.items()}
+    answers = survey.ask(node_facts.connect, addresses, servers=servers, patience_s=NODE_CONNECTS_S)
     return {
         index: {
-            other: Reach(*answer.value[str(other)])
+            other: PairConnection(*answer.value[str(other)])
             for other in addresses
             if str(other) in answer.value
         }
-        for index, answer in tried.items()
+        for index, answer in answers.items()
     }

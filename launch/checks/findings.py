@@ -1,4 +1,4 @@
-"""The findings about all nodes, and a row of the table for each check."""
+"""The findings about all nodes, and the row of each check in the table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,32 +9,34 @@ from launch.nodes.survey import Probe
 from launch.spec import WorkersPython
 
 Verdict = Literal["ok", "warn", "FAIL"]
-SHOWN = 8  # names in a row, and lines
+LISTED = 8  # names in a row, and lines
 
 
 @dataclass(frozen=True)
-class Reach:
-    """A connection from one node to another: "" if data came through, else the error."""
+class PairConnection:
+    """A connection that one node tried to another."""
 
-    trouble: str
+    error: str  # "" if data came through
     connect_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Node:
+class CheckedNode:
     """One node that answered."""
 
     name: str
     probe: Probe
     address: str | None = None  # on the chosen network
     skew_s: float | None = None  # its clock minus this machine's
-    reached: Mapping[str, Reach] = field(default_factory=dict)  # other nodes, by name
+    connections: Mapping[str, PairConnection] = field(
+        default_factory=dict
+    )  # by the other node's name
 
     @property
     def interface(self) -> str:
-        """The interface with its address."""
-        own = {one["address"]: one["name"] for one in self.probe["interfaces"]}
-        return str(own.get(self.address, "?"))
+        """The name of the interface that has the node's address."""
+        names = {interface["address"]: interface["name"] for interface in self.probe["interfaces"]}
+        return str(names.get(self.address, "?"))
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,11 @@ class Findings:
     """The facts about all nodes; the rows are made from these alone."""
 
     launcher: str
-    nodes: Sequence[Node]  # those that answered, in the order of their ranks
-    silent: Sequence[str] = ()  # a line for each other node: which one, why, what to do
-    chosen: Choice | None = None
+    nodes: Sequence[CheckedNode]  # those that answered, in the order of their ranks
+    silent: Sequence[str] = ()  # a line for each other node: its name, why, what to do
+    chosen: Choice | None = None  # the network
     trouble: str = ""  # why no network could be chosen
-    workers: WorkersPython = field(default_factory=WorkersPython)  # their Python
+    workers: WorkersPython = field(default_factory=WorkersPython)  # the workers' Python
 
 
 @dataclass(frozen=True)
@@ -60,37 +62,37 @@ class Row:
 
     @property
     def line(self) -> str:
-        """The row in one line, for a preflight, which prints problems only."""
+        """The row in one line, as it is printed before a run, where only problems are printed."""
         lines = [*self.found, *self.fix.splitlines()]
         return f"{self.check}: {'; '.join(lines)}"
 
 
 def lines(rows: Sequence[Row], verdict: Verdict) -> list[str]:
-    """A line for each row with this verdict; FAIL is a problem that would also make a run fail."""
+    """A line for each row with this verdict; FAIL means that a run would fail, too."""
     return [row.line for row in rows if row.verdict == verdict]
 
 
 def groups(values: Mapping[str, str]) -> tuple[str, ...]:
-    """`value` if all nodes have it; else who has which.
+    """The value alone if all nodes have the same; else a line for each value, with its nodes.
 
-    The most frequent comes first.
+    The most frequent value comes first.
     """
-    who: dict[str, list[str]] = {}
+    nodes: dict[str, list[str]] = {}  # by value
     for name, value in values.items():
-        who.setdefault(value, []).append(name)
-    if len(who) == 1:
-        return tuple(who)
-    ordered = sorted(who.items(), key=lambda item: -len(item[1]))
+        nodes.setdefault(value, []).append(name)
+    if len(nodes) == 1:
+        return tuple(nodes)
+    ordered = sorted(nodes.items(), key=lambda item: -len(item[1]))
     return shortened([f"{listed(names)}: {value}" for value, names in ordered])
 
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and the number of the others."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def shortened(lines: Sequence[str]) -> tuple[str, ...]:
     """The first lines, and the number of the others."""
-    more = (f"and {len(lines) - SHOWN} more",) if len(lines) > SHOWN else ()
-    return (*lines[:SHOWN], *more)
+    more = (f"and {len(lines) - LISTED} more",) if len(lines) > LISTED else ()
+    return (*lines[:LISTED], *more)

@@ -1,4 +1,4 @@
-"""Rows about the network: whether nodes answer, their common network, every pair, the clocks."""
+"""Check the network: whether nodes answer, their common network, every pair, and the clocks."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from launch.deadlines import CLOCK_SKEW_REPORTED_S
 
 OTHERS_FIRST = "see the other rows first"
 FIREWALL = "is a firewall between them? allow all TCP between the nodes on {network}"
-# The kernel's errors for a node that cannot be reached, and what to do.
+# The kernel's errors for a node that cannot be reached, and what to do about each.
 REMEDIES = {
     "no answer": FIREWALL,
     "connection refused": "a firewall refuses it; allow all TCP between the nodes on {network}",
@@ -19,14 +19,14 @@ REMEDIES = {
 
 def reach(findings: Findings) -> Row:
     """Whether every node answered."""
-    how = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
+    means = {"slurm": "srun", "local": "a process here"}.get(findings.launcher, findings.launcher)
     if not findings.silent:
         count = len(findings.nodes)
-        return Row("reach", "ok", (f"{how} works on {count} of {count}",))
-    parted = [line.partition("; ") for line in findings.silent]
-    found = shortened(list(dict.fromkeys(cause for cause, _, _ in parted)))
-    fixes = dict.fromkeys(fix for _, _, fix in parted if fix)
-    return Row("reach", "FAIL", found, "\n".join(shortened([*fixes])))
+        return Row("reach", "ok", (f"{means} works on {count} of {count}",))
+    parts = [line.partition("; ") for line in findings.silent]
+    causes = shortened(list(dict.fromkeys(cause for cause, _, _ in parts)))
+    fixes = dict.fromkeys(fix for _, _, fix in parts if fix)
+    return Row("reach", "FAIL", causes, "\n".join(shortened([*fixes])))
 
 
 def network(findings: Findings) -> Row:
@@ -37,10 +37,10 @@ def network(findings: Findings) -> Row:
     interfaces = groups({node.name: node.interface for node in findings.nodes})
     addresses = listed([f"{node.name} {node.address}" for node in findings.nodes])
     where = findings.chosen.network or "several networks"
-    found = (f"{where} on {', '.join(interfaces)}: {addresses}",)
+    line = f"{where} on {', '.join(interfaces)}: {addresses}"
     others = ", ".join(findings.chosen.others)
     fix = f"others could be had with --network: {others}" if others else ""
-    return Row("network", "ok", found, fix)
+    return Row("network", "ok", (line,), fix)
 
 
 def pairs(findings: Findings) -> Row:
@@ -48,22 +48,26 @@ def pairs(findings: Findings) -> Row:
     count = len(findings.nodes)
     wanted = count * (count - 1)
     directions = {
-        (one.name, other): reach for one in findings.nodes for other, reach in one.reached.items()
+        (node.name, other): connection
+        for node in findings.nodes
+        for other, connection in node.connections.items()
     }
-    failed = {pair: reach.trouble for pair, reach in directions.items() if reach.trouble}
+    failed = {pair: connection.error for pair, connection in directions.items() if connection.error}
     if len(directions) < wanted and not failed:
-        untried = [node.name for node in findings.nodes if len(node.reached) < count - 1]
+        untried = [node.name for node in findings.nodes if len(node.connections) < count - 1]
         return Row("every pair", "FAIL", (f"not tried from {listed(untried)}",), OTHERS_FIRST)
     if failed:
-        on = (findings.chosen and findings.chosen.network) or "the network"
+        where = (findings.chosen and findings.chosen.network) or "the network"
         otherwise = "run there: ip -br addr; ip route"
-        fixes = {REMEDIES.get(why, otherwise).format(network=on) for why in failed.values()}
+        fixes = {REMEDIES.get(why, otherwise).format(network=where) for why in failed.values()}
         return Row("every pair", "FAIL", _failures(findings, failed), "\n".join(sorted(fixes)))
     if not directions:
         return Row("every pair", "ok", ("one node: nothing to connect",))
-    took_s, slowest = max((reach.connect_s or 0.0, pair) for pair, reach in directions.items())
-    how = f"slowest {' to '.join(slowest)}, {took_s * 1000:.1f} ms"
-    return Row("every pair", "ok", (f"{len(directions)} of {wanted} connections work; {how}",))
+    connect_s, pair = max(
+        (connection.connect_s or 0.0, pair) for pair, connection in directions.items()
+    )
+    slowest = f"slowest {' to '.join(pair)}, {connect_s * 1000:.1f} ms"
+    return Row("every pair", "ok", (f"{len(directions)} of {wanted} connections work; {slowest}",))
 
 
 def clocks(findings: Findings) -> Row:
@@ -83,19 +87,20 @@ def clocks(findings: Findings) -> Row:
 
 
 def _failures(findings: Findings, failed: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """The failures: one line for a node that no other reaches, or that reaches no other."""
-    found: list[str] = []
-    left, others = dict(failed), len(findings.nodes) - 1
-    for end, says in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):
-        least = others - len(found)
+    """The failures; a node that no other reaches, or that reaches no other, has a single line."""
+    lines: list[str] = []
+    left = dict(failed)
+    others = len(findings.nodes) - 1
+    for end, template in ((1, "no node reaches {} ({})"), (0, "{} reaches nobody")):
+        least = others - len(lines)
         for node in findings.nodes:
-            ways = {pair: why for pair, why in left.items() if pair[end] == node.name}
-            if len(ways) >= least > 1 and len({*ways.values()}) == 1:
-                where = says.format(node.name, node.address)
-                found.append(f"{where}: {next(iter(ways.values()))}")
-                left = {pair: why for pair, why in left.items() if pair not in ways}
-    found += [f"{one} to {other}: {why}" for (one, other), why in left.items()]
-    return shortened(found)
+            of_node = {pair: why for pair, why in left.items() if pair[end] == node.name}
+            if len(of_node) >= least > 1 and len({*of_node.values()}) == 1:
+                text = template.format(node.name, node.address)
+                lines.append(f"{text}: {next(iter(of_node.values()))}")
+                left = {pair: why for pair, why in left.items() if pair not in of_node}
+    lines += [f"{sender} to {receiver}: {why}" for (sender, receiver), why in left.items()]
+    return shortened(lines)
 
 
 ROWS: Sequence[Callable[[Findings], Row]] = (network, pairs, clocks)

@@ -1,6 +1,6 @@
 """Call Slurm's commands, and read what they report of the cluster and of jobs.
 
-A controller that does not answer says nothing about a job. Nothing here needs accounting (sacct),
+If the controller does not answer, nothing is known of a job. Nothing here needs accounting (sacct),
 which many small clusters do not run.
 """
 
@@ -19,42 +19,46 @@ from launch.nodes.survey import last_line
 from muster.errors import MusterError, UsageError
 from muster.tool_environment import environment_for
 
-# A scheduler's variables confuse commands that are run inside one of its jobs.
-FOREIGN = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
-# The user's own, which no job sets: where Slurm is, the user's identity, and srun's options.
-OWN = frozenset(
+# The variables of a job, which confuse commands that are run inside it.
+JOB_PREFIXES = ("SLURM_", "SRUN_", "PMI_", "PMIX_", "SLURMD_", "SBATCH_CPU_BIND", "SBATCH_MEM_BIND")
+# The user's own settings, which no job sets: where Slurm is, the user's identity, srun's options.
+USER_VARIABLES = frozenset(
     "SLURM_CONF SLURM_CONF_SERVER SLURM_CLUSTERS SLURM_JWT SLURM_ACCOUNT SLURM_PARTITION SLURM_QOS"
     " SLURM_RESERVATION SLURM_CONSTRAINT".split()
 )
-OVER = frozenset(
+ENDED_STATES = frozenset(
     "COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL OUT_OF_MEMORY PREEMPTED BOOT_FAIL DEADLINE"
     " REVOKED".split()
 )
-GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
-WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
-# Our own states: Slurm has no record of the job any more, or nothing can be found out.
-FORGOTTEN, UNKNOWN = "FORGOTTEN", "UNKNOWN"
-# For squeue, in any width. A part of an array has its own number beside its name in the array.
-FORMAT = "JobID:.|,JobArrayID:.|,State:.|,StartTime:.|,EndTime:.|,Reason:."
+GRES_GPUS = re.compile(r"\bgpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)")  # in Slurm's text about a node
+WAITING_STATES = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT".split())
+# Two states that Slurm does not have. Forgotten: Slurm has no record of the job any more.
+# Unknown: Slurm does not answer.
+FORGOTTEN = "FORGOTTEN"
+UNKNOWN = "UNKNOWN"
+# For squeue, each field as wide as its value. A part of an array has its own number (JobID) beside
+# its name in the array (JobArrayID).
+SQUEUE_FORMAT = "JobID:.|,JobArrayID:.|,State:.|,StartTime:.|,EndTime:.|,Reason:."
 
 
 class Silent(MusterError):
-    """Slurm does not answer: nothing is known of it, or of a job, and one may ask again."""
+    """Slurm does not answer, so nothing is known of it or of a job; asking again may help."""
 
 
 def scrubbed(env: Mapping[str, str], options: Iterable[str] = ()) -> dict[str, str]:
     """`env` without the variables of a surrounding job, which must not affect the next job.
 
-    A user's settings for sbatch stay, except for what is decided here and for `options` (such as
-    `gpus_per_node`) that were given: the variables would override them.
+    A user's variables for sbatch stay, except those of options that Muster sets itself, and those
+    of `options` (such as `gpus_per_node`), which the user gave by flags. The variables would
+    override both.
     """
     given = {name.replace("_", "-") for name in options}
-    given |= {one for group in sbatch_options.ALTERNATIVES if group & given for one in group}
-    decided = {*sbatch_options.UNUSED, *map(sbatch_options.variable, given)}
+    given |= {name for group in sbatch_options.ALTERNATIVES if group & given for name in group}
+    overriding = {*sbatch_options.UNUSED, *map(sbatch_options.variable, given)}
     return {
         name: value
         for name, value in env.items()
-        if name in OWN or not (name.startswith(FOREIGN) or name in decided)
+        if name in USER_VARIABLES or not (name.startswith(JOB_PREFIXES) or name in overriding)
     }
 
 
@@ -66,11 +70,11 @@ def ask(
 ) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands as if from outside any job, without the user's settings for it.
 
-    Those for sbatch stay, which are settings of jobs.
+    The user's variables for sbatch stay, since they are settings of jobs.
 
     Raises:
-        Silent: its controller does not answer in time.
-        MusterError: it is not installed.
+        Silent: Slurm does not answer in time.
+        MusterError: the command is not installed.
     """
     try:
         return subprocess.run(
@@ -90,7 +94,7 @@ def ask(
 
 
 def refuse_missing(tool: str) -> None:
-    """Refuse to ask Slurm where there is none.
+    """Refuse to go on without this command of Slurm.
 
     Raises:
         UsageError: there is no such program on PATH.
@@ -111,13 +115,13 @@ def name(env: Mapping[str, str], timeout_s: float = SLURM_IS_SILENT_S) -> str:
 
     Raises:
         Silent: Slurm does not answer.
-        MusterError: it is not installed.
+        MusterError: Slurm is not installed.
     """
-    asked = ask(["scontrol", "show", "config"], env, timeout_s)
-    found = re.search(r"^ClusterName\s*=\s*(\S+)", asked.stdout, re.MULTILINE)
-    if found is None:
-        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
-    return found[1]
+    result = ask(["scontrol", "show", "config"], env, timeout_s)
+    match = re.search(r"^ClusterName\s*=\s*(\S+)", result.stdout, re.MULTILINE)
+    if match is None:
+        raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
+    return match[1]
 
 
 def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
@@ -126,11 +130,11 @@ def host_names(nodelist: str, env: Mapping[str, str]) -> list[str]:
     Raises:
         MusterError: Slurm gives no answer.
     """
-    asked = ask(["scontrol", "show", "hostnames", nodelist], env, SLURM_IS_SILENT_S)
-    lines = [line.split() for line in asked.stdout.splitlines()]
-    names = [words[0] for words in lines if len(words) == 1]  # others are a site's own words
-    if asked.returncode or not names:
-        raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(asked.stderr)}")
+    result = ask(["scontrol", "show", "hostnames", nodelist], env, SLURM_IS_SILENT_S)
+    lines = [line.split() for line in result.stdout.splitlines()]
+    names = [words[0] for words in lines if len(words) == 1]  # other lines are texts of the site
+    if result.returncode or not names:
+        raise MusterError(f"Slurm names no nodes of {nodelist}: {last_line(result.stderr)}")
     return names
 
 
@@ -140,19 +144,23 @@ def cores_per_gpu(partition: str, env: Mapping[str, str]) -> int | None:
     None if they have no GPUs, if the cluster itself sets a number of cores per GPU, or if Slurm
     gives no answer.
     """
-    cores, partitions = [], set()
+    cores = []
+    partitions = set()
     try:
         nodes = ask(["sinfo", "--noheader", "--Node", "--format=%P %c %G"], env).stdout
         rows = (line.split(maxsplit=2) for line in nodes.splitlines())
-        for name, cpus, gres in (row for row in rows if len(row) == 3):  # not a site's own words
-            plain = name.rstrip("*")  # the default one's ends with it
-            gpus = sum(map(int, GPUS.findall(gres)))
+        # rows of another length are texts of the site
+        for name, cpus, gres in (row for row in rows if len(row) == 3):
+            plain = name.rstrip("*")  # the default partition has a star at its end
+            gpus = sum(map(int, GRES_GPUS.findall(gres)))
             if gpus and (plain in partition.split(",") if partition else name != plain):
                 cores.append(int(cpus) // gpus)
                 partitions.add(plain)
-        asked = (ask(["scontrol", "show", "partition", one], env) for one in sorted(partitions))
-        for shown in (ask(["scontrol", "show", "config"], env), *asked):
-            if "DefCpuPerGPU" in shown.stdout:
+        of_partitions = (
+            ask(["scontrol", "show", "partition", name], env) for name in sorted(partitions)
+        )
+        for result in (ask(["scontrol", "show", "config"], env), *of_partitions):
+            if "DefCpuPerGPU" in result.stdout:
                 return None
     except MusterError:
         return None
@@ -170,16 +178,16 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        return self.name in OVER or self.name == FORGOTTEN
+        return self.name in ENDED_STATES or self.name == FORGOTTEN
 
 
 def forgotten(job_id: str) -> str:
-    """What is known of a job that Slurm has forgotten, and of whose end there is no record."""
+    """A line about a job that Slurm has forgotten, and whose end is not recorded."""
     return f"Slurm forgot job {job_id}, and no record says how it ended"
 
 
 def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
-    """The state of a job from Slurm; `UNKNOWN` if it does not answer."""
+    """The state of a job; `UNKNOWN` if Slurm does not answer."""
     try:
         return job_states([job_id], env)[job_id]
     except MusterError as error:
@@ -189,25 +197,26 @@ def job_state(job_id: str, env: Mapping[str, str]) -> JobState:
 def job_states(
     job_ids: Sequence[str], env: Mapping[str, str], timeout_s: float = SLURM_ANSWERS_S
 ) -> dict[str, JobState]:
-    """The states of these jobs from one question to Slurm, including those it has no record of.
+    """The states of these jobs, by one call of squeue; `FORGOTTEN` where Slurm has no record.
 
     Raises:
-        Silent: it does not answer.
+        Silent: Slurm does not answer.
     """
     jobs = ",".join(job_ids)
-    wanted = ["--states=all", f"--jobs={jobs}", f"--Format={FORMAT}"]
-    argv = ["squeue", "--noheader", "--array", *wanted]  # a line for each part of an array
-    asked = ask(argv, env, timeout_s)
-    if asked.returncode and "Invalid job id" not in asked.stderr:  # if a single one was asked for
-        raise Silent(f"Slurm does not answer: {last_line(asked.stderr)}")
-    found = dict.fromkeys(job_ids, JobState(FORGOTTEN))
-    answers = (line.split("|", 5) for line in asked.stdout.splitlines())
-    for number, name, state, start, end, reason in (one for one in answers if len(one) == 6):
-        why = reason.strip().replace(" ", "_")  # in scontrol's form
-        why = "" if why == "None" else why
-        for job_id in {number, name} & found.keys():
-            found[job_id] = JobState(state, why, start, end)
-    return found
+    selection = ["--states=all", f"--jobs={jobs}", f"--Format={SQUEUE_FORMAT}"]
+    argv = ["squeue", "--noheader", "--array", *selection]  # a line for each part of an array
+    result = ask(argv, env, timeout_s)
+    # squeue calls an id invalid only if it is given that id alone
+    if result.returncode and "Invalid job id" not in result.stderr:
+        raise Silent(f"Slurm does not answer: {last_line(result.stderr)}")
+    states = dict.fromkeys(job_ids, JobState(FORGOTTEN))
+    rows = (line.split("|", 5) for line in result.stdout.splitlines())
+    for number, name, state, start, end, reason in (row for row in rows if len(row) == 6):
+        plain = reason.strip().replace(" ", "_")  # as scontrol writes it
+        plain = "" if plain == "None" else plain
+        for job_id in {number, name} & states.keys():
+            states[job_id] = JobState(state, plain, start, end)
+    return states
 
 
 def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
@@ -219,36 +228,36 @@ def end_unix_s(job_id: str, env: Mapping[str, str]) -> float | None:
 
 
 def act_on(job_id: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Make Slurm act on a job; a job that is over is not changed.
+    """Run a command of Slurm that changes a job; for a job that is over, a failure is ignored.
 
     Raises:
-        Silent: it does not answer.
-        MusterError: it refuses.
+        Silent: Slurm does not answer.
+        MusterError: Slurm refuses.
     """
-    asked = ask([*argv, job_id], env)
-    if not asked.returncode:
+    result = ask([*argv, job_id], env)
+    if not result.returncode:
         return
     state = job_state(job_id, env)
     if state.name == UNKNOWN:
         raise Silent(state.reason)
     if not state.is_over:
-        raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(asked.stderr)}")
+        raise MusterError(f"{' '.join(argv)} {job_id} failed: {last_line(result.stderr)}")
 
 
 def retry_while_silent(act: Callable[[], None], say: Callable[[str], None]) -> None:
     """Call `act`, and repeat it for two minutes while Slurm does not answer.
 
     Raises:
-        Silent: it still does not answer.
+        Silent: Slurm still does not answer.
     """
     deadline = time.monotonic() + SLURM_IS_SILENT_S
-    for tried in itertools.count():
+    for earlier_calls in itertools.count():
         try:
             act()
             return
         except Silent as error:
             if time.monotonic() > deadline:
                 raise
-            if not tried:
+            if not earlier_calls:
                 say(f"{error}; trying again for {SLURM_IS_SILENT_S:.0f} s")
         time.sleep(SLURM_ASKED_AGAIN_S)

@@ -1,7 +1,7 @@
-"""The job that this process is in: as its leader on the first node, or in a shell that has it.
+"""The job that this process is in, as the leader on its first node or in a shell of the job.
 
-Slurm's variables tell a process its job. Whether that job still has its nodes, only Slurm knows: a
-shell of salloc stays when its time is over.
+Slurm's variables tell a process its job. Only Slurm knows whether the job still has its nodes: a
+shell of salloc stays after the job's end.
 """
 
 import os
@@ -14,7 +14,7 @@ from functools import cached_property
 from configs.settings.launch import LaunchConfig
 from configs.settings.remote import SlurmConfig
 from launch.slurm import controller
-from launch.slurm.controller import WAITING, job_state, scrubbed
+from launch.slurm.controller import WAITING_STATES, job_state, scrubbed
 from muster.errors import MusterError
 
 # `srun` needs these to find the job; all others would change the steps that it starts.
@@ -47,7 +47,8 @@ class CurrentJob:
             raise MusterError("not in a Slurm job; submit with: sbatch slurm/multinode.sh")
         array = env.get("SLURM_ARRAY_JOB_ID")
         job_id = env["SLURM_JOB_ID"]
-        gpus, cpus = env.get("SLURM_GPUS_ON_NODE", "0"), env.get("SLURM_CPUS_ON_NODE", "")
+        gpus = env.get("SLURM_GPUS_ON_NODE", "0")
+        cpus = env.get("SLURM_CPUS_ON_NODE", "")
         return cls(
             job_id=job_id,
             name=f"{array}_{env.get('SLURM_ARRAY_TASK_ID', '0')}" if array else job_id,
@@ -66,19 +67,19 @@ class CurrentJob:
         return controller.host_names(self.nodelist, os.environ)
 
     def use(self, nodes: int) -> str:
-        """A line about a run that has so many of its nodes."""
+        """A line about a run that uses the first `nodes` of the job's nodes."""
         names = ", ".join(self.nodes[:nodes])
         share = "its" if nodes == self.num_nodes else f"{nodes} of its {self.num_nodes}"
         return f"in job {self.job_id}, on {share} nodes: {names}; {QUEUE_INSTEAD}"
 
     def problems(self, launch: LaunchConfig, slurm: SlurmConfig) -> Iterator[str]:
-        """What this job cannot provide for a run, or was given at its submission; a line each."""
+        """A line for each setting that this job cannot fulfil, or that only a new job can have."""
         here = f"this is inside job {self.job_id}"
         given = [name for name, value in vars(slurm).items() if value and name != "wait"]
         if given:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            are = "is" if len(given) == 1 else "are"
-            yield f"{flags} {are} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
+            verb = "is" if len(given) == 1 else "are"
+            yield f"{flags} {verb} for a new job, but {here}, which has its own; {QUEUE_INSTEAD}"
         wanted = len(launch.nproc(nodes=launch.most_nodes or self.num_nodes))
         if wanted > self.num_nodes:
             yield (
@@ -95,14 +96,14 @@ class CurrentJob:
 def srun_environment(env: Mapping[str, str]) -> dict[str, str]:
     """srun's environment: the job's variables, and nothing of a step in it.
 
-    The variables of a step, or the owner's settings for other steps, are left out. A step that
-    requests the memory or the GPUs of this process's step again would wait for its end.
+    The variables of a step are left out, and so are the user's settings for other steps. If a step
+    requested the memory or the GPUs of this process's own step, it would wait for the end of that.
     """
     return {**scrubbed(env), **{name: env[name] for name in FOR_SRUN if name in env}}
 
 
 def current_job(env: Mapping[str, str]) -> CurrentJob | None:
-    """The job of this process, with what Slurm says of it; None if there is none, or it is over.
+    """The job of this process, with Slurm's own facts; None without a job, or if it is over.
 
     Raises:
         MusterError: Slurm does not answer, or the job has no nodes yet.
@@ -114,14 +115,14 @@ def current_job(env: Mapping[str, str]) -> CurrentJob | None:
     if state.is_over:
         print(f"note: job {job_id}, which this shell was of, is over", file=sys.stderr)
         return None
-    shown = controller.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
-    found = re.search(r"\bNodeList=(\S+)", shown.stdout)
-    if found is None or found[1] == "(null)" or state.name in WAITING:
+    result = controller.ask(["scontrol", "show", "job", "--details", "--oneliner", job_id], env)
+    nodelist = re.search(r"\bNodeList=(\S+)", result.stdout)
+    if nodelist is None or nodelist[1] == "(null)" or state.name in WAITING_STATES:
         raise MusterError(
             f"SLURM_JOB_ID is {job_id}, a job that has no nodes: {state.name.lower()} "
             f"{state.reason}; {QUEUE_INSTEAD}"
         )
-    gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", shown.stdout)
+    gpus = re.findall(r"\bGRES=gpu(?::[a-zA-Z][^:,\s(]*)?:(\d+)", result.stdout)
     job = CurrentJob.from_env(env)
-    job = replace(job, nodelist=found[1], gpus=min(map(int, gpus), default=0))
+    job = replace(job, nodelist=nodelist[1], gpus=min(map(int, gpus), default=0))
     return replace(job, num_nodes=len(job.nodes))

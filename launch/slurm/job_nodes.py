@@ -1,14 +1,14 @@
 """The nodes of the job that this process is in: a step of srun starts an agent on each of them.
 
-At a restart another step starts those that were lost.
+At a restart another step starts the agents that were lost.
 
-In a job of the run's own this process is on the first of them, and the job ends with it. In one
-that somebody holds it may be elsewhere, such as on a login node, and the job goes on.
+If the job is the run's own, this process is on its first node, and the job ends with this process.
+If a user holds the job, this process may be elsewhere, such as on a login node, and the job stays.
 
-Nothing is said through srun, whose own answer to a signal is to kill: each agent reads, in a file
-of the run folder, at which port its leader listens and by which secret it knows it, and connects.
-That it is reached at the address that srun itself is reached at, Slurm tells it. By which
-address agents reach each other is known from these connections.
+Nothing is sent through srun, which would answer a signal by killing its tasks. Instead each agent
+connects to its leader. Slurm tells the agent the leader's address, which is that of srun. A file of
+the run folder, the leader file, has the leader's port and a secret, by which both recognise each
+other. The addresses of these connections show where the other agents can reach node 0.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ from launch.runs import node_history
 from launch.slurm import node_health, run_job
 from launch.slurm.controller import end_unix_s
 from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_connection import AgentListener, JobConnection, Task, signed
+from launch.slurm.job_connection import AgentListener, JobConnection, SlurmTask, signed
 from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from launch.starters.base import commands_of
 from muster import run_files
@@ -40,10 +40,10 @@ from muster.errors import MusterError
 from muster.tool_environment import require
 from muster.writing import tail, write_json, writing
 
-LOG_BYTES = 65_536  # that are read of srun's output
+LOG_BYTES = 65_536  # read of srun's output, from its end
 OPTIONS = (
     "--ntasks-per-node=1",
-    "--overlap",  # another step, such as the shell that called this, may have the cores
+    "--overlap",  # another step may have the cores, such as the shell of the user
     "--unbuffered",
     # A lost agent or node must not end the others: the leader decides that.
     *("--kill-on-bad-exit=0", "--wait=0", "--no-kill"),
@@ -52,16 +52,17 @@ OPTIONS = (
 
 @dataclass
 class JobNodes:
-    """The nodes of one run, in Slurm's order; its agents are started here."""
+    """The nodes of one run, in Slurm's order; this starts its agents."""
 
     current: CurrentJob
     job: Mapping[str, Any]  # see `run_job.write_spec`
     python: str
     env: Mapping[str, str]  # srun's environment
     least: int = 1  # fewest nodes for the run to continue
-    is_nearly_over: Callable[[], bool] = lambda: False  # the job's time, as Slurm has announced
-    # by host, those that were started last
-    _agents: dict[str, tuple[JobConnection, Task]] = field(default_factory=dict)
+    # whether Slurm has announced the end of the job's time
+    is_nearly_over: Callable[[], bool] = lambda: False
+    # by host, the agent that was started last
+    _agents: dict[str, tuple[JobConnection, SlurmTask]] = field(default_factory=dict)
 
     name = "slurm"
     waits_for_nodes = False  # a job does not get a lost node back
@@ -71,36 +72,36 @@ class JobNodes:
         return self._facts({})
 
     def probe_again(self, facts: Facts, lives: Callable[[NodeFacts], bool]) -> Facts:
-        """Those that answer after a failed attempt, since some may be gone.
+        """The nodes that answer after a failed attempt, since some may be lost.
 
         Raises:
-            MusterError: too few answer.
+            MusterError: too few nodes answer.
         """
         hosts = self._hosts
         living = [node.spec.host for node in facts.nodes if lives(node)]
-        gone = [host for host in hosts if host not in living]
-        silent = node_health.silent([*living[:1], *gone], self.env) if gone else []
-        without = {host: f"{host} does not answer" for host in silent}  # why, by host
-        left = [host for host in hosts if host not in without]
+        others = [host for host in hosts if host not in living]
+        silent = node_health.silent_nodes([*living[:1], *others], self.env) if others else []
+        excluded = {host: f"{host} does not answer" for host in silent}  # the reason, by host
+        left = [host for host in hosts if host not in excluded]
         if len(left) < self.least:
             raise MusterError(f"{len(left)} nodes answer, of at least {self.least}: no restart")
         if run_job.avoids_bad(self.job):
             avoided = node_history.avoided(left, self.current.cluster or self.name, self.least)
-            without |= {host: f"--exclude auto avoids {host}" for host in avoided}
-        for why in without.values():
-            print(f"note: going on without it: {why}", file=sys.stderr)
-        return self._facts(without)
+            excluded |= {host: f"--exclude auto avoids {host}" for host in avoided}
+        for reason in excluded.values():
+            print(f"note: going on without it: {reason}", file=sys.stderr)
+        return self._facts(excluded)
 
     @property
     def _hosts(self) -> Sequence[str]:
         return self.current.nodes[: len(self.job["nproc"])]
 
-    def _facts(self, without: Collection[str]) -> Facts:
+    def _facts(self, excluded: Collection[str]) -> Facts:
         counts = [WorkersPerNode.parse(str(count)) for count in self.job["nproc"]]
         nodes = tuple(
             NodeFacts(NodeSpec(host, count), host, self.python, str(CHECKOUT), count)
             for host, count in zip(self._hosts, counts, strict=True)
-            if host not in without
+            if host not in excluded
         )
         return Facts(nodes, PLACEHOLDER, self.job["master_port"], self.job["network"])
 
@@ -108,7 +109,7 @@ class JobNodes:
         """Start an agent on each of these nodes, led by this process.
 
         Raises:
-            MusterError: one does not start, or has no GPU but should.
+            MusterError: an agent does not start, or its node has no GPU but should have one.
         """
         inside = SchedulersJob(
             self.current.name,
@@ -127,16 +128,17 @@ class JobNodes:
         run.start(spec, facts)
         return run
 
-    def srun(self, hosts: Sequence[str], meeting: Path) -> list[str]:
-        """The command line that starts an agent on each of `hosts`; they read `meeting`."""
-        # srun of Slurm 22.05 and 23.02 does not take this from the job. If it is not set
-        # (--cpus-per-gpu, or nothing), a step has all cores that the job has on each node.
+    def srun(self, hosts: Sequence[str], leader_file: Path) -> list[str]:
+        """The command line that starts an agent on each of `hosts`; they read `leader_file`."""
+        # srun of Slurm 22.05 and 23.02 does not take this number from the job:
+        # https://github.com/reframe-hpc/reframe/issues/2655
+        # If the variable is not set, a step has all cores of the job on each node.
         cores = self.env.get("SLURM_CPUS_PER_TASK")
         return [
             *("srun", f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", *OPTIONS),
             *((f"--cpus-per-task={cores}",) if cores else ()),
             *(f"--nodelist={','.join(hosts)}", f"--job-name={self.job.get('step', 'muster')}"),
-            *(self.python, RUN_MODULE, "launch.slurm.task", str(meeting)),
+            *(self.python, RUN_MODULE, "launch.slurm.task", str(leader_file)),
         ]
 
     def _start_agents(
@@ -145,53 +147,53 @@ class JobNodes:
         """An agent on each of these nodes, in order, by a step of srun of their own.
 
         Raises:
-            MusterError: one of them does not connect; nothing of the step is left.
+            MusterError: an agent does not connect; nothing of the step is left.
         """
         require("srun", "a run inside a job")
         hosts = [node.spec.host for node in nodes.values()]
         token = token_hex(16)
         listener = _listener(spec, token)
-        meeting = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
+        leader_file = run_files.LEADER.path(spec.run_dir, name=token_hex(8))
         log = run_files.AGENT_ERRORS.path(spec.run_dir, node=min(nodes))
         about = {"port": listener.port, "token": token, "network": facts.network}
         about |= {"counts_gpus": facts.world_size is None}
         with writing(log):
             log.parent.mkdir(exist_ok=True)
-            write_json(meeting, about, mode=0o600)
+            write_json(leader_file, about, mode=0o600)
             output = log.open("wb")
         with output:
             srun = subprocess.Popen(
-                self.srun(hosts, meeting),
+                self.srun(hosts, leader_file),
                 cwd=CHECKOUT,
                 env=dict(self.env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process
+                start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
             )
         try:
-            came = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
+            agents = _gather(hosts, spec, listener, heartbeat, lambda: _failure(srun, log))
         except BaseException:
             process_tree.end_started([srun], SRUN_ENDS_AFTER_TASKS_S)
             raise
         finally:
             listener.close()
-            meeting.unlink(missing_ok=True)
-        self._agents |= dict(zip(hosts, came, strict=True))
+            leader_file.unlink(missing_ok=True)
+        self._agents |= dict(zip(hosts, agents, strict=True))
         return [
-            AgentProcess(each.channel, srun, partial(signed, token=token, task=task.index))
-            for each, task in came
+            AgentProcess(connection.channel, srun, partial(signed, token=token, task=task.index))
+            for connection, task in agents
         ]
 
     def _complete(self, facts: Facts) -> Facts:
-        """`facts` with what the agents know: the first one's address, and the numbers of GPUs.
+        """`facts` with what the agents know: the address of node 0, and each node's GPUs.
 
         Raises:
-            MusterError: a node has none.
+            MusterError: a node has no GPU.
         """
-        came = [self._agents[node.spec.host] for node in facts.nodes]
+        agents = [self._agents[node.spec.host] for node in facts.nodes]
         nodes = []
-        for node, (_, task) in zip(facts.nodes, came, strict=True):
+        for node, (_, task) in zip(facts.nodes, agents, strict=True):
             count = node.nproc.counted(task.workers)
             if count.number == 0:
                 raise MusterError(
@@ -199,21 +201,21 @@ class JobNodes:
                     "some with --gpus-per-node"
                 )
             nodes.append(replace(node, nproc=count))
-        address = came[0][1].address or _met_at(came)
+        address = agents[0][1].address or _address_of_first(agents)
         return replace(facts, nodes=tuple(nodes), master_addr=address)
 
 
-def _met_at(came: Sequence[tuple[JobConnection, Task]]) -> str:
-    """Where the first of these agents can be reached by the others, not what its name resolves to.
+def _address_of_first(agents: Sequence[tuple[JobConnection, SlurmTask]]) -> str:
+    """The address at which the other agents can reach the first one, whatever its name resolves to.
 
-    Where this process is on its node, that is where the second one has found this process; else it
-    is from where the first one came.
+    If this process is on the node of the first agent, that is the address at which the second agent
+    has reached this process. Otherwise it is the address from which the first agent has connected.
     """
-    first, _ = came[0]
-    second, _ = came[min(1, len(came) - 1)]
+    first, _ = agents[0]
+    second, _ = agents[min(1, len(agents) - 1)]
     is_here = first.peer_address == first.own_address
     address = second.own_address if is_here else first.peer_address
-    return address.removeprefix("::ffff:")  # IPv4, where one listens for IPv6 as well
+    return address.removeprefix("::ffff:")  # an IPv4 address, at a port for IPv6 as well
 
 
 def _gather(
@@ -222,27 +224,29 @@ def _gather(
     listener: AgentListener,
     heartbeat: Heartbeat,
     failure: Callable[[], str | None],
-) -> list[tuple[JobConnection, Task]]:
-    """The agents of these hosts, when all have connected; `heartbeat` reaches each from then on.
+) -> list[tuple[JobConnection, SlurmTask]]:
+    """The agents of these hosts, once all have connected.
+
+    `heartbeat` reaches each agent as soon as it has connected.
 
     Raises:
-        MusterError: one did not start, or has not connected within the time to wait.
+        MusterError: an agent did not start, or has not connected within the time to wait.
     """
-    began = running_s()
+    began_s = running_s()
     is_announced = False
-    came: dict[int, tuple[JobConnection, Task]] = {}
+    agents: dict[int, tuple[JobConnection, SlurmTask]] = {}
     while True:
         for connection, task in listener.agents():
-            if not 0 <= task.index < len(hosts) or task.index in came:
+            if not 0 <= task.index < len(hosts) or task.index in agents:
                 raise MusterError(f"an agent on {task.name} says it is task {task.index}")
-            came[task.index] = (connection, task)
+            agents[task.index] = (connection, task)
             heartbeat.add(connection.channel)
-        missing = ", ".join(host for at, host in enumerate(hosts) if at not in came)
+        missing = ", ".join(host for index, host in enumerate(hosts) if index not in agents)
         if not missing:
-            return [came[index] for index in range(len(hosts))]
-        if why := failure():
-            raise MusterError(why)
-        waited_s = running_s() - began
+            return [agents[index] for index in range(len(hosts))]
+        if reason := failure():
+            raise MusterError(reason)
+        waited_s = running_s() - began_s
         if waited_s > spec.join_s:
             raise MusterError(
                 f"after {spec.join_s:.0f} s still missing: {missing} of {len(hosts)}; see "
@@ -255,18 +259,21 @@ def _gather(
 
 
 def _failure(srun: "subprocess.Popen[bytes]", log: Path) -> str | None:
-    """Why an agent will not connect any more: from its own output, or else srun's."""
+    """Why an agent will not connect any more, from its own output or else from srun's.
+
+    None while the agents may still connect.
+    """
     lines = tail(log, LOG_BYTES).decode(errors="replace").splitlines()
-    failed = [line for line in lines if line.startswith("srun: error: ")]
-    if not failed and srun.poll() is None:
+    of_srun = [line for line in lines if line.startswith("srun: error: ")]
+    if not of_srun and srun.poll() is None:
         return None
-    own = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
-    why = [line.removeprefix("srun: ").removeprefix("error: ") for line in own or failed]
-    return "\n".join(why) or f"srun ended with exit code {srun.poll()}; see {log}"
+    of_agents = [line for line in lines if not line.startswith(("srun: ", "slurmstepd: "))]
+    errors = [line.removeprefix("srun: ").removeprefix("error: ") for line in of_agents or of_srun]
+    return "\n".join(errors) or f"srun ended with exit code {srun.poll()}; see {log}"
 
 
 def _listener(spec: LaunchSpec, token: str) -> AgentListener:
-    """The port of the leader.
+    """The port of the leader, open for agents.
 
     Raises:
         MusterError: no port of --port-range is free.
@@ -274,7 +281,7 @@ def _listener(spec: LaunchSpec, token: str) -> AgentListener:
     try:
         return AgentListener(ports_of(spec.ports) if spec.ports else (0,), token)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
         raise MusterError(
-            f"no port that agents could connect to: {why}; choose another --port-range"
+            f"no port that agents could connect to: {reason}; choose another --port-range"
         ) from None

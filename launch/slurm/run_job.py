@@ -1,10 +1,10 @@
-"""The job of a run: what it is to lead, what Slurm reports of it, and whether it restarts.
+"""The job of a run: which run it leads, Slurm's notice of its end, and whether it is requeued.
 
 User input never goes through the options or the environment of sbatch and srun, where a comma or a
 quote would change its meaning. It is read from a file of the run folder.
 
-Only the leader makes Slurm restart the job. If a node is lost, even the leader's, Slurm itself does
-so, since the job was submitted with --requeue.
+Only the leader asks Slurm to requeue the job. If a node is lost, even the leader's, Slurm requeues
+the job by itself, since the job was submitted with --requeue.
 """
 
 import json
@@ -30,12 +30,15 @@ from muster.errors import STOPPED, MusterError, UsageError
 from muster.orderly_stop import NOTICE_SIGNALS
 from muster.writing import read_json, write_json
 
-MOST = "MUSTER_MAX_REQUEUES"
-DEFAULT_MOST = "3"
+MAX_REQUEUES = "MUSTER_MAX_REQUEUES"  # a variable of the environment
+DEFAULT_MAX_REQUEUES = "3"
 
 
 class Notice:
-    """Whether the job's time is nearly over: Slurm has said so, or half of a short job is over."""
+    """Whether the job's time is nearly over.
+
+    That is so once Slurm's signal has come. In a short job it is so after half of the time, too.
+    """
 
     def __init__(self, ends_unix_s: float | None) -> None:
         for number in NOTICE_SIGNALS:
@@ -52,10 +55,10 @@ class Notice:
 
 
 def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
-    """Record what a job is to lead; `job` has what it needs beside the spec.
+    """Record which run a job leads; `job` has what the leader needs beside the spec.
 
-    That is `nproc` (workers of each node), `network`, `master_port`, and in a job that is not the
-    run's own `step`, the name of the run's steps in it.
+    Its keys are `nproc` (workers of each node), `network` and `master_port`. If the job is not the
+    run's own, the key `step` has the name of the run's steps in it.
     """
     plain = spec.to_json()
     if secrets := plain.pop("secrets"):
@@ -64,7 +67,7 @@ def write_spec(spec: LaunchSpec, job: Mapping[str, Any]) -> None:
 
 
 def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
-    """What the job is to lead, and its other settings.
+    """The spec of the run that the job leads, and the leader's other settings.
 
     Raises:
         MusterError: this node does not see the run folder.
@@ -76,35 +79,35 @@ def read_spec(run_dir: Path) -> tuple[LaunchSpec, Mapping[str, Any]]:
             f"{path} is not there; the run folder must be on a file system that all nodes share: "
             "choose one with --logs-dir"
         )
-    hidden = run_files.SECRETS.path(run_dir)
-    secrets = json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {}
+    secret = run_files.SECRETS.path(run_dir)
+    secrets = json.loads(secret.read_text(encoding="utf-8")) if secret.exists() else {}
     return LaunchSpec.from_json({**job["spec"], "secrets": secrets}), job
 
 
 def step_of(run_dir: Path) -> str | None:
-    """The name of the run's steps, if its job is not its own."""
+    """The name of the run's steps; None if the run has a job of its own."""
     path = run_files.SLURM.path(run_dir)
     step: str | None = (records.read(run_files.SLURM, path) or {}).get("step")
     return step
 
 
 def world_size(run_dir: Path) -> int | None:
-    """The number of the run's ranks; None if only the job can count their GPUs."""
+    """The number of the run's ranks; None if only the job can count the GPUs of its nodes."""
     job = records.read(run_files.SLURM, run_files.SLURM.path(run_dir)) or {}
     counts = job.get("nproc", ())
     are_known = counts and all(isinstance(count, int) for count in counts)
     return sum(counts) if are_known else None
 
 
-def most() -> int:
+def max_requeues() -> int:
     """How often a job may be requeued.
 
     Raises:
         UsageError: the variable for it is not a number.
     """
-    text = os.environ.get(MOST, DEFAULT_MOST)
+    text = os.environ.get(MAX_REQUEUES, DEFAULT_MAX_REQUEUES)
     if not text.isdecimal():
-        raise UsageError(f"{MOST} is {text!r}, not a number")
+        raise UsageError(f"{MAX_REQUEUES} is {text!r}, not a number")
     return int(text)
 
 
@@ -114,8 +117,10 @@ def refuse_too_many(current: CurrentJob) -> None:
     Raises:
         MusterError: this job was restarted too often.
     """
-    if current.attempt > most():
-        raise MusterError(f"requeued {current.attempt} times; {MOST} allows {most()}")
+    if current.attempt > max_requeues():
+        raise MusterError(
+            f"requeued {current.attempt} times; {MAX_REQUEUES} allows {max_requeues()}"
+        )
 
 
 def avoids_bad(job: Mapping[str, Any]) -> bool:
@@ -128,36 +133,41 @@ def requeue_if_useful(
 ) -> None:
     """Requeue the job after its run has ended with `code`, if that is useful.
 
-    It is useful if its time was over and the workers have stopped cleanly, or if a node is gone.
+    That is useful if the job's time was over and the workers have stopped cleanly. It is also
+    useful if a node does not answer any more.
     """
     if code == STOPPED and restart.stopped_for_notice(run_dir):
         _requeue("out of time", current, job)
         return
-    if code not in restart.FINAL and (gone := node_health.silent(current.nodes, os.environ)):
-        _requeue(f"no answer from {', '.join(gone)}", current, job)
+    if code in restart.FINAL:
+        return
+    if lost := node_health.silent_nodes(current.nodes, os.environ):
+        _requeue(f"no answer from {', '.join(lost)}", current, job)
 
 
-def _requeue(why: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
-    """Requeue, unless the job was requeued often enough, or is cancelled."""
+def _requeue(reason: str, current: CurrentJob, job: Mapping[str, Any]) -> None:
+    """Requeue the job, unless it was requeued often enough, or is cancelled."""
     if job_state(current.name, os.environ).name not in ("RUNNING", UNKNOWN):
         return
-    if current.attempt >= most():
+    if current.attempt >= max_requeues():
         _say(
-            f"error: {why} after {current.attempt} requeues; {MOST} allows "
-            f"{most()}; submit it again with --resume, or ask for more with --time"
+            f"error: {reason} after {current.attempt} requeues; {MAX_REQUEUES} allows "
+            f"{max_requeues()}; submit it again with --resume, or ask for more with --time"
         )
         return
-    _say(f"{why}: requeueing job {current.name}, to go on from the last checkpoint")
-    again = ["scontrol", "requeue"]
-    if avoids_bad(job):  # Slurm changes nodes of waiting jobs only, and by then this has ended
+    _say(f"{reason}: requeueing job {current.name}, to go on from the last checkpoint")
+    requeue = ["scontrol", "requeue"]
+    if avoids_bad(job):
+        # Slurm changes the nodes of waiting jobs only, but ends this process before the job waits
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        retry_while_silent(lambda: act_on(current.name, again, os.environ), _say)
+        retry_while_silent(lambda: act_on(current.name, requeue, os.environ), _say)
         if avoids_bad(job):
-            out = node_history.excluded(job["exclude"], lambda: current.cluster or "")
-            update = ["scontrol", "update", f"ExcNodeList={out or ''}", f"JobId={current.name}"]
-            if (asked := ask(update, os.environ)).returncode:
-                _say(f"error: --exclude is as before: {last_line(asked.stderr)}")
+            excluded = node_history.excluded(job["exclude"], lambda: current.cluster or "")
+            nodes = f"ExcNodeList={excluded or ''}"
+            update = ["scontrol", "update", nodes, f"JobId={current.name}"]
+            if (result := ask(update, os.environ)).returncode:
+                _say(f"error: --exclude is as before: {last_line(result.stderr)}")
     except MusterError as error:
         _say(f"error: the job is not requeued: {error}")
 
@@ -169,16 +179,16 @@ def _say(text: str) -> None:
 def run_of_job(logs_root: Path, current: CurrentJob) -> Path | None:
     """The folder of the run that this job began before Slurm restarted it.
 
-    Others may keep their runs in the same folder; theirs do not count, whatever they say. A cluster
-    may number its jobs from 1 again: the latest run with the number counts.
+    Other users may have runs in the same folder; theirs do not count, whatever their records say.
+    A cluster may number its jobs from 1 again, so the latest run with this number counts.
     """
     runs = {}
-    wanted = ["slurm", current.name, current.cluster]
+    own = ["slurm", current.name, current.cluster]
     for path in logs_root.glob(f"*/{run_files.JOB.pattern}"):
         try:
             job = run_record.own_job(path.parent) or {}
         except UsageError:
             continue
-        if [job.get(name) for name in ("launcher", "job_id", "cluster")] == wanted:
+        if [job.get(name) for name in ("launcher", "job_id", "cluster")] == own:
             runs[float(job["started_unix_s"])] = path.parent
     return runs[max(runs)] if runs else None

@@ -1,13 +1,14 @@
-"""Find what the runs of Slurm's jobs are doing, from Slurm, their folders or their submitters.
+"""Find the states of runs that are jobs of Slurm, from Slurm, run folders or submitting processes.
 
-How often Slurm is asked (`JobStates`): callers may look as often as they like. One question is
-about all jobs, and the next one comes 5 s later, or 1 s after a change of a job's own files. A
-controller that did not answer is not asked for 10 s. Until then the state is UNKNOWN, which never
-counts as the end of a job. FORGOTTEN means that it answered, and has no such job: it forgets jobs
-some minutes after their end (MinJobAge).
+`JobStates` limits how often Slurm is asked, however often its callers ask. One question is about
+all jobs. The next one follows 5 s later, or 1 s after a change of a job's own files. A controller
+that did not answer is not asked for 10 s. Until then the state is UNKNOWN, which never counts as
+the end of a job. FORGOTTEN means that Slurm answers, but has no such job: it forgets jobs some
+minutes after their end (MinJobAge).
 
-How a run has ended that has no record of it (`_judged`): its job never had a leader, or lost it.
-Then Slurm's word and the records of agents and ranks decide. Nobody records that.
+A run whose job never had a leader, or lost it, may have no record of its end. Then `_judge_end`
+decides how it ended, from Slurm's state of the job and from the records of agents and ranks. What
+it decides is not recorded.
 """
 
 import os
@@ -30,10 +31,10 @@ from launch.runs.failure import Failure, end_record_of, explain
 from launch.runs.run_state import CANCELLED, LeaderWatcher, Record, State, state_after
 from launch.slurm import controller, run_job
 from launch.slurm.controller import (
+    ENDED_STATES,
     FORGOTTEN,
-    OVER,
     UNKNOWN,
-    WAITING,
+    WAITING_STATES,
     JobState,
     Silent,
     act_on,
@@ -46,11 +47,11 @@ from muster.errors import MusterError
 
 REASONS = "what that is: https://slurm.schedmd.com/job_reason_codes.html"
 NO_TIME = ("", "N/A", "Unknown")
-ENDED_BY_SLURM = OVER - {"COMPLETED", "FAILED", "CANCELLED"}
+ENDED_BY_SLURM = ENDED_STATES - {"COMPLETED", "FAILED", "CANCELLED"}
 
 
 class JobStates:
-    """The states of jobs: one may look at any time, but Slurm is asked only as often as allowed."""
+    """The states of jobs, which Slurm is asked only as often as the module's text says."""
 
     def __init__(
         self,
@@ -62,16 +63,16 @@ class JobStates:
         self._patience_s = patience_s
         self._cluster = cluster
         self._states: dict[str, JobState] = {}
-        self._signs: dict[str, object] = {}
-        self._next_s = float("-inf")  # when Slurm may be asked again about known jobs
-        self._silence = JobState(UNKNOWN)
+        self._change_stamps: dict[str, object] = {}
+        self._next_s = float("-inf")  # when Slurm may be asked again about the same jobs
+        self._silence = JobState(UNKNOWN)  # the state of each job while Slurm does not answer
         self._silent_until_s = float("-inf")
 
     def cluster(self) -> str:
-        """The name of the cluster that is asked.
+        """The name of the cluster whose Slurm is asked.
 
         Raises:
-            Silent: it does not answer.
+            Silent: Slurm does not answer.
             MusterError: there is no Slurm here.
         """
         if self._cluster is None:
@@ -80,44 +81,46 @@ class JobStates:
             try:
                 self._cluster = controller.name(self._env, self._patience_s)
             except Silent as error:
-                self._note(error)
+                self._note_silence(error)
                 raise
         return self._cluster
 
     def look_at(self, job_ids: Iterable[str]) -> None:
         """Get the states of all these jobs with one question; they are at most 5 s old."""
-        known = self._states
-        now = time.monotonic()
-        wanted = [each for each in job_ids if each not in known or not known[each].is_over]
-        is_due = now >= self._next_s or not known.keys() >= {*wanted}
-        if not wanted or not is_due or now < self._silent_until_s:
+        states = self._states
+        now_s = time.monotonic()
+        wanted = [
+            job_id for job_id in job_ids if job_id not in states or not states[job_id].is_over
+        ]
+        is_due = now_s >= self._next_s or not states.keys() >= {*wanted}
+        if not wanted or not is_due or now_s < self._silent_until_s:
             return
         try:
-            known.update(job_states(wanted, self._env, self._patience_s))
+            states.update(job_states(wanted, self._env, self._patience_s))
         except MusterError as error:
-            self._note(error)
-            known.update(dict.fromkeys(wanted, self._silence))
-        self._next_s = now + JOB_ASKED_EVERY_S
+            self._note_silence(error)
+            states.update(dict.fromkeys(wanted, self._silence))
+        self._next_s = now_s + JOB_ASKED_EVERY_S
 
-    def state(self, job_id: str, sign: object = None) -> JobState:
+    def state(self, job_id: str, change_stamp: object = None) -> JobState:
         """A job's state, at most 5 s old.
 
-        `sign` is anything else that shows a change of the job, such as its files: if it has
-        changed, the state is at most 1 s old.
+        `change_stamp` is any value that changes with the job, such as the times of its files. If it
+        has changed, the state is at most 1 s old.
         """
-        if sign != self._signs.get(job_id):
-            self._signs[job_id] = sign
+        if change_stamp != self._change_stamps.get(job_id):
+            self._change_stamps[job_id] = change_stamp
             self._next_s = min(self._next_s, time.monotonic() + JOB_ASKED_AFTER_CHANGE_S)
         self.look_at({**self._states, job_id: None})
-        return self._states.get(job_id, self._silence)  # no answer about any job
+        return self._states.get(job_id, self._silence)
 
-    def _note(self, error: MusterError) -> None:
+    def _note_silence(self, error: MusterError) -> None:
         self._silence = JobState(UNKNOWN, str(error))
         self._silent_until_s = time.monotonic() + JOB_ASKED_AFTER_SILENCE_S
 
 
 class SlurmRunWatcher(LeaderWatcher):
-    """Watches runs that are jobs of Slurm; until they are, a process submits them."""
+    """Watches runs that are jobs of Slurm, or that a process is submitting to it."""
 
     running = "submitting"
 
@@ -127,7 +130,7 @@ class SlurmRunWatcher(LeaderWatcher):
         patience_s: float = SLURM_ANSWERS_S,
         cluster: str | None = None,
     ) -> None:
-        """`patience_s`: who waits for a job has more than who wants to see it now."""
+        """`patience_s` limits each question to Slurm: `--wait` gives more time than `status`."""
         self._jobs = JobStates(env, patience_s, cluster)
         self._leaders = LeaderWatcher()
 
@@ -137,7 +140,7 @@ class SlurmRunWatcher(LeaderWatcher):
         if run_job.step_of(run_dir) is not None:
             return self._of_step(run_dir, job, end)
         state = self._of_job(run_dir, job)
-        # a job that has ended otherwise is perhaps requeued
+        # after another exit code the job is perhaps requeued
         return state_after(end) if end is not None and (end["code"] == 0 or state.over) else state
 
     def look_at(self, jobs: Sequence[Record]) -> None:
@@ -146,7 +149,7 @@ class SlurmRunWatcher(LeaderWatcher):
             self._jobs.look_at(sorted(numbers))
 
     def stop(self, run_dir: Path, job: Record, say: Callable[[str], None]) -> None:
-        """Cancel it once it has its number, for which a controller may need some time."""
+        """Cancel the job, once it has its number, for which a controller may need some time."""
         deadline = time.monotonic() + SLURM_NUMBERS_JOB_S
         while job["job_id"] == run_record.NOT_YET:
             if time.monotonic() > deadline:
@@ -159,57 +162,59 @@ class SlurmRunWatcher(LeaderWatcher):
             time.sleep(SLURM_NUMBERS_JOB_TICK_S)
             job = run_record.own_job(run_dir) or job
 
-        if run_job.step_of(run_dir) is not None:  # its job must not end with the run
+        if run_job.step_of(run_dir) is not None:  # the job is not the run's own and must go on
             self._leaders.stop(run_dir, job, say)
             return
 
         def scancel() -> None:
-            if elsewhere := self._elsewhere(job):
-                raise MusterError(elsewhere)
+            if problem := self._other_cluster(job):
+                raise MusterError(problem)
             act_on(str(job["job_id"]), ["scancel"], os.environ)
 
         retry_while_silent(scancel, say)
 
     def _of_step(self, run_dir: Path, job: Record, end: Record | None) -> State:
-        """The state of a run in a job that is not its own, which continues after it."""
-        led = self._leaders.state(run_dir, job, end)
-        if led.word == "elsewhere" and (state := self._of_job(run_dir, job)).over:
-            return replace(state, word="lost")  # its leader has ended with the job
-        return led if led.over else replace(led, detail=f"in job {job['job_id']}; {led.detail}")
+        """The state of a run in a job that is not its own, and that continues after the run."""
+        state = self._leaders.state(run_dir, job, end)
+        if state.word == "elsewhere" and (of_job := self._of_job(run_dir, job)).over:
+            return replace(of_job, word="lost")  # its leader has ended with the job
+        if state.over:
+            return state
+        return replace(state, detail=f"in job {job['job_id']}; {state.detail}")
 
     def _of_job(self, run_dir: Path, job: Record) -> State:
         job_id = str(job["job_id"])
         try:
-            if elsewhere := self._elsewhere(job):
-                return State("elsewhere", False, elsewhere)
+            if problem := self._other_cluster(job):
+                return State("elsewhere", False, problem)
         except MusterError as error:
             return State("unknown", False, f"job {job_id}; {error}")
         state = self._jobs.state(job_id, run_record.change_stamp(run_dir))
         if state.is_over:
-            over = state_after(_judged(run_dir, job_id, state))
+            over = state_after(_judge_end(run_dir, job_id, state))
             return replace(over, word="lost") if state.name == FORGOTTEN else over
-        why = state.reason if state.name in (*WAITING, UNKNOWN) else ""
-        detail = "; ".join(filter(None, (f"job {job_id}", why)))
+        reason = state.reason if state.name in (*WAITING_STATES, UNKNOWN) else ""
+        detail = "; ".join(filter(None, (f"job {job_id}", reason)))
         return State(state.name.lower(), False, detail, _notes(state))
 
-    def _elsewhere(self, job: Record) -> str | None:
-        """Where the job is, if not on this cluster, where its number would be another job's.
+    def _other_cluster(self, job: Record) -> str | None:
+        """A line if the job is one of another cluster, since its number may be another job's here.
 
         Raises:
             MusterError: Slurm does not answer, or is not installed.
         """
-        theirs = job.get("cluster")
-        ours = self._jobs.cluster() if theirs is not None else None
-        if theirs == ours:
+        cluster = job.get("cluster")
+        own = self._jobs.cluster() if cluster is not None else None
+        if cluster == own:
             return None
         return (
-            f"job {job['job_id']} is one of cluster {theirs}, and this is {ours}; "
-            f"look after it there, or with SLURM_CLUSTERS={theirs}"
+            f"job {job['job_id']} is one of cluster {cluster}, and this is {own}; "
+            f"look after it there, or with SLURM_CLUSTERS={cluster}"
         )
 
 
-def _judged(run_dir: Path, job_id: str, state: JobState) -> Record:
-    """How a run ended whose leader has recorded nothing, in the form of such a record."""
+def _judge_end(run_dir: Path, job_id: str, state: JobState) -> Record:
+    """Decide how a run ended whose leader has recorded no end; the result is like such a record."""
     if state.name == "CANCELLED":
         has_begun = bool(run_files.AGENT.find(run_dir))
         message = "cancelled" if has_begun else "cancelled before it began"
@@ -218,7 +223,7 @@ def _judged(run_dir: Path, job_id: str, state: JobState) -> Record:
     is_forgotten = state.name == FORGOTTEN
     text = forgotten(job_id) if is_forgotten else f"Slurm says {state.name} of job {job_id}"
     of_job = End(Kind.JOB, "", 0.0, message=text)
-    if state.name in ENDED_BY_SLURM:  # what ranks say is a consequence
+    if state.name in ENDED_BY_SLURM:  # the records of ranks show a consequence of that
         cause = OUT_OF_MEMORY if state.name == "OUT_OF_MEMORY" else of_job.kind.word
         return end_record_of(Failure(1, f"error: {text}", cause=cause, end=of_job))
     is_own = run_job.step_of(run_dir) is None  # the job's exit code is that of the run's leader
@@ -228,11 +233,11 @@ def _judged(run_dir: Path, job_id: str, state: JobState) -> Record:
 
 
 def _notes(state: JobState) -> tuple[str, ...]:
-    """Why a job waits, in Slurm's own word, and until when."""
-    if state.name not in WAITING:
+    """Lines that say why a job waits, in Slurm's own word, and until when."""
+    if state.name not in WAITING_STATES:
         return ()
-    why = f"{state.reason or 'None'}: {REASONS}"
-    is_held = "Held" in state.reason  # until somebody releases it, whatever its expected start
+    reason = f"{state.reason or 'None'}: {REASONS}"
+    is_held = "Held" in state.reason  # until it is released, whatever its expected start
     if is_held or state.start in NO_TIME:
-        return (why,)
-    return why, f"expected start: {state.start}, as far as Slurm knows"
+        return (reason,)
+    return reason, f"expected start: {state.start}, as far as Slurm knows"

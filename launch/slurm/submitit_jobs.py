@@ -7,9 +7,9 @@ REQUEST is an object in JSON: `folder` for submitit's files, `python` for the jo
 last line of the output is an object, too: `job_ids` are the numbers of the jobs, or `refusal` is
 what sbatch says.
 
-This is a process of its own, since submitit's sbatch has the environment of the process that calls
-submitit: there is no setting for it. `submitit.helpers.clean_env` changes the whole process, which
-may be a user's program, and hides where Slurm is:
+This is a process of its own, since submitit starts sbatch with the environment of the process that
+calls submitit, and has no setting for another one. `submitit.helpers.clean_env` changes the
+environment of the whole process, which may be a user's program, and it hides where Slurm is:
 https://github.com/facebookincubator/submitit/issues/1814
 """
 
@@ -33,14 +33,14 @@ SUBMITTED = re.compile(r"Submitted batch job (\d+)")
 
 
 def lead(run_dir: str) -> NoReturn:
-    """submitit calls this on the job's first node: the process becomes the leader of the run.
+    """Become the leader of the run; submitit calls this on the job's first node.
 
-    Its authors' way for commands, `CommandFunction`, does not pass on Slurm's signals, and its jobs
-    are not requeued: https://github.com/facebookincubator/submitit/issues/1732
-    Their way for functions, `checkpoint`, requeues as soon as the signal comes, before the workers
-    have saved; and each failure becomes exit code 1.
+    submitit's own way for commands, `CommandFunction`, does not pass on Slurm's signals, and its
+    jobs are not requeued: https://github.com/facebookincubator/submitit/issues/1732
+    submitit's own way for functions, `checkpoint`, requeues as soon as the signal comes, before the
+    workers have saved; and each failure becomes exit code 1.
     """
-    for number in NOTICE_SIGNALS:  # not submitit's handler, until the leader has its own
+    for number in NOTICE_SIGNALS:  # instead of submitit's handlers, until the leader has its own
         signal.signal(number, signal.SIG_IGN)
     become("muster/run_module.py", "launch.leading.batch_job", "run", run_dir)
 
@@ -50,15 +50,15 @@ def main() -> int:
     import submitit
     from submitit.core.utils import FailedJobError
 
-    # submitit takes the first "job N" of what sbatch prints, and a site's own sbatch may print
-    # others before. A subclass would not help: `map_array` makes a plain SlurmExecutor of its own.
+    # submitit reads the first "job N" in sbatch's output, where a site's own sbatch may print
+    # another one before. A subclass would not help: `map_array` makes a plain SlurmExecutor itself.
     hook = "_get_job_id_from_submission_command"  # which plugins of submitit define, too
-    setattr(submitit.SlurmExecutor, hook, staticmethod(number_of))
+    setattr(submitit.SlurmExecutor, hook, staticmethod(job_number))
     # exec: the leader must receive Slurm's signals to the batch shell
     python = f"exec {shlex.quote(request['python'])}"
     executor = submitit.SlurmExecutor(request["folder"], python=python)
     executor.update_parameters(
-        # a step of submitit's would hold the nodes; the leader calls srun wherever agents start
+        # a step of submitit would hold the nodes, but the leader starts agents by steps of its own
         use_srun=False,  # https://github.com/facebookincubator/submitit/pull/1745
         stderr_to_stdout=True,
         setup=[NOTICES_IGNORED],
@@ -69,7 +69,7 @@ def main() -> int:
     signal.signal(signal.SIGALRM, _give_up)
     signal.setitimer(signal.ITIMER_REAL, SLURM_IS_SILENT_S)
     try:
-        # of a single run this makes a plain job
+        # for a single run this makes a plain job
         jobs = executor.map_array(lead, request["runs"])
     except FailedJobError as error:
         if isinstance(error.__cause__, MusterError):
@@ -81,24 +81,25 @@ def main() -> int:
     return 0
 
 
-def number_of(printed: str) -> str:
-    """The number of the job in what sbatch printed; a site's own sbatch may print more around it.
+def job_number(output: str) -> str:
+    """The number of the job in sbatch's output; a site's own sbatch may print more around it.
 
     Raises:
-        MusterError: there is none.
+        MusterError: the output has no such number.
     """
-    match = SUBMITTED.search(printed)
+    match = SUBMITTED.search(output)
     if match is None:
-        last = (printed.strip().splitlines() or ["no message"])[-1]
-        raise MusterError(f"sbatch printed no job's number, but: {last}; see squeue")
+        last_line = (output.strip().splitlines() or ["no message"])[-1]
+        raise MusterError(f"sbatch printed no job's number, but: {last_line}; see squeue")
     return match[1]
 
 
 def _give_up(number: int, frame: FrameType | None) -> NoReturn:
-    """submitit then ends sbatch, and raises an error that has this as its cause."""
+    """Handle the alarm: submitit then ends sbatch, and raises an error that this one has caused."""
     raise MusterError(f"Slurm does not answer: sbatch waited {SLURM_IS_SILENT_S:.0f} s")
 
 
 if __name__ == "__main__":
-    # by its name, by which jobs import `lead`: a function of __main__ is pickled as its bytes
+    # imported by its name, so that jobs import `lead` by it: a function of __main__ would be
+    # pickled as its bytes
     run(import_module("launch.slurm.submitit_jobs").main)

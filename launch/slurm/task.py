@@ -1,8 +1,9 @@
 """srun starts this on each node of a job: an agent, which connects to the leader of its run.
 
-srun --ntasks-per-node=1 python -m launch.slurm.task FILE
+    srun --ntasks-per-node=1 python muster/run_module.py launch.slurm.task FILE
 
-FILE, in the run folder, has the leader's port, and a secret by which to recognise it.
+FILE, in the run folder, has the port of the leader, and the secret by which agents and leader
+recognise each other.
 """
 
 import os
@@ -17,7 +18,7 @@ from launch.agent.agent import serve
 from launch.deadlines import AGENT_REACHES_LEADER_S, AGENT_SEES_MEETING_FILE_S, SHARED_DISK_TICK_S
 from launch.nodes.channel import running_s
 from launch.nodes.this_machine import gpu_count, own_address_in
-from launch.slurm.job_connection import Task, connect, verified
+from launch.slurm.job_connection import SlurmTask, connect, verified
 from muster.errors import MusterError, run
 from muster.worker.process import end_with_parent
 from muster.writing import read_json
@@ -25,20 +26,26 @@ from muster.writing import read_json
 
 def main() -> int:
     end_with_parent()  # without Slurm's supervisor nobody could end this process
-    task = int(os.environ["SLURM_PROCID"])
+    index = int(os.environ["SLURM_PROCID"])
     leader = os.environ["SLURM_SRUN_COMM_HOST"]
-    meeting = _wait_for(Path(sys.argv[1]))
+    about = _read_once_seen(Path(sys.argv[1]))
     host = os.environ.get("SLURMD_NODENAME", socket.gethostname())
-    network = meeting["network"]  # any agent may be that of node 0, after a restart
+    network = about["network"]
+    # each agent names its address: after a restart any of them may be the agent of node 0
     address = own_address_in(network, host) if network is not None else ""
-    workers = gpu_count() if meeting["counts_gpus"] else 0
-    own = Task(task, host, workers, address)
-    token = str(meeting["token"])
-    connection = connect((leader, int(meeting["port"])), token, own, wait_s=AGENT_REACHES_LEADER_S)
-    return serve(connection.channel, lambda message: verified(message, token, task))
+    workers = gpu_count() if about["counts_gpus"] else 0
+    task = SlurmTask(index, host, workers, address)
+    token = str(about["token"])
+    connection = connect((leader, int(about["port"])), token, task, wait_s=AGENT_REACHES_LEADER_S)
+    return serve(connection.channel, lambda message: verified(message, token, index))
 
 
-def _wait_for(path: Path) -> Mapping[str, Any]:
+def _read_once_seen(path: Path) -> Mapping[str, Any]:
+    """The content of the file, once this node sees it.
+
+    Raises:
+        MusterError: this node does not see the file in time.
+    """
     deadline = running_s() + AGENT_SEES_MEETING_FILE_S
     while (record := read_json(path)) is None:
         if running_s() > deadline:

@@ -4,12 +4,11 @@ import xml.etree.ElementTree as ET
 
 from configs.settings.launch import WorkersPerNode
 from launch.spec import NodeSpec
-from launch.ssh.host_validation import checked, port, quoted, word
+from launch.ssh.host_validation import parse_port, parse_word, quoted, valid_nodes
 from muster.errors import UsageError, refuse
 
 DISK = "emulab-blockstore"  # a network disk, which a manifest lists among the nodes
 ASK = "give the manifest of a running experiment"
-
 
 Logins = dict[str, NodeSpec]  # by user
 
@@ -19,61 +18,66 @@ def read_manifest(
 ) -> tuple[NodeSpec, ...]:
     """The nodes of a GENI RSpec manifest, in its order.
 
-    The login is `user`; without one it is `me` if that is a member of the project, else the only
-    member. The training network is chosen by asking the nodes, as for all other nodes.
+    The login is `user`. Without one it is `me` if that is a member of the project, else the only
+    member. The network of the gradients is not read here: the nodes are asked, as all others.
 
     Raises:
-        UsageError: it is not a manifest, or does not say where to log in.
+        UsageError: `text` is not a manifest, or does not say where to log in.
     """
     problems: list[str] = []
     nodes: list[tuple[str, Logins]] = []
-    for one in _root(text, where).findall("{*}node"):
-        if all(kind.get("name") != DISK for kind in one.findall("{*}sliver_type")):
-            place = f"{where}: node {quoted(one.get('client_id', ''))}"
-            nodes.append((place, _logins(one, default_slots, place, problems)))
+    for element in _root(text, where).findall("{*}node"):
+        if all(kind.get("name") != DISK for kind in element.findall("{*}sliver_type")):
+            place = f"{where}: node {quoted(element.get('client_id', ''))}"
+            nodes.append((place, _logins(element, default_slots, place, problems)))
     refuse(problems)
-    known = sorted({name for _, logins in nodes for name in logins})
-    member = user or (me if me and me in known else "")
-    if not member and len(known) > 1:
+    members = sorted({name for _, logins in nodes for name in logins})
+    member = user or (me if me and me in members else "")
+    if not member and len(members) > 1:
         raise UsageError(
-            f"{where}: several people can log in: {', '.join(known)}; choose with --user"
+            f"{where}: several people can log in: {', '.join(members)}; choose with --user"
         )
-    member = member or "".join(known)
+    member = member or "".join(members)
     refuse(
         f"{place}: {quoted(member)} cannot log in, only {', '.join(sorted(logins))} can; choose "
         "with --user"
         for place, logins in nodes
         if member not in logins
     )
-    found = [(place, logins[member]) for place, logins in nodes]
-    return checked(found, [], f"{where}: no nodes; {ASK}")
+    chosen = [(place, logins[member]) for place, logins in nodes]
+    return valid_nodes(chosen, [], f"{where}: no nodes; {ASK}")
 
 
 def _root(text: str, where: str) -> ET.Element:
-    """The element that holds all others.
+    """The element that contains all others.
 
     Raises:
-        UsageError: `text` is not XML, or not such a document.
+        UsageError: `text` is not XML, or not a manifest.
     """
     try:
-        root = ET.fromstring(text.strip())  # its declaration may stand at the very beginning only
+        root = ET.fromstring(text.strip())  # nothing may stand before an XML declaration
     except (ET.ParseError, ValueError) as error:
         raise UsageError(f"{where}: not XML: {error}; {ASK}") from None
-    # without the namespace, of which several are in use
+    # the name without its namespace, since several namespaces are in use
     kind = f"{root.tag.rpartition('}')[2]} of type {root.get('type')}"
-    if kind not in ("rspec of type manifest", "rspec of type request"):  # both have been seen
+    if kind not in ("rspec of type manifest", "rspec of type request"):  # CloudLab writes both
         raise UsageError(f"{where}: {quoted(kind)}, not an rspec of type manifest; {ASK}")
     return root
 
 
 def _logins(element: ET.Element, slots: WorkersPerNode, where: str, problems: list[str]) -> Logins:
-    """Each member's login to a node; what is wrong is added to `problems`."""
+    """Each member's login to a node; each fault adds a line to `problems`."""
     logins: Logins = {}
     members = element.findall("{*}services/{*}login")
     for login in members:
-        user, host, at = (login.get(key, "") for key in ("username", "hostname", "port"))
+        user, host, port = (login.get(key, "") for key in ("username", "hostname", "port"))
         try:
-            node = NodeSpec(word("host", host), slots, word("user", user), port(at) if at else None)
+            node = NodeSpec(
+                parse_word("host", host),
+                slots,
+                parse_word("user", user),
+                parse_port(port) if port else None,
+            )
             logins.setdefault(user, node)
         except ValueError as error:
             problems.append(f"{where}: {error}")

@@ -1,13 +1,13 @@
 """Log in, and try again if a busy server drops the login: `connect.py TURN ssh ...`.
 
 An sshd with OpenSSH's default MaxStartups drops connections at random while ten others are logging
-in, and all logins of a run may go through one jump host. TURN is the number of logins that begin
-just before this one: a few start at once and the others wait. A dropped login has not read anything
-of stdin yet, so another try loses nothing.
+in, and all logins of a run may go through the same jump host. TURN is the number of logins that
+begin just before this one: the first eight start at once, and each further eight a moment later. A
+dropped login has not read anything of stdin yet, so another try loses nothing.
 
 ssh's stderr is passed on as it comes, except for the lines of a dropped login, which are shown only
-if all tries fail. SIGTERM ends ssh and this process, also between two tries; the kernel sends it to
-ssh if this process is killed. Ctrl-C from a terminal reaches ssh by itself.
+if all tries fail. SIGTERM ends ssh and this process, also between two tries. If this process is
+killed, the kernel sends SIGTERM to ssh. Ctrl-C from a terminal reaches ssh by itself.
 """
 
 import importlib
@@ -22,15 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-# By its path: this is a script, and to import `muster` would take longer than the rest.
+# Loaded by its path: this is a script, and to import `muster` would take longer than all else.
 _package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
 _package.__path__ = [str(Path(__file__).resolve().parents[2] / "muster" / "worker")]
 process = importlib.import_module("_muster.process")
 
 BUSY = (b"kex_exchange_identification", b"ssh_exchange_identification", b"banner exchange")
-WAITS_S = (0.5, 1.0, 2.0, 4.0)  # an agent that is silent for 15 s counts as lost
-AT_ONCE, EVERY_S = 8, 0.25
-FAILED = 255  # ssh's own exit code if it cannot connect
+# Between tries. They end before a silent agent counts as lost, which is after 15 s.
+WAITS_S = (0.5, 1.0, 2.0, 4.0)
+AT_ONCE = 8
+EVERY_S = 0.25
+NOT_CONNECTED = 255  # ssh's own exit code if it cannot connect
 
 
 def main() -> int:
@@ -40,9 +42,9 @@ def main() -> int:
     time.sleep(int(turn) // AT_ONCE * EVERY_S)
     for wait_s in (*WAITS_S, None):
         code, held_back = call(argv)
-        if code != FAILED or not held_back or wait_s is None:
+        if code != NOT_CONNECTED or not held_back or wait_s is None:
             break
-        import random  # not above: most logins succeed at once
+        import random  # here, since most logins succeed at once and need no random number
 
         time.sleep(wait_s * random.uniform(0.5, 1.5))
     sys.stderr.buffer.write(held_back)
@@ -75,7 +77,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _as_child(parent: int) -> None:
-    """Handle Ctrl-C by default, and end when the parent ends, however it ends."""
+    """Let Ctrl-C end this process, and end when the parent ends, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     process.end_with_parent(signal.SIGTERM, parent)

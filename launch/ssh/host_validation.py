@@ -1,9 +1,9 @@
 """Check that a node's login is a user, a host and a port for ssh, and nothing else.
 
 A hosts file may come from anywhere, and its words become arguments of ssh and rsync. So a word is
-accepted only if it cannot mean anything else. A name that begins with '-' would be an option, and a
-space or a quote would end a word of the remote shell. A number such as 4 or 10.0.0.010 is another
-machine for the resolver than for the reader.
+accepted only if it cannot mean anything else. A name that begins with '-' would be an option. A
+space or a quote would end a word of the remote shell. The resolver reads a number such as 4 or
+10.0.0.010 as another address than people do.
 """
 
 import ipaddress
@@ -14,17 +14,18 @@ from launch.spec import NodeSpec
 from muster.errors import refuse
 
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,252}")
-MOST_NODES, MOST_PROBLEMS = 4096, 50  # of a file of the wrong kind, the first are enough
-Found = Sequence[tuple[str, NodeSpec]]  # each node, and where it was given
+MOST_NODES = 4096
+MOST_PROBLEMS = 50  # printed; for a file of the wrong kind the first ones are enough
+PlacedNodes = Sequence[tuple[str, NodeSpec]]  # each node, after the file and line that names it
 
 
 def quoted(text: str) -> str:
-    """`text` as one short line, whatever characters it has."""
+    """`text` in quotes, as a short line, whatever characters it has."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
 
 
-def word(what: str, text: str) -> str:
-    """`text`, if it is a valid user or host.
+def parse_word(what: str, text: str) -> str:
+    """`text`, if it is a valid name; `what` is "user" or "host".
 
     Raises:
         ValueError: what is wrong, and what to do.
@@ -38,46 +39,49 @@ def word(what: str, text: str) -> str:
     return str(_ip(text)) if is_number else text
 
 
-def port(text: str) -> int:
-    """`text` as the number of a port.
+def parse_port(text: str) -> int:
+    """The number of a port in `text`.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: `text` is not such a number.
     """
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise ValueError(f"port {quoted(text)} is not a number from 1 to 65535; write host:22")
     return int(text)
 
 
-def address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address at which other machines may reach a node.
+def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address in `text` at which other machines may reach a node.
 
     Raises:
-        ValueError: it is not one, or only reaches the machine itself.
+        ValueError: `text` is no address, or the address only reaches the machine itself.
     """
-    found = _ip(text)
-    if found.is_loopback or found.is_unspecified or found.is_multicast or found.is_link_local:
+    ip = _ip(text)
+    if ip.is_loopback or ip.is_unspecified or ip.is_multicast or ip.is_link_local:
         raise ValueError(f"other nodes cannot reach {text}; give the node's own address")
-    return found
+    return ip
 
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
-        if "%" not in text:  # a zone is valid on one machine only
+        if "%" not in text:  # a zone has a meaning on its own machine only
             return ipaddress.ip_address(text)
     except ValueError:
         pass
     raise ValueError(f"{quoted(text)} is not an IP address; write e.g. 10.10.1.1")
 
 
-def checked(found: Found, problems: Sequence[str], none: str) -> tuple[NodeSpec, ...]:
-    """The nodes, if nothing is wrong and none was given twice; `none` is the error for no nodes.
+def valid_nodes(nodes: PlacedNodes, problems: Sequence[str], no_nodes: str) -> tuple[NodeSpec, ...]:
+    """The nodes, if there are no problems and no node was given twice.
+
+    `problems` are earlier ones, and `no_nodes` is the problem if there are no nodes.
 
     Raises:
         UsageError: a line for each problem.
     """
-    lines, given = list(problems), dict[object, str]()
-    for where, node in found:
+    lines = list(problems)
+    given: dict[object, str] = {}
+    for where, node in nodes:
         login = (node.user, node.host.lower(), node.port)
         for key in (login, node.address):
             if key is not None and key in given:
@@ -87,9 +91,9 @@ def checked(found: Found, problems: Sequence[str], none: str) -> tuple[NodeSpec,
                     f"{where}: {name} was given before, at {given[key]}; give it once{more}"
                 )
             given.setdefault(key, where)
-    if len(found) > MOST_NODES:
-        lines.append(f"{found[MOST_NODES][0]}: more than {MOST_NODES} nodes; give fewer")
-    if not found and not lines:
-        lines.append(none)
+    if len(nodes) > MOST_NODES:
+        lines.append(f"{nodes[MOST_NODES][0]}: more than {MOST_NODES} nodes; give fewer")
+    if not nodes and not lines:
+        lines.append(no_nodes)
     refuse(lines[:MOST_PROBLEMS])
-    return tuple(node for _, node in found)
+    return tuple(node for _, node in nodes)

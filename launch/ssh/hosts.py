@@ -12,17 +12,24 @@ from configs.raw import text_of
 from configs.settings.launch import WorkersPerNode
 from launch.spec import NodeSpec
 from launch.ssh import cloudlab
-from launch.ssh.host_validation import MOST_NODES, address, checked, port, quoted, word
+from launch.ssh.host_validation import (
+    MOST_NODES,
+    parse_address,
+    parse_port,
+    parse_word,
+    quoted,
+    valid_nodes,
+)
 from muster.errors import UsageError
 
-OPTIONS = ("address", "slots")
+LINE_OPTIONS = ("address", "slots")
 EXAMPLE = "write lines as in user@node[0-3]:22 slots=4"
 RANGES = "write ranges as in node[0-3] or node[00-15,20]"
-# Of Open MPI's files: at most so many workers, of which `slots` start.
+# Open MPI's names for the largest number of workers of a node; `slots` is how many start.
 MOST_SLOTS = ("max_slots", "max-slots")
 MOST_BYTES = 4_000_000  # of a hosts file or a manifest
-LOWEST_PORT = 22  # no sshd listens at a lower one
-LONGEST = 400  # length of the text for one node, with its ranges
+LOWEST_PORT = 22  # no sshd listens at a lower port
+MAX_CHARACTERS = 400  # of the text for one host, with its ranges
 IPV6 = re.compile(r"(?:[^@]*@)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\](?::.*)?")
 SLOTS = re.compile(r"[1-9][0-9]{0,3}")
 RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9})(/(?P<step>0*[1-9][0-9]{0,8}))?)?")
@@ -61,38 +68,40 @@ def parse_hosts(
     Raises:
         UsageError: something in `words` is wrong; one line for each problem.
     """
-    none = f"{where}: no hosts; write them as in user@node[0-3]:22,user@other"
-    like = NodeSpec("", default_slots, user)
-    return _read({where: ",".join(words)}, like, none)
+    no_nodes = f"{where}: no hosts; write them as in user@node[0-3]:22,user@other"
+    defaults = NodeSpec("", default_slots, user)
+    return _read({where: ",".join(words)}, defaults, no_nodes)
 
 
-def _read(lines: dict[str, str], like: NodeSpec, none: str) -> tuple[NodeSpec, ...]:
-    """The nodes of all lines; `like` has the defaults."""
-    found: list[tuple[str, NodeSpec]] = []
+def _read(lines: dict[str, str], defaults: NodeSpec, no_nodes: str) -> tuple[NodeSpec, ...]:
+    """The nodes of all lines; `no_nodes` is the problem if there are none."""
+    nodes: list[tuple[str, NodeSpec]] = []
     problems = []
     for where, line in lines.items():
-        if len(found) > MOST_NODES:
+        if len(nodes) > MOST_NODES:
             break
         try:
-            found += [(where, node) for node in _nodes(line.split(), like)]
+            nodes += [(where, node) for node in _nodes(line.split(), defaults)]
         except ValueError as error:
             problems.append(f"{where}: {error}")
-    return checked(found, problems, none)
+    return valid_nodes(nodes, problems, no_nodes)
 
 
-def _nodes(words: Sequence[str], like: NodeSpec) -> list[NodeSpec]:
+def _nodes(words: Sequence[str], defaults: NodeSpec) -> list[NodeSpec]:
     """The nodes of a line."""
     if not words:
         return []
-    hosts, like = words[0], _with_options(words[1:], like)
-    nodes = [_node(login, like) for term in _terms(hosts) for login in _logins(term)]
-    if like.address and len(nodes) > 1:
+    hosts = words[0]
+    template = _with_options(words[1:], defaults)
+    nodes = [_node(login, template) for term in _terms(hosts) for login in _logins(term)]
+    if template.address and len(nodes) > 1:
         raise ValueError(f"one address, but {quoted(hosts)} is several nodes; split the line")
     return nodes
 
 
-def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
-    slots = [one for one in words if one.startswith("slots=")]
+def _with_options(words: Sequence[str], node: NodeSpec) -> NodeSpec:
+    """`node` with the options of its line, such as slots=4."""
+    slots = [word for word in words if word.startswith("slots=")]
     for option in words:
         name, equals, value = option.partition("=")
         if equals and name in MOST_SLOTS:
@@ -102,58 +111,64 @@ def _with_options(words: Sequence[str], like: NodeSpec) -> NodeSpec:
                 raise ValueError(f"{name} is {quoted(value)}; give a number from 1 to 9999")
             if SLOTS.fullmatch(own := slots[-1][6:]) and int(own) > int(value):
                 raise ValueError(f"slots={own} is more than {option}; give a smaller number")
-        elif not equals or name not in OPTIONS:
-            known = " and ".join(OPTIONS)
-            raise ValueError(f"{quoted(option)} is no option, as {known} are; {EXAMPLE}")
+        elif not equals or name not in LINE_OPTIONS:
+            names = " and ".join(LINE_OPTIONS)
+            raise ValueError(f"{quoted(option)} is no option, as {names} are; {EXAMPLE}")
         elif name == "address":
-            like = replace(like, address=str(address(value)))
+            node = replace(node, address=str(parse_address(value)))
         elif value == "gpu" or SLOTS.fullmatch(value):
-            like = replace(like, nproc=WorkersPerNode.parse(value))
+            node = replace(node, nproc=WorkersPerNode.parse(value))
         else:
             raise ValueError(f"slots is {quoted(value)}; give a number from 1 to 9999, or gpu")
-    return like
+    return node
 
 
 def _terms(hosts: str) -> list[str]:
     """`hosts` split at each comma outside brackets; ClusterShell's NodeSet would lose the order."""
-    commas = [found.start() for found in re.finditer(r"\[[^\]]*|,", hosts) if found[0] == ","]
-    return [hosts[a + 1 : b] for a, b in itertools.pairwise([-1, *commas, len(hosts)])]
+    commas = [match.start() for match in re.finditer(r"\[[^\]]*|,", hosts) if match[0] == ","]
+    bounds = itertools.pairwise([-1, *commas, len(hosts)])
+    return [hosts[comma + 1 : next_comma] for comma, next_comma in bounds]
 
 
 def _logins(term: str) -> list[str]:
     """Every login that a term stands for: each range is expanded to its numbers, in order."""
     if IPV6.fullmatch(term):
         return [term]
-    if len(term) > LONGEST:
+    if len(term) > MAX_CHARACTERS:
         raise ValueError(f"{quoted(term)} is too long for a host; {EXAMPLE}")
-    literals_and_ranges = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
-    if any("[" in literal or "]" in literal for literal in literals_and_ranges[::2]):
+    parts = re.split(r"\[([^\[\]]*)\]", term)  # literals and ranges alternate
+    if any("[" in literal or "]" in literal for literal in parts[::2]):
         raise ValueError(f"brackets do not match in {quoted(term)}; {RANGES}")
     choices = [
-        [one] if at % 2 == 0 else [*itertools.chain(*(_numbers(i, term) for i in one.split(",")))]
-        for at, one in enumerate(literals_and_ranges)
+        [part]
+        if index % 2 == 0
+        else [*itertools.chain(*(_numbers(item, term) for item in part.split(",")))]
+        for index, part in enumerate(parts)
     ]
-    # one more than allowed, so that no longer list is built
-    found = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
-    if len(found) > MOST_NODES:
+    # at most one more than allowed, so that no longer list is built
+    combinations = [*itertools.islice(itertools.product(*choices), MOST_NODES + 1)]
+    if len(combinations) > MOST_NODES:
         raise _too_many(term)
-    return ["".join(choice) for choice in found]
+    return ["".join(combination) for combination in combinations]
 
 
-def _node(login: str, like: NodeSpec) -> NodeSpec:
+def _node(login: str, template: NodeSpec) -> NodeSpec:
+    """The node with this login, and all else as in `template`."""
     user, at, place = login.rpartition("@")
-    colon, after = "", ""
-    if found := re.fullmatch(r"\[(.*)\](?:(:)(.*))?", place):
-        host, colon, after = found[1], found[2] or "", found[3] or ""
+    colon = port = ""
+    if bracketed := re.fullmatch(r"\[(.*)\](?:(:)(.*))?", place):
+        host = bracketed[1]
+        colon = bracketed[2] or ""
+        port = bracketed[3] or ""
     elif place.count(":") > 1:
         host = place
     else:
-        host, colon, after = place.partition(":")
-    number = port(after) if colon else None
+        host, colon, port = place.partition(":")
+    number = parse_port(port) if colon else None
     if number is not None and number < LOWEST_PORT:
-        raise ValueError(f"{quoted(login)}: {after} is no port of ssh; for workers: slots={number}")
-    named = word("user", user) if at else like.user and word("user", like.user)
-    return replace(like, host=word("host", host), user=named, port=number)
+        raise ValueError(f"{quoted(login)}: {port} is no port of ssh; for workers: slots={number}")
+    name = parse_word("user", user) if at else template.user and parse_word("user", template.user)
+    return replace(template, host=parse_word("host", host), user=name, port=number)
 
 
 def _too_many(term: str) -> ValueError:
@@ -162,12 +177,12 @@ def _too_many(term: str) -> ValueError:
 
 def _numbers(item: str, term: str) -> Iterator[str]:
     """The numbers of a range."""
-    found = RANGE.fullmatch(item)
-    if found is not None and found["last"]:
-        count = int(found["last"]) - int(found["first"])
-        if count // int(found["step"] or 1) > MOST_NODES:
-            raise _too_many(term)  # before it is made
+    match = RANGE.fullmatch(item)
+    if match is not None and match["last"]:
+        count = int(match["last"]) - int(match["first"])
+        if count // int(match["step"] or 1) > MOST_NODES:
+            raise _too_many(term)  # before the numbers are made
     try:
-        return iter([*RangeSet(item if found else "").striter()])
+        return iter([*RangeSet(item if match else "").striter()])
     except RangeSetParseError:  # not a range, or its ends are padded to different lengths
         raise ValueError(f"bad range {quoted(item)} in {quoted(term)}; {RANGES}") from None

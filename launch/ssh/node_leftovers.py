@@ -1,7 +1,7 @@
-"""What runs have left on nodes with their own disk, and its removal.
+"""Find what runs have left on nodes with their own disk, and remove it.
 
-A node that sees this machine's files has nothing of its own: its run folders are the user's records
-of the runs.
+A node that sees this machine's files has no leftovers: the run folders that it sees are the user's
+records of the runs.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,66 +25,69 @@ def on_nodes(
     *,
     remove: bool,
 ) -> tuple[list[Leftover], list[str]]:
-    """What is left over on these nodes, and one line for each node that did not answer.
+    """The leftovers on these nodes, and a line for each node that did not answer.
 
     Args:
         transport: how the nodes are asked.
-        folder: that of the checkout on the nodes; None: the default one.
+        folder: the checkout's folder on the nodes; None: the default folder.
         named: the runs whose checkpoints are removed, too.
         running: the runs that are not over.
-        remove: remove all that does not stay; what could not be removed stays, with the reason.
+        remove: remove all that need not stay; each failure is in its leftover.
     """
     with Survey(transport) as survey:
-        with facts_request(folder) as request:
-            probes, silent = survey.probes(request)
+        with facts_request(folder) as query:
+            probes, silent = survey.probes(query)
         names = dict(zip(probes, survey.names_of(probes), strict=True))
-        apart = {str(index): one["folder"] for index, one in probes.items() if not one["shared"]}
-        if not apart:
+        folders = {
+            str(index): probe["folder"] for index, probe in probes.items() if not probe["shared"]
+        }
+        if not folders:
             return [], [*silent.values()]
-        of = [*map(int, apart)]
-        asked: dict[str, Any] = {"folders": apart, "named": sorted(named)}
-        answers = survey.ask(node_facts.leftovers, of, NODE_LISTS_LEFTOVERS_S, **asked)
-        failed = [line for index, line in survey.silent(answers).items() if index in of]
-        found = {
-            index: [_leftover(one, names[index], named, running) for one in answer.value]
+        apart = [*map(int, folders)]
+        request: dict[str, Any] = {"folders": folders, "named": sorted(named)}
+        answers = survey.ask(node_facts.leftovers, apart, NODE_LISTS_LEFTOVERS_S, **request)
+        failed = [line for index, line in survey.silent(answers).items() if index in apart]
+        leftovers = {
+            index: [_leftover(entry, names[index], named, running) for entry in answer.value]
             for index, answer in answers.items()
         }
         if remove:
-            asked["paths"] = {str(index): _removable(found.get(index, [])) for index in of}
+            request["paths"] = {str(index): _removable(leftovers.get(index, [])) for index in apart}
             answers = survey.ask(
-                node_facts.remove_leftovers, list(found), NODE_LISTS_LEFTOVERS_S, **asked
+                node_facts.remove_leftovers, list(leftovers), NODE_LISTS_LEFTOVERS_S, **request
             )
             lines = survey.silent(answers)
-            failed += [lines[index] for index in found if index in lines]
-            for index, leftovers in found.items():
-                unknown = dict.fromkeys(asked["paths"][str(index)], UNKNOWN)
+            failed += [lines[index] for index in leftovers if index in lines]
+            for index, of_node in leftovers.items():
+                unknown = dict.fromkeys(request["paths"][str(index)], UNKNOWN)
                 errors = answers[index].value if index in answers else unknown
-                found[index] = [_after_removal(one, errors) for one in leftovers]
-    return [one for index in sorted(found) for one in found[index]], [*silent.values(), *failed]
+                leftovers[index] = [_after_removal(leftover, errors) for leftover in of_node]
+    every = [leftover for index in sorted(leftovers) for leftover in leftovers[index]]
+    return every, [*silent.values(), *failed]
 
 
 def _leftover(
-    known: Mapping[str, Any], node: str, named: Collection[str], running: Collection[str]
+    entry: Mapping[str, Any], node: str, named: Collection[str], running: Collection[str]
 ) -> Leftover:
-    """What a node has at one path."""
-    run = known["run"]
-    path = PurePosixPath(known["path"])
+    """The leftover in a node's entry about one path."""
+    run = entry["run"]
+    path = PurePosixPath(entry["path"])
     stays = ""
-    if run in running or known["used"]:
+    if run in running or entry["used"]:
         stays = "its run may not be over"
-    elif known["checkpoints"] and run not in named:
+    elif entry["checkpoints"] and run not in named:
         stays = f"it has checkpoints; to remove them, name the run: {run}"
     if not run:
-        what = "temporary files of a process that was killed"
+        kind = "temporary files of a process that was killed"
     elif path.name == run:
-        what = "the run's files on this node"
+        kind = "the run's files on this node"
     else:
-        what = f"what {run} was sent"
-    return Leftover(str(path), what, known["bytes"], node, stays)
+        kind = f"what {run} was sent"
+    return Leftover(str(path), kind, entry["bytes"], node, stays)
 
 
-def _removable(found: Collection[Leftover]) -> list[str]:
-    return [leftover.path for leftover in found if not leftover.stays]
+def _removable(leftovers: Collection[Leftover]) -> list[str]:
+    return [leftover.path for leftover in leftovers if not leftover.stays]
 
 
 def _after_removal(leftover: Leftover, failed: Mapping[str, str]) -> Leftover:

@@ -3,7 +3,7 @@
 #   node_setup.sh FOLDER TORCH_INDEX [PACKAGE ...]       TORCH_INDEX may be empty
 # With packages: these alone, and not the trainer and reports.
 set -euo pipefail
-umask go-w # nobody else is to write code that runs
+umask go-w # no other user may change code that runs
 
 cd -- "$1"
 torch_index=$2
@@ -11,7 +11,7 @@ packages=("${@:3}")
 
 say() { printf '%s: %s\n' "$(hostname)" "$*" >&2; }
 
-# Of several at once, in one folder of a shared home, one makes it.
+# Several nodes may share this folder, in a shared home: one makes the environment, others wait.
 mkdir -p .venv
 if command -v flock >/dev/null; then
     exec 9>.venv/.setup
@@ -46,7 +46,7 @@ fi
 pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
 fetched=$(mktemp -d)
 trap 'rm -rf -- "$fetched"' EXIT
-# One small package tells, and quickly, whether all the others can be had.
+# A small package shows soon whether packages can be fetched at all.
 if ! "${pip[@]}" --retries 0 --timeout 10 download --no-deps --dest "$fetched" \
     "$(grep '^typing_extensions==' constraints.txt)" 2>/dev/null; then
     say "cannot fetch packages; give it a way to an index (PIP_INDEX_URL, PIP_PROXY), or bring an" \

@@ -1,11 +1,12 @@
 """Run commands on other machines through OpenSSH itself, so that the user's settings apply.
 
-How it works: a command here is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS
-override ~/.ssh/config, which decides everything else: names, users, keys, agents and jump hosts.
-`ssh -G` reports that file's settings once for each host: one must be respected, and some would
-change what ssh does with our command. Host keys are always checked: by `yes`, or by the user's own
-`accept-new`, never by `no`. A ControlPath of the user is left alone. ssh never asks anything. sshd
-gives WORDS to a shell, so they are one string that is quoted word by word.
+How it works: a command is `python connect.py TURN ssh OPTIONS -T -- HOST WORDS`. OPTIONS override
+~/.ssh/config, which decides everything else: names, users, keys, agents and jump hosts. `ssh -G`
+reports that file's settings once for each host. Some of them are overridden, since they would
+change what ssh does with our command. One is respected: StrictHostKeyChecking is `yes`, or the
+user's own `accept-new`, never `no`; so host keys are always checked. A ControlPath of the user is
+not changed. ssh never asks the user. sshd gives WORDS to a shell, so they are one string that is
+quoted word by word.
 """
 
 import functools
@@ -23,9 +24,9 @@ from launch.ssh import connect
 from muster.tool_environment import environment_for, require
 
 AT_ONCE = 16
-FAILED = 255  # ssh's own exit code if it cannot connect
-# For every connection: what is forwarded, and timeouts.
-OF_ALL = {
+NOT_CONNECTED = 255  # ssh's own exit code if it cannot connect
+# For every connection: timeouts, and that nothing is forwarded.
+COMMON_OPTIONS = {
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",  # a broken link is noticed after 15 s
     "ServerAliveCountMax": "3",
@@ -34,17 +35,18 @@ OF_ALL = {
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
 }
-OPTIONS = {
-    **OF_ALL,
+BATCH_OPTIONS = {
+    **COMMON_OPTIONS,
     "BatchMode": "yes",  # a question that nobody sees would look like a hang
-    # A master that the user has opened is used, but no new one is opened: it would end with the
-    # run, and with it the user's other logins.
+    # A master connection that the user has opened is used. No new one is opened: it would end with
+    # the run, and so would the user's other logins through it.
     "ControlMaster": "no",
     "ControlPersist": "no",
 }
-# Settings for logins by hand, which would replace our command, its input or its messages. Only
-# those of the user's file are overridden: an older ssh refuses a setting that it does not know.
-BY_HAND = {
+# Settings for interactive logins, which would replace our command, its input or its messages, and
+# the values without such an effect. Only settings in the user's file are overridden: an older ssh
+# refuses a setting that it does not know.
+INTERACTIVE_SETTINGS = {
     "RemoteCommand": "none",
     "RequestTTY": "no",
     "SessionType": "default",
@@ -52,21 +54,21 @@ BY_HAND = {
     "ForkAfterAuthentication": "no",
     "Tunnel": "no",
 }
-LEVELS = ("ERROR", "INFO")  # that show each reason of a failure, and nothing else
+LOG_LEVELS = ("ERROR", "INFO")  # at these ssh shows the reason of a failure, and nothing else
 KEY_HINT = "compare its fingerprint, then add it: ssh-keyscan {port}{host} >> ~/.ssh/known_hosts"
-CHANGED = (
+CHANGED_KEY = (
     "its host key is not the one that is known: if the machine was installed again, remove the old "
     "key with ssh-keygen -R {host}, else beware"
 )
-# As bash, zsh, fish and tcsh say it.
+# The messages of bash, zsh, fish and tcsh.
 NO_RSYNC = re.compile(
     r"rsync: (?:command )?not found|command not found: rsync|Unknown command:? '?rsync",
     re.IGNORECASE,
 )
-# OpenSSH's messages, their meaning, and what to do.
-EXPLAINED = (
+# Words of OpenSSH's messages, what they mean, and what to do.
+EXPLANATIONS = (
     ("Could not resolve hostname", "its name does not resolve; correct it, or give its address"),
-    ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED),
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", CHANGED_KEY),
     ("Host key verification failed", "its host key is not known; " + KEY_HINT),
     ("Permission denied", "it does not let you in; load your key with ssh-add, or name the user"),
     ("_exchange_identification", "a server on the way drops logins: raise its sshd's MaxStartups"),
@@ -87,7 +89,7 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
         name = nodes[index].name
         if LOST_INPUT in error_text:
             return f"{name}: {START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}"
-        if code == FAILED:
+        if code == NOT_CONNECTED:
             return explain(nodes[index], error_text)
         if "python3" in error_text and "not found" in error_text:
             return f"{name}: has no python3; run there: sudo apt-get install python3 python3-venv"
@@ -99,30 +101,30 @@ def transport(nodes: Sequence[NodeSpec], config: SshConfig) -> Transport:
 
 
 def command(node: NodeSpec, config: SshConfig, words: Sequence[str], turn: int = 0) -> list[str]:
-    """The local command that runs `words` on `node`; `turn` others begin before it."""
+    """The local command that runs `words` on `node`; `turn` other logins begin before it."""
     return [*client(node, config, turn), "-T", "--", node.host, shlex.join(words)]
 
 
 def client(node: NodeSpec, config: SshConfig, turn: int = 0) -> list[str]:
-    """ssh with all its options, without the host: rsync needs only this part.
+    """ssh with all its options, but without the host: rsync needs only this part.
 
-    A user's own ControlPath is used: an open connection may save a second factor.
+    The user's own ControlPath is used: through an open connection no second factor is needed.
     """
     file = ["-F", str(config.ssh_config)] if config.ssh_config is not None else []
     port = ["-p", str(node.port)] if node.port else []
     user = ["-l", node.user] if node.user else []
-    options = {**OPTIONS, **of_host(node.host, *file, *user, *port, unknown="yes")}
-    patiently = [sys.executable, "-IS", connect.__file__, str(turn)]
-    return [*patiently, "ssh", *file, *words_of(options), *user, *port]
+    options = {**BATCH_OPTIONS, **host_options(node.host, *file, *user, *port, unknown="yes")}
+    with_retries = [sys.executable, "-IS", connect.__file__, str(turn)]
+    return [*with_retries, "ssh", *file, *option_words(options), *user, *port]
 
 
-def words_of(options: Mapping[str, str]) -> list[str]:
+def option_words(options: Mapping[str, str]) -> list[str]:
     """Settings of a configuration file as arguments of ssh."""
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 
-def typed(node: NodeSpec) -> str:
-    """What a user types to log in, without a configuration file."""
+def login_command(node: NodeSpec) -> str:
+    """The command by which a user logs in, without a configuration file."""
     user = f"{node.user}@" if node.user else ""
     return f"ssh {f'-p {node.port} ' if node.port else ''}{user}{node.host}"
 
@@ -136,11 +138,11 @@ def rsync(
     stdin: bytes = b"",
     timeout_s: float | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Copy through ssh, to folders and files into which nobody else may write.
+    """Copy through ssh; no other user may write into the copied files and folders.
 
     Raises:
         UsageError: this machine has no rsync.
-        subprocess.TimeoutExpired: it took longer than `timeout_s`.
+        subprocess.TimeoutExpired: the copy took longer than `timeout_s`.
     """
     require("rsync", "copying to other machines")
     argv = ["rsync", "--archive", "--compress", "--protect-args", "--chmod=go-w"]
@@ -157,13 +159,14 @@ def rsync(
 
 
 def explain(node: NodeSpec, error_text: str) -> str:
-    """One line on why ssh could not connect, and what to do; `error_text` is ssh's stderr."""
-    for words, means in EXPLAINED:
+    """A line that says why ssh could not connect, and what to do; `error_text` is ssh's stderr."""
+    for words, template in EXPLANATIONS:
         if words in error_text:
             port = f"-p {node.port} " if node.port else ""
             is_slots = words == "Connection refused" and node.port is not None and node.port < 1024
             more = f"; for {node.port} workers write slots={node.port}" if is_slots else ""
-            return f"{node.name}: {means.format(name=node.name, host=node.host, port=port)}{more}"
+            text = template.format(name=node.name, host=node.host, port=port)
+            return f"{node.name}: {text}{more}"
     return f"{node.name}: ssh failed: {last_line(error_text)}"
 
 
@@ -177,17 +180,18 @@ def rsync_problem(error_text: str) -> str | None:
 
 
 @functools.cache
-def of_host(host: str, *options: str, unknown: str) -> dict[str, str]:
+def host_options(host: str, *options: str, unknown: str) -> dict[str, str]:
     """The options that depend on the user's settings for a host.
 
-    They make ssh refuse or ask about an `unknown` host key, but never accept it: only the user's
-    own configuration may say accept-new. And they override the user's settings for logins by hand.
+    For an unknown host key ssh refuses (`unknown` is "yes") or asks ("ask"). ssh accepts it only if
+    the user's own configuration says accept-new. The user's settings for interactive logins are
+    overridden.
 
     Raises:
         UsageError: this machine has no ssh.
     """
     require("ssh", "logging in to other machines")
-    asked = subprocess.run(
+    result = subprocess.run(
         ["ssh", *options, "-G", "--", host],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -195,14 +199,14 @@ def of_host(host: str, *options: str, unknown: str) -> dict[str, str]:
         errors="replace",
         check=False,
     )
-    theirs = dict(line.lower().partition(" ")[::2] for line in asked.stdout.splitlines())
-    accepts_new = theirs.get("stricthostkeychecking") == "accept-new"
-    own = {"StrictHostKeyChecking": "accept-new" if accepts_new else unknown}
-    own |= {
+    settings = dict(line.lower().partition(" ")[::2] for line in result.stdout.splitlines())
+    accepts_new = settings.get("stricthostkeychecking") == "accept-new"
+    overriding = {"StrictHostKeyChecking": "accept-new" if accepts_new else unknown}
+    overriding |= {
         name: value
-        for name, value in BY_HAND.items()
-        if theirs.get(name.lower(), value) not in (value, "false", "auto")
+        for name, value in INTERACTIVE_SETTINGS.items()
+        if settings.get(name.lower(), value) not in (value, "false", "auto")
     }
-    if theirs.get("loglevel", "info").upper() not in LEVELS:
-        own["LogLevel"] = "INFO"
-    return own
+    if settings.get("loglevel", "info").upper() not in LOG_LEVELS:
+        overriding["LogLevel"] = "INFO"
+    return overriding

@@ -1,8 +1,8 @@
-"""Send this checkout to nodes that do not see it, all but what .gitignore names, and set it up.
+"""Send this checkout, without what .gitignore names, to nodes that do not see it, and set it up.
 
-Files are overwritten and deleted there. So the folder must have been new or empty at the first copy
-(see `node_facts.claim`). Nodes may share a home with each other but not with this machine: a folder
-that several of them see is written once.
+Files are overwritten and deleted on the node. So the folder must have been new or empty at the
+first copy (see `node_facts.claim`). Several nodes may see the same folder, in a home that they
+share with each other but not with this machine. Such a folder is written once.
 """
 
 import os
@@ -27,29 +27,29 @@ from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import MusterError
 from muster.printable import printable
 
-# Only modules are deleted there: a removed one would still be imported.
+# Only modules are deleted there: a module that was removed here would still be imported there.
 RULES = [
     *("--exclude=__pycache__", "--exclude=/.git", "--filter=:- .gitignore", "--delete"),
     *(f"--filter=risk /{name}/***" for name in node_facts.PACKAGES),
     "--filter=protect *",
 ]
 SCRIPT = Path(__file__).with_name("node_setup.sh")  # makes the environment of a node
-SHOWN = 4  # names of files in the way
+LISTED = 4  # names of files in the way
 
 
 def send_checkout(
-    found: Sequence[NodeFacts], config: SshConfig, more: Mapping[Path, str] | None = None
+    nodes: Sequence[NodeFacts], config: SshConfig, extra: Mapping[Path, str] | None = None
 ) -> list[NodeFacts]:
-    """Update the checkout of every node that has its own, all at once.
+    """Update the checkout of every node that has its own, all at the same time.
 
-    `more`: local folders, and their places below the checkout there. Returns the first node of each
-    folder that was written.
+    `extra` has further local folders, each with its place below the node's checkout. Returns the
+    first node of each folder that was written.
 
     Raises:
-        MusterError: a folder holds other files, and nothing was sent anywhere; or rsync failed. One
-            line for every node.
+        MusterError: a folder holds other files, and nothing was sent to any node; or rsync failed.
+            One line for every such node.
     """
-    apart = [node for node in found if not node.shared]
+    apart = [node for node in nodes if not node.shared]
     if not apart:
         return []
     before = process_tree.children()
@@ -57,41 +57,42 @@ def send_checkout(
     with Survey(transport) as survey, ThreadPoolExecutor(openssh.AT_ONCE) as pool:
         firsts = _claimed(apart, survey)
         try:
-            sent = list(pool.map(lambda at: _send(apart[at], config, more or {}), firsts))
+            errors = list(pool.map(lambda at: _send(apart[at], config, extra or {}), firsts))
         except BaseException:  # a signal; otherwise the pool would wait until everything is sent
-            end = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
-            end.start()
-            while end.is_alive():
+            shutdown = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True})
+            shutdown.start()
+            while shutdown.is_alive():
                 process_tree.send_sigterm([*(process_tree.children() - before)])
                 time.sleep(SSH_TRANSFER_TICK_S)
             raise
-        fail([problem for problem in sent if problem])
+        fail([error for error in errors if error])
     return [apart[index] for index in firsts]
 
 
 def make_environments(
     nodes: Sequence[NodeFacts], config: SshConfig, packages: Sequence[str] = ()
 ) -> None:
-    """Update the environment of every node; nodes that share a folder share it, too.
+    """Update the environment of every node; nodes that share a folder share its environment.
 
-    `packages`: these alone, in place of all that the trainer and reports need. An installation that
-    nodes see has its environment already.
+    With `packages` the environment has these alone, in place of all that the trainer and reports
+    need. An installation that nodes see has its environment already.
 
     Raises:
-        MusterError: one line for every node on which it failed.
+        MusterError: one line for every node on which this failed.
     """
     apart = send_checkout(nodes, config)
     shared = [] if IS_INSTALLED else [node for node in nodes if node.shared]
-    each = [*shared[:1], *apart]
+    owners = [*shared[:1], *apart]
     with ThreadPoolExecutor(openssh.AT_ONCE) as pool:
-        made = pool.map(lambda node: _make_environment(node, config, packages), each)
-        fail([problem for problem in made if problem])
+        errors = pool.map(lambda node: _make_environment(node, config, packages), owners)
+        fail([error for error in errors if error])
 
 
 def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str]) -> str | None:
-    """The error on a node, from the script's last line; None if it succeeded."""
+    """Run the script on a node; the error from its last line, or None if it succeeded."""
     words = ["bash", "-s", "--", node.repository, os.environ.get("TORCH_INDEX", ""), *packages]
-    argv, script = openssh.command(node.spec, config, words), SCRIPT.read_bytes()
+    argv = openssh.command(node.spec, config, words)
+    script = SCRIPT.read_bytes()
     try:
         done = subprocess.run(
             argv, input=script, capture_output=True, timeout=SSH_SETUP_S, check=False
@@ -101,17 +102,17 @@ def _make_environment(node: NodeFacts, config: SshConfig, packages: Sequence[str
     error_text = done.stderr.decode(errors="replace")
     if done.returncode == 0:
         return None
-    if done.returncode == openssh.FAILED:
+    if done.returncode == openssh.NOT_CONNECTED:
         return openssh.explain(node.spec, error_text)
     last = last_line(error_text)
     return last if last.startswith(node.name) else f"{node.name}: {last}"
 
 
 def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
-    """The first node of each folder; from here on we may write all of these folders.
+    """Claim the folder of each node, and return the first node of each folder.
 
     Raises:
-        MusterError: some folders are not ours; a line for each.
+        MusterError: some folders hold files that Muster did not send; a line for each.
     """
     folders = {str(index): node.repository for index, node in enumerate(nodes)}
     tokens = {index: f"-{secrets.token_hex(8)}" for index in folders}
@@ -123,11 +124,11 @@ def _claimed(nodes: Sequence[NodeFacts], survey: Survey) -> list[int]:
         if answer.value
     }
     fail([problems[index] for index in sorted(problems)])
-    seen = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
+    claims = survey.ask(node_facts.claimed_by, folders=folders, tokens=tokens)
     return [
         index
         for index in range(len(nodes))
-        if index not in seen or min(map(int, seen[index].value), default=index) == index
+        if index not in claims or min(map(int, claims[index].value), default=index) == index
     ]
 
 
@@ -137,23 +138,24 @@ def _objection(node: NodeFacts, reply: Mapping[str, Any]) -> str:
     if "failed" in reply:
         return f"{node.name}: cannot write into {folder}: {reply['failed']}"
     names = reply["foreign"]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     mark = shlex.join(["touch", f"{folder}/{node_facts.MARKER}"])
     return (
-        f"{node.name}: {folder} holds {', '.join(names[:SHOWN])}{more}, which Muster did not send "
+        f"{node.name}: {folder} holds {', '.join(names[:LISTED])}{more}, which Muster did not send "
         "there, and to send the code would overwrite and delete files; name an empty or a new "
         "folder with --remote-dir, or, if all of it may go (a copy that an earlier version sent): "
-        f"{openssh.typed(node.spec)} {mark}"
+        f"{openssh.login_command(node.spec)} {mark}"
     )
 
 
-def _send(node: NodeFacts, config: SshConfig, more: Mapping[Path, str]) -> str | None:
+def _send(node: NodeFacts, config: SshConfig, extra: Mapping[Path, str]) -> str | None:
     """Copy the files; return the error, or None."""
     host = node.spec.host
     place = f"{f'[{host}]' if ':' in host else host}:{node.repository}"
-    ways = [(RULES, CHECKOUT, place), *(([], one, f"{place}/{at}") for one, at in more.items())]
+    copies: list[tuple[Sequence[str], Path, str]] = [(RULES, CHECKOUT, place)]
+    copies += [([], folder, f"{place}/{below}") for folder, below in extra.items()]
     client = openssh.client(node.spec, config)
-    for options, source, target in ways:
+    for options, source, target in copies:
         try:
             done = openssh.rsync(
                 client, options, f"{source}/", f"{target}/", timeout_s=SSH_TRANSFER_S

@@ -1,1 +1,1 @@
-"""A study runs every cell of a grid, each once or several times, and records the results."""
+"""Sweeps and studies run every cell of a grid, once or several times, and record the results."""

@@ -1,4 +1,4 @@
-"""A study: its runs on testbeds with their link rates, collectives before, a report after them."""
+"""Run a study: measure collectives, run the cells on testbeds with their link rates, report."""
 
 import signal
 import subprocess
@@ -18,15 +18,15 @@ from muster.errors import MusterError
 from muster.run_files import COLLECTIVES
 
 FOLDER = "collectives"
-# Another program that takes cores until it is ended; by itself it ends after half a day.
+# A program that uses a core until it is killed, or for half a day.
 BUSY = "import time\nend = time.monotonic() + 43200\nwhile time.monotonic() < end: pass"
 TESTBED = str(CHECKOUT / "launch" / "testbed.py")
 
 
 def run(study: Sweep, more: Sequence[str]) -> int | None:
-    """Run what is not done yet; the signal that ended it, if any.
+    """Run the cells that are not done yet; return the signal that ended this, if any.
 
-    Cells that ask for a link rate come in groups, each on a testbed with that rate, on which the
+    Cells with the same link rate are a group and run on a testbed with that rate, on which the
     study's collectives are measured first. `more` are flags for every run.
     """
     left = [cell for cell in study.cells if cell.state != "done"]
@@ -34,52 +34,56 @@ def run(study: Sweep, more: Sequence[str]) -> int | None:
         group = [cell for cell in left if cell.rate == rate]
         nodes = max(cell.nodes or 1 for cell in group)
         with rated_cluster(rate, nodes) as hosts:
-            if stopped_by := collectives(study, rate, nodes, [*_place(hosts), *more]):
+            if stopped_by := collectives(study, rate, nodes, [*_host_flags(hosts), *more]):
                 return stopped_by
             for cell in group:
                 own = hosts[: cell.nodes]
                 with _busy(own[len(own) - cell.busy :]):
-                    stopped_by = run_all([work_of(study, cell, _place(own))])
+                    stopped_by = run_all([work_of(study, cell, _host_flags(own))])
                 if stopped_by is not None or cell.state == "stopped":
                     return stopped_by or signal.SIGTERM
     return None
 
 
 def collectives(study: Sweep, rate: str | None, nodes: int, more: Sequence[str]) -> int | None:
-    """Measure the study's collectives on `nodes` nodes, unless that is done; what has stopped it.
+    """Measure the study's collectives on `nodes` nodes, unless that is done.
 
-    A failure is printed, and the study goes on without predictions.
+    A failure is printed, and the study goes on without predictions. Returns the signal that stopped
+    the measurement, if any.
     """
-    name, folder = rate or "network", study.folder / FOLDER
+    name = rate or "network"
+    folder = study.folder / FOLDER
     if not study.collectives or nodes == 1 or COLLECTIVES.path(folder / name).exists():
         return None
-    wanted = ",".join(study.collectives)
-    bench = ["--program=bench_collectives", f"--operations={wanted}", f"--nodes={nodes}"]
-    place = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
+    operations = ",".join(study.collectives)
+    bench = ["--program=bench_collectives", f"--operations={operations}", f"--nodes={nodes}"]
+    run_flags = [f"--logs-dir={folder}", f"--run-id={name}", "--overwrite", "--quiet"]
     print(f"collectives: measuring {', '.join(study.collectives)}", flush=True)
     log = study.folder / "logs" / f"collectives-{name}.log"
-    code, why = _run(log, SUBMIT, *bench, *place, *cli.for_bench(more))
+    code, reason = _run(log, SUBMIT, *bench, *run_flags, *cli.for_bench(more))
     if code:
-        print(f"collectives: not measured: {why or code}; see {log}", file=sys.stderr)
+        print(f"collectives: not measured: {reason or code}; see {log}", file=sys.stderr)
     return signal.SIGTERM if code in STOPS else None
 
 
 def report(folder: Path) -> None:
-    """The report of what is done, where steps are compared with what they must cost.
+    """Write the report of the runs that are done, with the predicted cost of their steps.
 
-    That is known from collectives of one network. Where one of these fails, the study does not.
+    The cost is predicted only if the collectives of a single network were measured. If the
+    prediction or the report fails, the study does not.
     """
-    found, log = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}")), folder / "logs"
-    if len(found) == 1:
-        flag = f"--collectives={found[0]}"
-        code, why = _run(log / "cost.log", RUN_MODULE, "train.cost", str(folder), flag)
+    measured = sorted((folder / FOLDER).glob(f"*/{COLLECTIVES.pattern}"))
+    logs = folder / "logs"
+    if len(measured) == 1:
+        flag = f"--collectives={measured[0]}"
+        code, reason = _run(logs / "cost.log", RUN_MODULE, "train.cost", str(folder), flag)
         if code:
-            print(f"no prediction: {why}", file=sys.stderr)
-    print(_run(log / "report.log", RUN_MODULE, "train.report", str(folder))[1])
+            print(f"no prediction: {reason}", file=sys.stderr)
+    print(_run(logs / "report.log", RUN_MODULE, "train.report", str(folder))[1])
 
 
 def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
-    """Run a script of the checkout, with its output in `log`; its exit code and its last words."""
+    """Run a script of the checkout, with its output in `log`; its exit code and last line."""
     codes = list[int]()
     command = [sys.executable, str(CHECKOUT / script), *words]
     stopped_by = run_all([Work(log, lambda _: command, lambda code, _: codes.append(code))])
@@ -88,10 +92,12 @@ def _run(log: Path, script: str, *words: str) -> tuple[int, str]:
 
 @contextmanager
 def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
-    """The hosts of a testbed with links of one rate; without a rate there is none.
+    """A context with a testbed, whose links have this rate; without a rate there is no testbed.
+
+    The value of the context is the hosts of the testbed.
 
     Raises:
-        MusterError: the testbed cannot be made; it says why.
+        MusterError: the testbed cannot be made; with the message of its command.
     """
     if rate is None:
         yield ()
@@ -103,15 +109,15 @@ def rated_cluster(rate: str | None, nodes: int) -> Iterator[Sequence[str]]:
         _testbed("down")
 
 
-def _place(hosts: Sequence[str]) -> list[str]:
-    """Flags by which launch/submit.py finds these nodes of the testbed, if there is one."""
+def _host_flags(hosts: Sequence[str]) -> list[str]:
+    """Flags by which launch/submit.py finds these nodes of the testbed, if there are any."""
     flags = ["--launcher=ssh", f"--hosts={','.join(hosts)}", f"--ssh-config={ssh_daemons.CONFIG}"]
     return flags if hosts else []
 
 
 @contextmanager
 def _busy(hosts: Sequence[str]) -> Iterator[None]:
-    """These have another program on their cores."""
+    """A context in which another program uses a core of each of these hosts."""
     programs = [
         subprocess.Popen(
             [sys.executable, TESTBED, "exec", host, "--", sys.executable, "-c", BUSY],

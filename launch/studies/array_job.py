@@ -1,4 +1,4 @@
-"""A sweep on Slurm is one job array, with a part for each run that is missing."""
+"""Run a sweep on Slurm as one job array, with a part for each run that is missing."""
 
 import os
 import sys
@@ -13,17 +13,17 @@ from launch.programs.command_line import CommandLine
 from launch.runs import run_record, run_state
 from launch.runs.run_state import Watchers
 from launch.slurm.current_job import current_job
-from launch.studies.cell_runs import command_of, conclude, going_on, last_line
+from launch.studies.cell_runs import command_of, last_line, record_result, unfinished
 from launch.studies.cells import Cell, Sweep
-from launch.studies.progress_table import tell
+from launch.studies.progress_table import report_change
 from muster.errors import MusterError, UsageError, refuse
 
 
 def suits(sweep: Sweep, at_once: int) -> bool:
-    """Whether the runs are to be a job array: on Slurm, and not inside one of its jobs.
+    """Whether the runs become a job array: on Slurm, but not inside one of its jobs.
 
     Raises:
-        UsageError: they would differ, or share the nodes of one job.
+        UsageError: the runs need different jobs, or would share the nodes of one job.
     """
     first = sweep.first
     if launcher_name(first.launch) != "slurm":
@@ -45,37 +45,38 @@ def suits(sweep: Sweep, at_once: int) -> bool:
 
 
 def run(sweep: Sweep, at_once: int, *, wait: bool) -> bool:
-    """Submit the runs that are neither done nor running; return whether all is over.
+    """Submit the runs that are neither done nor running; return whether all runs are over.
 
-    With `wait` it waits for that.
+    With `wait` this function waits for the end of all runs.
 
     Raises:
         UsageError: Slurm would not accept the job.
         KeyboardInterrupt: after a line that the job continues.
     """
     left = [cell for cell in sweep.cells if cell.state != "done"]
-    going = going_on(sweep, Watchers())
-    wanted = [cell for cell in left if cell not in going]
-    if wanted:
-        job_id = _submit(sweep, wanted, at_once)
-        print(f"job {job_id}: {len(wanted)} of {len(sweep.cells)} runs, {at_once} at a time")
+    running = unfinished(sweep, Watchers())
+    missing = [cell for cell in left if cell not in running]
+    if missing:
+        job_id = _submit(sweep, missing, at_once)
+        print(f"job {job_id}: {len(missing)} of {len(sweep.cells)} runs, {at_once} at a time")
     for cell in left:
         cell.place = str((run_record.read_job(sweep.run_dir(cell)) or {}).get("job_id", ""))
     sweep.write()
     jobs = sorted({str(cell.place).partition("_")[0] for cell in left})
-    how = f"the same command waits for it; to end it: scancel {' '.join(jobs)}"
+    hint = f"the same command waits for it; to end it: scancel {' '.join(jobs)}"
     if not wait and left:
-        print(f"sweep folder: {sweep.folder}\n  {how}")
+        print(f"sweep folder: {sweep.folder}\n  {hint}")
         return False
     try:
         _watch(sweep, left)
     except KeyboardInterrupt:
-        print(f"\njob {' '.join(jobs)} goes on; {how}", file=sys.stderr)
+        print(f"\njob {' '.join(jobs)} goes on; {hint}", file=sys.stderr)
         raise
     return True
 
 
-def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
+def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
+    """Submit these cells as one job array; return the number of the job."""
     launcher = launcher_of(sweep.first)
     assert isinstance(launcher, Slurm)
     try:
@@ -87,7 +88,7 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
     folder = job_folder(submission)
     submission.mkdir(parents=True)
     specs = []
-    for cell in wanted:
+    for cell in cells:
         line = CommandLine.of(command_of(sweep, cell)[2:])
         specs.append(new_run(line, launcher, facts, make=True, shared=submission)[1])
     try:
@@ -102,30 +103,31 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
 
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
+    """Report each change of these cells, until their runs are over."""
     watchers = Watchers()
     while waiting:
         states = run_state.states_of([sweep.run_dir(cell) for cell in waiting], watchers)
         for cell, state in zip(waiting, states, strict=True):
             before = cell.state
-            _look_at(sweep, cell, state)
+            _update(sweep, cell, state)
             if cell.state != before:
-                tell(sweep, cell)
+                report_change(sweep, cell)
         waiting = [cell for cell, state in zip(waiting, states, strict=True) if not state.over]
         time.sleep(ARRAY_JOB_TICK_S if waiting else 0)
 
 
-def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:
-    """Have the cell say what its run does, or what came of it."""
+def _update(sweep: Sweep, cell: Cell, state: run_state.State) -> None:
+    """Set the cell's state and results from the state of its run."""
     run_dir = sweep.run_dir(cell)
     end = run_record.read_end(run_dir)
     job = run_record.read_job(run_dir) or {}
     started_s = float(job.get("started_unix_s", time.time()))
-    if not found.over:
-        cell.state = "waiting" if found.word in ("pending", "requeued") else "running"
+    if not state.over:
+        cell.state = "waiting" if state.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
-    elif end is None:  # ended before it began, or lost
-        cell.state = "stopped" if found.word == "stopped" else "failed"
-        cell.message = last_line((found.end or {}).get("message", "")) or found.word
+    elif end is None:  # the run was cancelled before it began, or lost
+        cell.state = "stopped" if state.word == "stopped" else "failed"
+        cell.message = last_line((state.end or {}).get("message", "")) or state.word
     else:
         cell.seconds = float(end["time_unix_s"]) - started_s
-        conclude(sweep, cell, int(end["code"]))
+        record_result(sweep, cell, int(end["code"]))

@@ -21,7 +21,7 @@ from launch.programs.command_line import split_program
 from launch.runs import restart, run_record, run_state
 from launch.spec import NodeSpec
 from launch.studies.cells import Cell, Sweep
-from launch.studies.progress_table import tell
+from launch.studies.progress_table import report_change
 from muster import json_output, records, run_files
 from muster.checkout import CHECKOUT
 from muster.errors import STOPPED, UsageError
@@ -32,7 +32,7 @@ from muster.writing import read_json, tail, write_text
 
 SUBMIT = str(CHECKOUT / "launch" / "submit.py")
 WRONG_INPUT = UsageError.exit_code
-# What is read of a cell that an earlier call has written down.
+# What is read of a cell in the record of an earlier call.
 CELL = {
     "id": str,
     "seconds?": records.is_number,
@@ -47,39 +47,44 @@ LOG_BYTES = 65_536  # read of a log, for its last line
 
 @dataclass(frozen=True)
 class Work:
-    """One command that is to be run."""
+    """A command to run."""
 
-    log: Path  # of its output
-    begin: Callable[[int], Sequence[str]]  # its words, by its place among those at a time, if any
-    ended: Callable[[int, float], None]  # heeds its exit code, and its seconds
-    cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves it
+    log: Path  # for its output
+    # Returns the command's words, none if it is not to run. The argument is the command's index
+    # among those that run at the same time.
+    begin: Callable[[int], Sequence[str]]
+    ended: Callable[[int, float], None]  # called with the exit code, and the seconds that it took
+    cwd: Path = field(default_factory=Path.cwd)  # a sweep in the background leaves this folder
 
 
 def run_all(works: Iterable[Work], at_once: int = 1) -> int | None:
-    """Run them in their order, at most `at_once` at a time; the signal that ended it all, if any.
+    """Run the commands in their order, at most `at_once` at a time; the signal that stopped them.
 
-    Signals to stop are passed on, as only the commands can end their runs in order; and nothing
-    more is started.
+    A signal to stop is passed on to the running commands, which then end their runs in order. No
+    further command is started.
     """
-    waiting, places, signals, passed_on = list(works), list(range(at_once)), list[int](), 0
+    waiting = list(works)
+    free = list(range(at_once))  # indices, of commands that may start
+    signals: list[int] = []
+    passed_on = 0  # how many of the signals
     started: dict[int, tuple[Work, subprocess.Popen[bytes], float]] = {}
     before = [(number, signal.getsignal(number)) for number in (*STOP_SIGNALS, *ALSO_STOP)]
     on_stop(lambda number, _: signals.append(number))
     try:
         while started or (waiting and not signals):
-            while waiting and places and not signals:
+            while waiting and free and not signals:
                 work = waiting.pop(0)
-                if words := work.begin(places[0]):
-                    started[places.pop(0)] = (work, _start(work, words), time.monotonic())
+                if words := work.begin(free[0]):
+                    started[free.pop(0)] = (work, _start(work, words), time.monotonic())
             for number in signals[passed_on:]:
                 passed_on += 1
                 for _, process, _ in started.values():
                     process.send_signal(number)
-            for place, (work, process, since_s) in list(started.items()):
+            for index, (work, process, began_s) in list(started.items()):
                 if (code := process.poll()) is not None:
-                    del started[place]
-                    places = sorted([*places, place])
-                    work.ended(code, time.monotonic() - since_s)
+                    del started[index]
+                    free = sorted([*free, index])
+                    work.ended(code, time.monotonic() - began_s)
             time.sleep(CELL_RUN_TICK_S)
     finally:
         for number, handler in before:
@@ -96,16 +101,16 @@ def _start(work: Work, words: Sequence[str]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            process_group=0,  # this process passes a terminal's Ctrl-C on, once
+            process_group=0,  # a terminal's Ctrl-C reaches this process, which passes it on
             preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509  # no threads here
         )
 
 
 def begin(sweep: Sweep, *, fresh: bool = False) -> None:
-    """Begin the record, in which what is done already is done.
+    """Begin the record; a run that an earlier call has done is done already.
 
-    A run is done when its exit.json says 0 and it would be the same again. `fresh`: none is, and
-    what earlier runs have left is removed, checkpoints too.
+    A run is done if its exit.json says 0 and its settings are the same as before. With `fresh` no
+    run is done, and the folders and checkpoints of earlier runs are removed.
     """
     earlier = {} if fresh else _earlier(sweep.file)
     if earlier:
@@ -114,11 +119,13 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
     else:
         sweep.texts_before = sweep.texts
     for cell in sweep.cells:
-        was, record = earlier.get(cell.id, {}), cell.record()
-        is_same = all(was.get(name) == record[name] for name in ("settings", "words", "nodes"))
+        before = earlier.get(cell.id, {})
+        record = cell.record()
+        is_same = all(before.get(name) == record[name] for name in ("settings", "words", "nodes"))
         if is_same and (run_record.read_end(sweep.run_dir(cell)) or {}).get("code") == 0:
-            cell.seconds, cell.place = was.get("seconds", 0.0), was.get("place")
-            conclude(sweep, cell, 0)  # also if no process was left to record it
+            cell.seconds = before.get("seconds", 0.0)
+            cell.place = before.get("place")
+            record_result(sweep, cell, 0)  # the earlier call may have been killed before
         for path in (sweep.run_dir(cell), sweep.checkpoints(cell)) if fresh else ():
             if path.exists():
                 shutil.rmtree(path)
@@ -126,10 +133,10 @@ def begin(sweep: Sweep, *, fresh: bool = False) -> None:
 
 
 def _earlier(file: Path) -> dict[str, dict[str, Any]]:
-    """What an earlier call has written down of each cell; what cannot be read is left out.
+    """An earlier call's record of each cell, by id; cells that cannot be read are left out.
 
     Raises:
-        UsageError: there is such a file, but it is no record: what is done is not known.
+        UsageError: the file exists, but is no record, so nobody knows which runs are done.
     """
     cells = (read_json(file) or {}).get("cells")
     if not isinstance(cells, list) and file.exists():
@@ -139,30 +146,31 @@ def _earlier(file: Path) -> dict[str, dict[str, Any]]:
     return {cell["id"]: cell for cell in cells or () if fits(cell, CELL)}
 
 
-def going_on(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
-    """Those whose runs are not over: of an earlier call, or jobs that wait."""
+def unfinished(sweep: Sweep, watchers: run_state.Watchers) -> list[Cell]:
+    """The cells whose runs are not over: those of an earlier call, or jobs that wait."""
     states = run_state.states_of([sweep.run_dir(cell) for cell in sweep.cells], watchers)
     return [cell for cell, state in zip(sweep.cells, states, strict=True) if not state.over]
 
 
 def wait_for_last(sweep: Sweep) -> None:
-    """Stay until nothing goes on of a call that was killed: its runs end in order by themselves."""
-    watchers, seen = run_state.Watchers(), list[Cell]()
-    while going := going_on(sweep, watchers):
-        for cell in (one for one in going if one not in seen):
+    """Wait for the runs of an earlier call that was killed; they end in order by themselves."""
+    watchers = run_state.Watchers()
+    named: list[Cell] = []
+    while cells := unfinished(sweep, watchers):
+        for cell in (cell for cell in cells if cell not in named):
             print(f"{cell.id} goes on; to end it: muster jobs cancel {cell.id}", file=sys.stderr)
-        seen = going
+        named = cells
         time.sleep(CELL_TRIED_AGAIN_S)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """A context in which no other process leads this sweep; the kernel releases the lock.
+def sweep_lock(folder: Path) -> Iterator[None]:
+    """A context in which no other process runs this sweep; the kernel releases the lock.
 
-    On a file system without locks the user must take care of that.
+    On a file system without locks the user must take care that no other process does.
 
     Raises:
-        UsageError: another process leads it.
+        UsageError: another process runs this sweep.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / run_files.SWEEP_LOCK).open("a", encoding="utf-8") as file:
@@ -180,25 +188,26 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def command_of(sweep: Sweep, cell: Cell, where: Sequence[str] = ()) -> list[str]:
-    """The command of one run; `where`: flags that say on which nodes."""
+    """The command of one run; the flags of `where` say on which nodes it runs."""
     runs = sweep.folder / "runs"
-    place = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
+    of_sweep = [f"--logs-dir={runs}", f"--run-id={cell.id}", "--overwrite", "--quiet"]
     if not sweep.is_study:  # a study's runs are measured from their start
-        own = sweep.checkpoints(cell)
-        place.append(f"--checkpoint-dir={own}")
-        if not cell.parsed.words and restart.has_checkpoint(own, [cell.id]):
-            place.append("--resume=auto")
+        checkpoints = sweep.checkpoints(cell)
+        of_sweep.append(f"--checkpoint-dir={checkpoints}")
+        if not cell.parsed.words and restart.has_checkpoint(checkpoints, [cell.id]):
+            of_sweep.append("--resume=auto")
     flags, _ = split_program(cell.words)
-    return [sys.executable, SUBMIT, *flags, *where, *place, *cell.words[len(flags) :]]
+    return [sys.executable, SUBMIT, *flags, *where, *of_sweep, *cell.words[len(flags) :]]
 
 
 def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
-    """The hosts of each of the runs that go on at the same time; none where they are all here.
+    """The hosts of each of the runs that go on at the same time; none if all run on this machine.
 
     Raises:
-        UsageError: there are not so many hosts, or two runs would need the same port.
+        UsageError: there are too few hosts, or two runs would need the same port.
     """
-    launch, at_once = sweep.first.launch, min(at_once, len(sweep.cells))
+    launch = sweep.first.launch
+    at_once = min(at_once, len(sweep.cells))
     if launcher_name(launch) != "ssh":
         if launch.master_port is not None and at_once > 1:
             raise UsageError(
@@ -210,20 +219,20 @@ def host_groups(sweep: Sweep, at_once: int) -> list[Sequence[NodeSpec]]:
     hosts = [node.spec for node in launcher_of(everyone).assume().nodes]
     nodes = max(cell.nodes or len(hosts) for cell in sweep.cells)
     if at_once * nodes > len(hosts):
-        named = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
-        can = len(hosts) // nodes
-        instead = f"use --at-once {can}" if can else f"use --nodes {len(hosts)}"
+        names = ", ".join(spec.name for spec in hosts[:8]) + (", ..." if len(hosts) > 8 else "")
+        most = len(hosts) // nodes
+        remedy = f"use --at-once {most}" if most else f"use --nodes {len(hosts)}"
         raise UsageError(
             f"--at-once {at_once} of {nodes} {'node' if nodes == 1 else 'nodes'} each needs "
-            f"{at_once * nodes} hosts, but there are {len(hosts)} ({named}), enough for {can} at "
-            f"a time; {instead}"
+            f"{at_once * nodes} hosts, but there are {len(hosts)} ({names}), enough for {most} at "
+            f"a time; {remedy}"
         )
-    return [hosts[place * nodes : (place + 1) * nodes] for place in range(at_once)]
+    return [hosts[index * nodes : (index + 1) * nodes] for index in range(at_once)]
 
 
-def hosts_file(sweep: Sweep, place: int) -> Path:
-    """What names the hosts of one group."""
-    return sweep.folder / "hosts" / f"group_{place}.txt"
+def hosts_file(sweep: Sweep, index: int) -> Path:
+    """The hosts file of a group of hosts."""
+    return sweep.folder / "hosts" / f"group_{index}.txt"
 
 
 def work_of(
@@ -232,34 +241,38 @@ def work_of(
     flags: Sequence[str] = (),
     groups: Sequence[Sequence[NodeSpec]] = (),
 ) -> Work:
-    """One run, of which the cell then says what came of it.
+    """The work of one run, which sets the cell's state and results.
 
-    `flags` say on which nodes it is, or its place among those at a time, of which each has a group
-    of hosts.
+    The run is on the nodes of `flags`. With `groups` it is on one of these groups of hosts, by its
+    index among the runs at the same time.
     """
 
-    def started(place: int) -> Sequence[str]:
-        hosts = hosts_file(sweep, place)
+    def start_run(index: int) -> Sequence[str]:
+        hosts = hosts_file(sweep, index)
         command = command_of(sweep, cell, [f"--hosts={hosts}"] if groups else flags)
-        cell.state, cell.message, cell.results = "running", "", None
+        cell.state = "running"
+        cell.message = ""
+        cell.results = None
         if groups:
-            cell.place = ",".join(spec.name for spec in groups[place])
-            write_text(hosts, "".join(map(_line, groups[place])))
+            cell.place = ",".join(spec.name for spec in groups[index])
+            write_text(hosts, "".join(map(_line, groups[index])))
         if (sweep.folder / run_files.CANCELLED / cell.id).exists():
-            cell.state, cell.message, command = "stopped", "cancelled before it began", []
-        tell(sweep, cell)
+            cell.state = "stopped"
+            cell.message = "cancelled before it began"
+            command = []
+        report_change(sweep, cell)
         return command
 
     def ended(code: int, seconds: float) -> None:
         cell.seconds = seconds
-        conclude(sweep, cell, code)
-        tell(sweep, cell)
+        record_result(sweep, cell, code)
+        report_change(sweep, cell)
 
-    return Work(sweep.log(cell), started, ended)
+    return Work(sweep.log(cell), start_run, ended)
 
 
 def _line(spec: NodeSpec) -> str:
-    """Of a hosts file."""
+    """The line of a node in a hosts file."""
     address = f" address={spec.address}" if spec.address else ""
     return f"{spec.name} slots={spec.nproc}{address}\n"
 
@@ -272,22 +285,25 @@ def print_commands(sweep: Sweep, where: Sequence[str] = ()) -> None:
         print(shlex.join(command))
 
 
-def conclude(sweep: Sweep, cell: Cell, code: int) -> None:
-    """Have the cell say what came of its run, which has ended with this exit code."""
-    run_dir, log = sweep.run_dir(cell), sweep.log(cell)
-    cell.message, cell.results = "", None
+def record_result(sweep: Sweep, cell: Cell, code: int) -> None:
+    """Set the cell's state and results after its run has ended with this exit code."""
+    run_dir = sweep.run_dir(cell)
+    log = sweep.log(cell)
+    cell.message = ""
+    cell.results = None
     if code == 0:
-        cell.state, cell.results = "done", results(run_dir) or None
+        cell.state = "done"
+        cell.results = results(run_dir) or None
         return
-    refused = code == WRONG_INPUT and log.exists()  # before it had its folder
+    refused = code == WRONG_INPUT and log.exists()  # the run has made no folder
     end = {} if refused else run_record.read_end(run_dir) or {}
-    by_itself = end.get("cause") == "program"  # which may end with such a code as well
+    by_itself = end.get("cause") == "program"  # a program may end with one of STOPS by itself
     cell.state = "stopped" if code in STOPS and not by_itself else "failed"
-    # the last line says what a traceback is about; exit.json has all of it
+    # the last line of a traceback has the error; exit.json has the whole traceback
     message = last_line(end.get("message") or text_of(log)) or f"exit code {code}"
-    if printed := last_line(end.get("output") or ""):
-        message = f"{message}: {printed}"
-    cell.message = message.removeprefix(f"{cell.state} ")  # it is shown behind the state
+    if output := last_line(end.get("output") or ""):
+        message = f"{message}: {output}"
+    cell.message = message.removeprefix(f"{cell.state} ")  # it is printed after the state
 
 
 def last_line(text: str) -> str:
@@ -296,20 +312,20 @@ def last_line(text: str) -> str:
 
 
 def text_of(log: Path) -> str:
-    """The end of what was printed; empty where it has not begun."""
+    """The end of a log; empty if there is no such file."""
     return tail(log, LOG_BYTES).decode(errors="replace")
 
 
 def results(run_dir: Path) -> dict[str, Any]:
     """The keys and plain values of `summary.json`, or of rank 0's last line that is JSON.
 
-    {} if the program left neither.
+    {} if the program has written neither.
     """
-    found = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
-    if found is None:
-        found = (records.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
+    summary = records.read(run_files.SUMMARY, run_files.SUMMARY.path(run_dir))
+    if summary is None:
+        summary = (records.last_objects(run_files.OUTPUT.path(run_dir, rank=0)) or [{}])[-1]
     return {
         name: value
-        for name, value in found.items()
+        for name, value in summary.items()
         if value is None or isinstance(value, str | int | float)
     }

@@ -27,24 +27,24 @@ from muster.writing import write_json
 LONGEST_NAME = 60
 
 
-# Of a cell, what is written down as it is.
+# The attributes of a cell that its record has unchanged.
 RECORDED = "id settings nodes repeat run_dir name state seconds message place results".split()
 
 
 @dataclass(eq=False)
 class Cell:
-    """One run of a study or sweep, and what came of it."""
+    """One run of a study or sweep, and its results."""
 
     id: str
     settings: Mapping[str, Any]  # of the grid, and for a study also those common to all runs
     words: tuple[str, ...]  # the arguments of launch/submit.py: flags, and after `--` the program
-    parsed: CommandLine = field(init=False)  # those words, once they are checked
-    # Of a study only.
+    parsed: CommandLine = field(init=False)  # the words, once they are checked
+    # In a study only.
     repeat: int | None = None
-    name: str | None = None  # of its entry; None: named by its settings
-    rate: str | None = None  # the link rate of the testbed for it, such as 1gbit
-    busy: int = 0  # the last nodes of its testbed, on which another program runs
-    # What came of it.
+    name: str | None = None  # of the cell's entry in the grid; None: its settings are the name
+    rate: str | None = None  # the link rate of its testbed, such as 1gbit
+    busy: int = 0  # on so many of its testbed's nodes, the last ones, another program runs
+    # Its results.
     state: str = "waiting"  # or running, done, failed, stopped
     seconds: float = 0.0
     message: str = ""
@@ -53,17 +53,21 @@ class Cell:
 
     @property
     def nodes(self) -> int | None:
-        """The number of nodes that it asks for; None: all of --hosts."""
-        asked = self.parsed.launch.most_nodes
-        return asked or (None if self.repeat is None else 1)
+        """The number of nodes that the cell asks for; None: all of --hosts."""
+        most = self.parsed.launch.most_nodes
+        return most or (None if self.repeat is None else 1)
 
     @property
     def run_dir(self) -> str:
-        """Within the folder of the study or sweep."""
+        """The run's folder, within the folder of the study or sweep."""
         return f"runs/{self.id}"
 
     def record(self) -> dict[str, Any]:
-        """What is written down of it; of a study the settings are all that makes a run another."""
+        """The record of the cell.
+
+        A run is the same again if its settings and words are. In a study the settings have all that
+        matters, so the record has no words.
+        """
         words = self.parsed.what_runs if self.repeat is None else None
         return {**{name: getattr(self, name) for name in RECORDED}, "words": words}
 
@@ -72,7 +76,7 @@ class Cell:
 class Sweep:
     """All runs of one command: of `--over NAME=VALUE,...`, or of a study's file.
 
-    What came of them is in a file of its folder, which is written again after each change.
+    Their states and results are in a file of the folder, which is written after each change.
     """
 
     name: str
@@ -80,9 +84,9 @@ class Sweep:
     title: str = ""
     about: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)  # of a study: question, discussion ...
-    texts_before: Mapping[str, str] | None = None  # those from before the first of its runs
+    texts_before: Mapping[str, str] | None = None  # the texts before the first run
     source: str = ""  # of a study: its file
-    collectives: tuple[str, ...] = ()  # of a study: measured first, for the model of cost
+    collectives: tuple[str, ...] = ()  # of a study: measured first, to predict the cost of steps
     is_study: bool = False
     folder: Path = Path()
     started_unix_s: float = field(default_factory=time.time)
@@ -92,10 +96,10 @@ class Sweep:
         return self.cells[0].parsed
 
     def refuse_lacking(self) -> None:
-        """Refuse to begin, on this machine, where the trainer lacks packages: no run would start.
+        """Refuse to begin on this machine if the trainer lacks packages: no run would start.
 
         Raises:
-            UsageError: it does; the message says what installs them.
+            UsageError: packages are missing; the message says what installs them.
         """
         first = self.first
         if first.words or self.cells[0].rate is not None or launcher_name(first.launch) != "local":
@@ -106,18 +110,18 @@ class Sweep:
 
     @property
     def file(self) -> Path:
-        """The record."""
+        """The file of the record."""
         return self.folder / (run_files.STUDY if self.is_study else run_files.SWEEP)
 
     def record(self) -> dict[str, Any]:
-        """What is written down of it."""
+        """The record of the sweep and all of its cells."""
         script = "launch/study.py" if self.is_study else "launch/sweep.py"
         fields = ("name", "title", "about", "texts", "texts_before", "source")
         return {
             **{name: getattr(self, name) for name in fields},
             "command": shlex.join(["python", script, *sys.argv[1:]]),
             "started_unix_s": self.started_unix_s,
-            "cells": [one.record() for one in self.cells],
+            "cells": [cell.record() for cell in self.cells],
         }
 
     def write(self) -> None:
@@ -127,18 +131,20 @@ class Sweep:
         return self.folder / cell.run_dir
 
     def log(self, cell: Cell) -> Path:
-        """What launching the run printed."""
+        """The file with the output of the command that starts the run."""
         return self.folder / "logs" / f"{cell.id}.log"
 
     def checkpoints(self, cell: Cell) -> Path:
-        """Of a run, through all calls of the sweep."""
+        """The folder of a run's checkpoints, which is the same in all calls of the sweep."""
         return self.folder / "checkpoints" / cell.id
 
 
 def from_grid(
     over: Sequence[str], flags: Sequence[str], program: Sequence[str], name: str | None
 ) -> Sweep:
-    """A cell for each combination, which is appended to the words of the program or our trainer.
+    """A cell for each combination of values, which are appended to the program's words.
+
+    Without a program the values are flags of the trainer.
 
     Raises:
         UsageError: a flag is given twice, or a run would be invalid; every problem at once.
@@ -147,21 +153,21 @@ def from_grid(
     if not over:
         refuse([*problems, "a sweep needs --over NAME=VALUE,VALUE, such as --over lr=1e-4,3e-4"])
     block = grid.read(over)
-    own = program[1:] if program else flags
+    arguments = program[1:] if program else flags
     refuse(
         f"--over {name}: {' '.join(program) or 'the command'} has {word} already; give it in one "
         "of the two places"
         for name in block
-        for word in own
-        if word.startswith("--") and grid.alike(word[2:].partition("=")[0], name)
+        for word in arguments
+        if word.startswith("--") and grid.is_same_flag(word[2:].partition("=")[0], name)
     )
-    known = setting_names(*CLASSES)
+    settings = setting_names(*CLASSES)
     problems += [
         f"--over {name}: the trainer that comes with Muster has no such setting; "
-        + (alike(name.replace("-", "_"), known) or f"known: {', '.join(sorted(known))}")
+        + (alike(name.replace("-", "_"), settings) or f"known: {', '.join(sorted(settings))}")
         + "; a program of your own follows after --"
         for name in block
-        if not program and not any(grid.alike(name, one) for one in known)
+        if not program and not any(grid.is_same_flag(name, setting) for setting in settings)
     ]
     if any(line.startswith("--over") for line in problems):
         refuse(problems)
@@ -170,10 +176,10 @@ def from_grid(
     cells = []
     for point, cell_id in zip(points, grid.names_of(points, prefix), strict=True):
         if program:
-            values = [word for one, value in point.items() for word in (f"--{one}", value)]
+            values = [word for flag, value in point.items() for word in (f"--{flag}", value)]
             words = [*flags, "--", *program, *values]
         else:
-            words = [*flags, *(f"--{one}={value}" for one, value in point.items())]
+            words = [*flags, *(f"--{flag}={value}" for flag, value in point.items())]
         cells.append(Cell(cell_id, point, tuple(words)))
     if name is None:
         workers = ",".join(map(str, base.launch.nproc_per_node or ["None"]))
@@ -181,39 +187,39 @@ def from_grid(
         name = f"{prefix}-{'-'.join(block)}"[: LONGEST_NAME - grid.DIGITS - 1]
         name = f"{name}-{grid.digest([fixed, list(block.items())])}"
     refuse(name_problems("--name ", name))
-    return Sweep(name, checked(cells), f"sweep {name}")
+    return Sweep(name, check_cells(cells), f"sweep {name}")
 
 
 def from_file(path: Path, flags: Sequence[str], name: str) -> Sweep:
     """The cells of a file that `muster.map` wrote: {"cells": [{"id": ..., "words": [...]}, ...]}.
 
-    `flags` come before the words of each, of which the last is the folder of a function, relative
-    to the file's.
+    `flags` come before the words of each cell. The last word is the folder of a pickled function,
+    relative to the folder of the file.
 
     Raises:
-        UsageError: no run could be like that; every problem at once.
+        UsageError: a run would be invalid; every problem at once.
     """
-    raw = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    entries = json.loads(path.read_text(encoding="utf-8"))["cells"]
     cells = []
-    for one in raw:
-        *words, folder = one["words"]
+    for entry in entries:
+        *words, folder = entry["words"]
         function = str(path.absolute().parent / folder)
-        cells.append(Cell(one["id"], {}, (*flags, *words, function)))
+        cells.append(Cell(entry["id"], {}, (*flags, *words, function)))
     refuse(name_problems("--name ", name))
-    return Sweep(name, checked(cells), f"sweep {name}")
+    return Sweep(name, check_cells(cells), f"sweep {name}")
 
 
-def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells, if launch/submit.py would accept each, as far as that is known here.
+def check_cells(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Check the cells, and return them if launch/submit.py would accept each, as far as is known.
 
     Raises:
-        UsageError: it would not; every problem at once.
+        UsageError: launch/submit.py would refuse a cell; with every problem.
     """
     if not cells:
         raise UsageError("a sweep without runs; give it at least one")
     count = Counter(cell.id for cell in cells)
     problems = [
-        f"{one}: two runs of this name; give each another" for one in count if count[one] > 1
+        f"{name}: two runs of this name; give each another" for name in count if count[name] > 1
     ]
     refuse([*problems, *_lines(cells, _problems)])
     refuse(_lines(cells, _of_program))
@@ -221,19 +227,20 @@ def checked(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def _lines(cells: Sequence[Cell], problems_of: Callable[[Cell], Iterable[str]]) -> Iterator[str]:
-    """A line for each problem: once for what is wrong with all cells, else with the cell's name."""
-    wrong: dict[str, list[Cell]] = {}  # by problem
+    """A line for each problem, with the name of its cell; once if all cells have the problem."""
+    by_problem: dict[str, list[Cell]] = {}
     for cell in cells:
         for line in problems_of(cell):
-            wrong.setdefault(line, []).append(cell)
-    for line, those in wrong.items():
-        of_all = len(those) == len(cells) > 1
-        yield from [line] if of_all else [f"{cell.id}: {line}" for cell in those]
+            by_problem.setdefault(line, []).append(cell)
+    for line, faulty in by_problem.items():
+        is_common = len(faulty) == len(cells) > 1
+        yield from [line] if is_common else [f"{cell.id}: {line}" for cell in faulty]
 
 
 def _of_program(cell: Cell) -> list[str]:
-    """A line for each problem of what a cell runs, for which a Python is asked."""
-    program, launcher = cell.parsed.program(Path.cwd()), launcher_of(cell.parsed)
+    """A line for each problem of a cell's program; to find them, its Python is started."""
+    program = cell.parsed.program(Path.cwd())
+    launcher = launcher_of(cell.parsed)
     try:
         if isinstance(program, UserProgram):
             is_local = launcher.name == "local"
@@ -246,7 +253,7 @@ def _of_program(cell: Cell) -> list[str]:
 
 
 def _problems(cell: Cell) -> list[str]:
-    """A line for each problem of a cell, which gets the settings of its words."""
+    """A line for each problem of a cell's words; the words are parsed into the cell."""
     try:
         refuse(name_problems("", cell.id))
         cell.parsed, problems = CommandLine.read(cell.words)
@@ -254,14 +261,15 @@ def _problems(cell: Cell) -> list[str]:
         return str(error).splitlines()
     checked_launcher(cell.parsed, problems)
     add_new(problems, _of_sweep(cell.parsed))
-    # an earlier run may still make the checkpoint; later the run itself refuses a missing one
+    # an earlier run of the sweep may still make the checkpoint; else the run itself refuses
     return [line for line in problems if not line.startswith("--resume ")]
 
 
-def _of_sweep(one: CommandLine) -> Iterator[str]:
-    if one.run.run_id is not None:
+def _of_sweep(line: CommandLine) -> Iterator[str]:
+    """A line for each setting that a run of a sweep cannot have."""
+    if line.run.run_id is not None:
         yield "--run-id: each run is named by its values; --name names the sweep"
-    if one.run.checkpoint_dir is not None:
+    if line.run.checkpoint_dir is not None:
         yield "--checkpoint-dir: each run has one of its own, in the sweep's folder"
-    if one.ssh.setup:
+    if line.ssh.setup:
         yield "--setup runs nothing; give it to muster run, before the sweep"

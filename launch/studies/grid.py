@@ -1,4 +1,4 @@
-"""A grid is a product of named values; each of its points has a name that can name a folder.
+"""Make grids: products of named values, in which each point has a name that can name a folder.
 
     python -m launch.studies.grid 7 workers=1,2,4 precision=fp32,bf16
 
@@ -19,7 +19,7 @@ from configs import cli
 from muster.errors import UsageError, refuse
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
-UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # in a run's name, which is also a folder's
+UNSAFE = re.compile(r"[^\w.+=-]", re.ASCII)  # characters in the name of a run and its folder
 LONGEST = 100
 MOST_RUNS = 10_000
 DIGITS = 8
@@ -29,36 +29,36 @@ def points(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Each combination of the values of a block; the last name's values change fastest.
 
     Raises:
-        UsageError: there are too many.
+        UsageError: there are too many combinations.
     """
-    refuse_too_many(size_of(block))
+    refuse_too_many_runs(size_of(block))
     values = [value if isinstance(value, list) else [value] for value in block.values()]
     for point in itertools.product(*values):
         yield dict(zip(block, point, strict=True))
 
 
 def size_of(block: Mapping[str, Any]) -> int:
-    """The number of its points."""
+    """The number of a block's points."""
     return math.prod(len(value) for value in block.values() if isinstance(value, list))
 
 
-def refuse_too_many(count: int) -> None:
-    """Refuse more runs than anybody waits for.
+def refuse_too_many_runs(count: int) -> None:
+    """Refuse more than 10000 runs, for which nobody waits.
 
     Raises:
-        UsageError: there are more.
+        UsageError: there are more runs.
     """
     if count > MOST_RUNS:
         raise UsageError(f"{count} runs are too many, the most are {MOST_RUNS}; give fewer values")
 
 
 def name_of(point: Mapping[str, Any]) -> str:
-    """`lr-1e-4_seed-1`; `run` for a point without values."""
+    """The name of a point, such as `lr-1e-4_seed-1`; `run` for a point without values."""
     return UNSAFE.sub("-", "_".join(f"{name}-{value}" for name, value in point.items())) or "run"
 
 
 def names_of(of_points: Sequence[Mapping[str, Any]], prefix: str) -> list[str]:
-    """A different name for each point; a long one ends with a digest of its values."""
+    """A different name for each point; a long name ends with a digest of the point's values."""
     plain = [f"{prefix}-{name_of(point)}" for point in of_points]
     count = Counter(plain)
     return [
@@ -70,15 +70,15 @@ def names_of(of_points: Sequence[Mapping[str, Any]], prefix: str) -> list[str]:
 
 
 def digest(value: Any) -> str:
-    """Eight digits that stand for any JSON value."""
+    """Eight hexadecimal digits that identify a value, which may be any in JSON."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:DIGITS]
 
 
 def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
-    """The block of texts such as `lr=1e-4,3e-4`; `;` separates values that contain commas.
+    """Read a block from texts such as `lr=1e-4,3e-4`; `;` separates values that contain commas.
 
     Raises:
-        UsageError: a text has another form, or something is given twice; every problem at once.
+        UsageError: a text has another form, or a name or value is given twice; with every problem.
     """
     block: dict[str, list[str]] = {}
     problems = []
@@ -89,7 +89,7 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
             problems.append(f"{flag}{text}: write NAME=VALUE,VALUE, such as lr=1e-4,3e-4")
         elif not all(values):
             problems.append(f"{flag}{text}: {'a value' if any(values) else 'the list'} is empty")
-        elif any(alike(name, other) for other in block):
+        elif any(is_same_flag(name, other) for other in block):
             problems.append(f"{flag}{text}: {name} is given twice; give all its values at once")
         else:
             problems += [
@@ -102,21 +102,21 @@ def read(texts: Sequence[str], flag: str = "--over ") -> dict[str, list[str]]:
     return block
 
 
-def alike(one: str, other: str) -> bool:
+def is_same_flag(name: str, other: str) -> bool:
     """Whether two names mean the same flag."""
-    return one.replace("_", "-") == other.replace("_", "-")
+    return name.replace("_", "-") == other.replace("_", "-")
 
 
 def main() -> int:
     match sys.argv[1:]:
         case [index, *texts] if index.isdigit():
-            found = list(points(read(texts, flag="")))
-            if int(index) >= len(found):
+            all_points = list(points(read(texts, flag="")))
+            count = len(all_points)
+            if int(index) >= count:
                 raise UsageError(
-                    f"array index {index}, but the grid has {len(found)} points: "
-                    f"--array=0-{len(found) - 1}"
+                    f"array index {index}, but the grid has {count} points: --array=0-{count - 1}"
                 )
-            print(len(found), *found[int(index)].values())
+            print(count, *all_points[int(index)].values())
             return 0
     raise UsageError("usage: python -m launch.studies.grid INDEX NAME=VALUE,VALUE ...")
 

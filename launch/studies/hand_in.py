@@ -1,11 +1,11 @@
-"""Pack what a course wants handed in: the report, a folder for each part, code, and an archive.
+"""Pack an archive for a course: the report, a folder for each part of the assignment, and code.
 
 A part is named by its entry in the study's grid, up to the colon: the runs of "Task 2a: gather and
-scatter" are in `task2a/`, with the commands that repeat them, and the code in which that part
-differs from the others.
+scatter" are in `task2a/`. The folder also has the commands that repeat these runs, and the code in
+which this part differs from the others.
 
-Records and report are packed again each time. Existing code stays, and so does README.md: a student
-puts their own in the place of ours.
+Records and report are packed again each time. Existing code and README.md stay, since students
+replace ours by their own.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from muster.run_files import CONFIG, ENVIRONMENT, LAUNCH, METRICS, OUTPUT, SUMMA
 
 FOLDER = "hand_in"
 FORMATS = {"zip": "zip", "tar.gz": "gztar"}
-COMMANDS, ABOUT = "commands.txt", "README.md"
+COMMANDS = "commands.txt"
+ABOUT = "README.md"
 TEXT = """\
 **The code in `code/` and beside the records is Muster's{texts}: a course wants your own code and \
 your own words.** Use these to check yours, put your own in their place, and \
@@ -32,14 +33,14 @@ Measured by your own runs: the report's tables and figures, and the records in {
 `commands.txt` there has the command of each run, to be called in Muster's checkout.
 """
 CODE = ("configs", "muster", "train")  # all that workers run
-OF_MODES = CHECKOUT / "train" / "sync"
+SYNC = CHECKOUT / "train" / "sync"
 
 
 def archive(text: str) -> Path:
     """The archive that `--hand-in` asks for; a bare `zip` or `tar.gz` is in the study's folder.
 
     Raises:
-        argparse.ArgumentTypeError: it is neither.
+        argparse.ArgumentTypeError: `text` names no archive of a known form.
     """
     if text in FORMATS or _form_of(text) is not None:
         return Path(text)
@@ -50,10 +51,12 @@ def _form_of(name: str) -> str | None:
     return next((form for form in FORMATS if name.endswith(f".{form}")), None)
 
 
-def pack(study: Sweep, asked: Path) -> Path:
-    """Pack what is done into `hand_in/` of a study's folder; return the archive of it."""
-    folder, home = study.folder, study.folder / FOLDER
-    target = folder / f"{FOLDER}.{asked}" if str(asked) in FORMATS else asked.absolute()
+def pack(study: Sweep, archive_path: Path) -> Path:
+    """Copy the runs that are done to `hand_in/` of a study's folder; return the archive of that."""
+    folder = study.folder
+    home = folder / FOLDER
+    is_bare = str(archive_path) in FORMATS
+    target = folder / f"{FOLDER}.{archive_path}" if is_bare else archive_path.absolute()
     form = _form_of(target.name)
     assert form is not None
     home.mkdir(exist_ok=True)
@@ -80,7 +83,7 @@ def pack(study: Sweep, asked: Path) -> Path:
 
 
 def _about(study: Sweep, parts: list[str]) -> str:
-    """What is Muster's, what was measured, and what a course wants."""
+    """The README.md: what is Muster's, what was measured, and what a course wants."""
     is_ours = study.texts and (CHECKOUT / study.source).is_file()
     texts = f", and so are the report's texts of `{study.source}`" if is_ours else ""
     folders = ", ".join(f"`{part}/`" for part in parts)
@@ -88,7 +91,10 @@ def _about(study: Sweep, parts: list[str]) -> str:
 
 
 def part_of(cell: Cell) -> str:
-    """`task2a` of "Task 2a: gather and scatter"; its settings' name if it has no title."""
+    """The part of a cell, such as `task2a` of "Task 2a: gather and scatter".
+
+    A cell without a name is a part by its settings.
+    """
     words = (cell.name or "").partition(":")[0].lower()
     settings = cell.id.removesuffix(f"_{cell.repeat}")
     return re.sub(r"[^a-z0-9]+", "", words) or settings
@@ -109,6 +115,6 @@ def _pack_run(run_dir: Path, part: Path, cell: Cell) -> None:
 
 
 def _code_of(cell: Cell) -> Iterator[Path]:
-    yield OF_MODES / "modes" / f"{cell.settings['sync']}.py"
+    yield SYNC / "modes" / f"{cell.settings['sync']}.py"
     if cell.settings.get("bucket_mb") == 0:  # the loop over parameters that assignments ask for
-        yield OF_MODES / "after_backward.py"
+        yield SYNC / "after_backward.py"

@@ -1,4 +1,4 @@
-"""Show what has run, what runs and what is left: a line for each change, and a final table."""
+"""Show the progress of a sweep: a line for each change of a cell, and a table at the end."""
 
 import csv
 import io
@@ -19,8 +19,8 @@ MOST_RESULTS = 8
 PIPE_WIDTH = 250
 
 
-def tell(sweep: Sweep, cell: Cell) -> None:
-    """Write the record and print a line, as a cell has changed."""
+def report_change(sweep: Sweep, cell: Cell) -> None:
+    """Write the record and print a line after a change of a cell."""
     sweep.write()
     json_output.emit("cell", **cell.record())
     line = f"{cell.id}: {cell.state} {cell.message}".rstrip()
@@ -33,11 +33,11 @@ def conclude(sweep: Sweep, stopped_by: int | None = None) -> int:
     write_csv(sweep)
     # a title inside the table would be cut to its width
     console.show(f"{sweep.title}: {how_far(sweep)}", table(sweep), pipe_width=PIPE_WIDTH)
-    failed = [one for one in sweep.cells if one.state in ("failed", "stopped")]
-    for one in failed:
-        line = f"{one.id} {one.state}: {one.message}; see {sweep.run_dir(one)}"
+    failed = [cell for cell in sweep.cells if cell.state in ("failed", "stopped")]
+    for cell in failed:
+        line = f"{cell.id} {cell.state}: {cell.message}; see {sweep.run_dir(cell)}"
         print(on_one_line(line), file=sys.stderr)
-    code = 0 if all(one.state == "done" for one in sweep.cells) else 1
+    code = 0 if all(cell.state == "done" for cell in sweep.cells) else 1
     if stopped_by is not None:
         print("error: stopped; the same command goes on with what is left", file=sys.stderr)
         code = 128 + stopped_by
@@ -50,53 +50,54 @@ def table(sweep: Sweep) -> Table:
     """A row for each cell: the settings in which cells differ, and the results."""
     drawn = Table(box=None, pad_edge=False)
     values = _differing(sweep)
-    # texts are in the CSV file
-    found = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
-    place = ["place"] if any(one.place for one in sweep.cells) else []
-    for name in (*(values or ["run"]), "state", "seconds", *place, *found, ""):
-        side: Literal["left", "right"] = "right" if name in ("seconds", *found) else "left"
+    # results that are texts are in the CSV file alone
+    results = [name for name in columns(sweep) if _is_number(sweep, name)][:MOST_RESULTS]
+    place = ["place"] if any(cell.place for cell in sweep.cells) else []
+    for name in (*(values or ["run"]), "state", "seconds", *place, *results, ""):
+        side: Literal["left", "right"] = "right" if name in ("seconds", *results) else "left"
         drawn.add_column(on_one_line(name), justify=side)
-    for one in sweep.cells:
-        own = [str(one.settings.get(name, "")) for name in values] or [one.id]
+    for cell in sweep.cells:
+        first = [str(cell.settings.get(name, "")) for name in values] or [cell.id]
         drawn.add_row(
-            *map(on_one_line, own),
-            Text(one.state, style=STATES.get(one.state, "yellow")),
-            _seconds(one),
-            *(on_one_line(one.place or "") for _ in place),
-            *(_short((one.results or {}).get(name)) for name in found),
-            on_one_line(one.message),
+            *map(on_one_line, first),
+            Text(cell.state, style=STATES.get(cell.state, "yellow")),
+            _seconds(cell),
+            *(on_one_line(cell.place or "") for _ in place),
+            *(_short((cell.results or {}).get(name)) for name in results),
+            on_one_line(cell.message),
         )
     return drawn
 
 
 def columns(sweep: Sweep) -> list[str]:
     """The names of all results, in the order in which runs have them."""
-    return list(dict.fromkeys(name for one in sweep.cells for name in one.results or {}))
+    return list(dict.fromkeys(name for cell in sweep.cells for name in cell.results or {}))
 
 
 def write_csv(sweep: Sweep) -> None:
     """Write one line for each cell: its settings, its state, its time and its results."""
-    values = dict.fromkeys(name for one in sweep.cells for name in one.settings)
+    values = dict.fromkeys(name for cell in sweep.cells for name in cell.settings)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ["run", *values, "state", "seconds", "place", *columns(sweep), "message"]
     writer.writerow(map(csv_cell, names))
-    for one in sweep.cells:
-        found = [(one.results or {}).get(name) for name in columns(sweep)]
-        own = [one.settings.get(name, "") for name in values]
-        row = [one.id, *own, one.state, _seconds(one), one.place, *found, one.message]
-        writer.writerow(map(csv_cell, row))
+    for cell in sweep.cells:
+        results = [(cell.results or {}).get(name) for name in columns(sweep)]
+        settings = [cell.settings.get(name, "") for name in values]
+        outcome = [cell.state, _seconds(cell), cell.place, *results, cell.message]
+        writer.writerow(map(csv_cell, [cell.id, *settings, *outcome]))
     write_text(sweep.folder / "results.csv", text.getvalue())
 
 
 def _differing(sweep: Sweep) -> list[str]:
     """The settings that differ between cells."""
-    names = dict.fromkeys(name for one in sweep.cells for name in one.settings)
-    return [name for name in names if len({str(one.settings.get(name)) for one in sweep.cells}) > 1]
+    names = dict.fromkeys(name for cell in sweep.cells for name in cell.settings)
+    values = {name: {str(cell.settings.get(name)) for cell in sweep.cells} for name in names}
+    return [name for name in names if len(values[name]) > 1]
 
 
 def _is_number(sweep: Sweep, name: str) -> bool:
-    return any(isinstance((one.results or {}).get(name), int | float) for one in sweep.cells)
+    return any(isinstance((cell.results or {}).get(name), int | float) for cell in sweep.cells)
 
 
 def _seconds(cell: Cell) -> str:
@@ -111,11 +112,11 @@ def _short(value: object) -> str:
 
 def how_far(sweep: Sweep) -> str:
     """How many cells are done, and about how long the rest takes."""
-    done = [one for one in sweep.cells if one.state == "done"]
-    left = sum(one.state in ("waiting", "running") for one in sweep.cells)
+    done = [cell for cell in sweep.cells if cell.state == "done"]
+    left = sum(cell.state in ("waiting", "running") for cell in sweep.cells)
     text = f"{len(done)} of {len(sweep.cells)} done"
-    at_once = max(1, sum(one.state == "running" for one in sweep.cells))
+    at_once = max(1, sum(cell.state == "running" for cell in sweep.cells))
     if done and left:
-        remaining_s = sum(one.seconds for one in done) / len(done) * left / at_once
+        remaining_s = sum(cell.seconds for cell in done) / len(done) * left / at_once
         text += f", about {max(1, round(remaining_s / 60))} min left"
     return text

@@ -1,4 +1,4 @@
-"""Read a study's file, and turn it into cells, each a command line of its own."""
+"""Read a study's file, and make cells of it, each with a command line of its own."""
 
 import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,28 +14,29 @@ from configs.settings.launch import MAX_NODES
 from configs.settings.train import OPERATIONS, TrainConfig
 from launch.programs.command_line import CLASSES
 from launch.studies import grid
-from launch.studies.cells import Cell, Sweep, checked
+from launch.studies.cells import Cell, Sweep, check_cells
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError, refuse
 
 # The user's texts, which stand beside the measured tables.
 TEXTS = ("question", "implementation", "discussion")
 KEYS = ("title", "about", *TEXTS, "base", "grid", "repeats", "collectives")
-# Settings of the study, not of a run: the link rate of the testbed for its cells, and on how many
-# of its nodes another program uses the cores.
-RATE, BUSY = "rate", "busy"
+# Settings of the testbed, not of a run: the rate of its links, and on how many of its nodes another
+# program uses the cores.
+RATE = "rate"
+BUSY = "busy"
 OF_TESTBED = (RATE, BUSY)
-# Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
-# are one series, as are the runs of one entry.
+# A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
+# same name are one series, and so are the runs of one entry.
 NAME = "name"
 OWN = CHECKOUT / "configs" / "studies"
 
 
 def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep:
-    """The study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
+    """Read the study of a file; `more` are flags for all runs, and `rate` is the link rate of all.
 
     Raises:
-        UsageError: it cannot be read, or describes invalid runs; every problem at once.
+        UsageError: the file cannot be read, or describes invalid runs; with every problem.
     """
     try:
         raw = yaml.load(text_of(path), Loader=ShallowLoader)
@@ -60,87 +61,89 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         for key in ("title", "about", *TEXTS)
         if isinstance(raw.get(key), list | dict)
     )
-    blocks, repeats = raw.get("grid") or [{}], raw.get("repeats", 1)
-    if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
+    blocks = raw.get("grid") or [{}]
+    repeats = raw.get("repeats", 1)
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise UsageError(f"{path}: grid must be a list of settings, each with a value or several")
     if not isinstance(repeats, int) or repeats < 1:
         raise UsageError(
             f"{path}: repeats must be a number of at least 1 (got {reprlib.repr(repeats)})"
         )
-    of_all = raw.get("base") or {}
-    if not isinstance(of_all, dict):
-        raise UsageError(f"{path}: base must be settings of all runs (got {reprlib.repr(of_all)})")
+    common = raw.get("base") or {}
+    if not isinstance(common, dict):
+        raise UsageError(f"{path}: base must be settings of all runs (got {reprlib.repr(common)})")
     refuse(
         f"{path}: {key}: expected one value, or in the grid a list of values"
-        for block in (of_all, *blocks)
+        for block in (common, *blocks)
         for key, value in block.items()
-        for one in (value if isinstance(value, list) and block is not of_all else [value])
-        if isinstance(one, list | dict)
+        for entry in (value if isinstance(value, list) and block is not common else [value])
+        if isinstance(entry, list | dict)
     )
-    of_grid = dict.fromkeys(key for block in blocks for key in block)
-    refuse(_twice(path, of_grid, more, rate))
-    base = {**of_all, **({} if rate is None else {RATE: rate})}
+    grid_keys = dict.fromkeys(key for block in blocks for key in block)
+    refuse(_given_twice(path, grid_keys, more, rate))
+    base = {**common, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
-    if not isinstance(collectives, list) or any(one not in OPERATIONS for one in collectives):
+    if not isinstance(collectives, list) or any(name not in OPERATIONS for name in collectives):
         raise UsageError(f"{path}: collectives must be a list of {', '.join(OPERATIONS)}")
     try:
-        grid.refuse_too_many(repeats * sum(map(grid.size_of, blocks)))
+        grid.refuse_too_many_runs(repeats * sum(map(grid.size_of, blocks)))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    found = list(_cells(base, blocks, repeats, more))
-    problems = [line for cell in found for line in _busy_problems(cell.settings)]
+    unchecked = list(_cells(base, blocks, repeats, more))
+    problems = [line for cell in unchecked for line in _busy_problems(cell.settings)]
     refuse(dict.fromkeys(problems), where=f"{path}: ")
     try:
-        cells = checked(found)
+        cells = check_cells(unchecked)
     except UsageError as error:
         refuse(str(error).splitlines(), where=f"{path}: ")
         raise
-    title, about = str(raw.get("title", path.stem)), str(raw.get("about", ""))
+    title = str(raw.get("title", path.stem))
+    about = str(raw.get("about", ""))
     texts = {name: str(raw[name]) for name in TEXTS if raw.get(name)}
     return Sweep(
         path.stem, cells, title, about, texts,
-        source=_shown(path), collectives=tuple(collectives), is_study=True,
+        source=_name_in_reports(path), collectives=tuple(collectives), is_study=True,
     )  # fmt: skip
 
 
-def _twice(
-    path: Path, of_grid: Collection[object], more: Sequence[str], rate: str | None
+def _given_twice(
+    path: Path, grid_keys: Collection[object], more: Sequence[str], rate: str | None
 ) -> Iterator[str]:
-    """A line for each setting of the grid that a flag behind the file sets, too.
+    """A line for each setting of the grid that a flag after the file sets, too.
 
-    With the flag's value all runs would be alike in it, under the names of the grid's values.
+    All runs would have the flag's value, but be named by the values of the grid.
     """
-    typed = {given.name for given in cli.given(CLASSES, more) if not given.where}
+    flags = {given.name for given in cli.given(CLASSES, more) if not given.where}
     if rate is not None:
-        typed.add(RATE)
-    for key in map(str, of_grid):
+        flags.add(RATE)
+    for key in map(str, grid_keys):
         name = key.replace("-", "_")
-        if name in typed:
-            twice = f"the grid of {path} has {key} already"
-            yield f"{flag(name)}: {twice}; give it in one of the two places"
+        if name in flags:
+            problem = f"the grid of {path} has {key} already"
+            yield f"{flag(name)}: {problem}; give it in one of the two places"
 
 
-def _shown(path: Path) -> str:
-    """The file as a report names it: one of Muster's own is in its checkout."""
+def _name_in_reports(path: Path) -> str:
+    """The file's name in reports; a file of Muster's own is named by its path in the checkout."""
     place = path.resolve()
     return str(place.relative_to(CHECKOUT) if place.is_relative_to(CHECKOUT) else path.name)
 
 
 def _own_study(path: Path) -> str:
-    """Where a study of Muster's own with this name is, or which of them exist."""
+    """A hint: the path of Muster's own study of this name, or the names of all its own studies."""
     own = OWN / f"{path.stem}.yaml"
     if own.is_file():
         return f"; did you mean {own}?"
-    known = sorted(file.stem for file in OWN.glob("*.yaml"))
-    return f"; Muster's own are in {OWN}: {', '.join(known)}"
+    names = sorted(file.stem for file in OWN.glob("*.yaml"))
+    return f"; Muster's own are in {OWN}: {', '.join(names)}"
 
 
 def _cells(
     base: Mapping[str, Any], blocks: list[Mapping[str, Any]], repeats: int, more: Sequence[str]
 ) -> Iterator[Cell]:
-    """All runs, unchecked.
+    """The cells of all runs, unchecked.
 
-    Repeats come last, so that a study that is stopped early has seen every cell.
+    Repeats come last, so that a study that is stopped early has run every point of the grid.
     """
     points = [
         (str(block[NAME]) if NAME in block else None, point)
@@ -154,13 +157,15 @@ def _cells(
                 settings.setdefault("seed", TrainConfig.seed + repeat)
             flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
             cell = Cell(f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more), repeat, name)
-            cell.busy, rate = settings.get(BUSY, 0), settings.get(RATE)
+            rate = settings.get(RATE)
+            cell.busy = settings.get(BUSY, 0)
             cell.rate = None if rate is None else str(rate)
             yield cell
 
 
 def _busy_problems(settings: Mapping[str, Any]) -> Iterator[str]:
-    busy, nodes = settings.get(BUSY, 0), settings.get("nodes", 1)
+    busy = settings.get(BUSY, 0)
+    nodes = settings.get("nodes", 1)
     if busy not in range(nodes + 1 if isinstance(nodes, int) else MAX_NODES):
         yield f"busy is a number of the {nodes} nodes (got {busy!r})"
     elif busy and settings.get(RATE) is None:

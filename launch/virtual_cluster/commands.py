@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from launch.deadlines import TESTBED_COMMAND_S
 from muster.errors import MusterError
 
-# The Debian package of each command.
+# Debian's packages, and the commands that a testbed needs from each.
 PACKAGES = {
     "slurmd": ("slurmd",),
     "slurmctld": ("slurmctld",),
@@ -22,7 +22,7 @@ PACKAGES = {
 
 
 def refuse_unfit_box() -> None:
-    """Return if a testbed can be made.
+    """Refuse to make a testbed where it is impossible.
 
     Raises:
         MusterError: this is not Linux, or not root, or commands are missing.
@@ -34,9 +34,10 @@ def refuse_unfit_box() -> None:
     problems = []
     if os.geteuid() != 0:
         problems.append("a testbed is made by root, but this is another user; put sudo before it")
-    if absent := [one for several in PACKAGES.values() for one in several if not shutil.which(one)]:
-        wanted = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})
-        problems.append(f"{', '.join(absent)} not found on PATH: sudo apt-get install {wanted}")
+    commands = [command for several in PACKAGES.values() for command in several]
+    if absent := [command for command in commands if not shutil.which(command)]:
+        packages = " ".join(name for name in PACKAGES if {*absent} & {*PACKAGES[name]})
+        problems.append(f"{', '.join(absent)} not found on PATH: sudo apt-get install {packages}")
     if problems:
         raise MusterError("\n".join(problems))
 
@@ -44,10 +45,10 @@ def refuse_unfit_box() -> None:
 def call(
     argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = TESTBED_COMMAND_S
 ) -> str:
-    """The output of `argv`, with `stdin` as its input.
+    """Run `argv` with `stdin` as its input, and return its stdout.
 
     Raises:
-        MusterError: it cannot be started, or its exit code is not 0.
+        MusterError: the command cannot be started, or its exit code is not 0.
     """
     try:
         done = subprocess.run(

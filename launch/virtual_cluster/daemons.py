@@ -1,4 +1,4 @@
-"""Daemons are recorded before they run, and ended by process number, never by name."""
+"""Start, find and end daemons: each is recorded before it runs, and ended by its process number."""
 
 import os
 import shlex
@@ -29,14 +29,17 @@ TAIL_LINES = 8
 
 
 def render(template: str, **values: Any) -> str:
-    """`templates/TEMPLATE.j2`, a daemon's file or a command's work; each name needs a value."""
+    """Fill in `templates/TEMPLATE.j2`, which is a file for a daemon or the input of a command.
+
+    Each name in the template needs a value.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # these are no web pages
+        autoescape=False,  # the templates are no web pages
     )
     environment.filters["quote"] = lambda path: shlex.quote(str(path))
     return environment.get_template(f"{template}.j2").render(**values)
@@ -46,8 +49,8 @@ def start(name: str, argv: Sequence[str], cores: Sequence[int] = ()) -> None:
     """Start `argv` as the daemon `name`, on `cores` if given, with its output in a log."""
     LOGS.mkdir(parents=True, exist_ok=True)
 
-    def on_record() -> None:
-        # The child records itself: if `up` is killed at any time, no process is without a record.
+    def record_itself() -> None:
+        # Whenever `up` is killed, no process is without a record.
         os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
         number = os.getpid()
         write_json(RECORDS / f"{name}.json", {"pid": number, "started": started_at(number)})
@@ -62,12 +65,12 @@ def start(name: str, argv: Sequence[str], cores: Sequence[int] = ()) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=on_record,  # noqa: PLW1509  # there are no threads here
+            preexec_fn=record_itself,  # noqa: PLW1509  # there are no threads here
         )
 
 
 def pid(name: str) -> int | None:
-    """The process of the daemon `name`; None if it is not alive."""
+    """The process number of the daemon `name`; None if it is not alive."""
     record = read_json(RECORDS / f"{name}.json", "pid", "started")
     if record is None or started_at(record["pid"]) != record["started"]:
         return None
@@ -78,23 +81,25 @@ def wait(name: str, is_ready: Callable[[], bool]) -> None:
     """Return when the daemon `name` is ready.
 
     Raises:
-        MusterError: it died or took too long; with the end of its log.
+        MusterError: the daemon died or took too long; with the end of its log.
     """
     deadline = time.monotonic() + DAEMON_STARTS_S
     while not is_ready():
         is_alive = pid(name) is not None
         if not is_alive or time.monotonic() > deadline:
-            why = f"is not ready after {DAEMON_STARTS_S:.0f} s" if is_alive else "did not stay up"
+            problem = (
+                f"is not ready after {DAEMON_STARTS_S:.0f} s" if is_alive else "did not stay up"
+            )
             lines = (
                 (LOGS / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
             )
             tail = "\n".join(lines[-TAIL_LINES:]) or "(nothing)"
-            raise MusterError(f"{name} {why}; its log ends with:\n{tail}")
+            raise MusterError(f"{name} {problem}; its log ends with:\n{tail}")
         time.sleep(DAEMON_TICK_S)
 
 
 def recorded() -> list[int]:
-    """All recorded daemons that are alive."""
+    """The process numbers of all recorded daemons that are alive."""
     numbers = [pid(path.stem) for path in RECORDS.glob("*.json")]
     return [number for number in numbers if number is not None]
 
@@ -105,14 +110,14 @@ def dead() -> list[str]:
 
 
 def inside(namespaces: Iterable[Path]) -> list[int]:
-    """All processes in one of these network namespaces, whoever started them."""
-    wanted = {(found.st_dev, found.st_ino) for found in map(Path.stat, namespaces)}
+    """The numbers of all processes in these network namespaces, whoever started them."""
+    inodes = {(state.st_dev, state.st_ino) for state in map(Path.stat, namespaces)}
     numbers = set()
-    # Path.glob() fails where a process ends meanwhile
-    for path in iglob("/proc/[0-9]*/task/*/ns/net") if wanted else ():  # noqa: PTH207
-        with suppress(OSError):  # a thread that has ended is in none any more
-            found = Path(path).stat()
-            if (found.st_dev, found.st_ino) in wanted:
+    # Path.glob() fails if a process ends meanwhile: https://github.com/python/cpython/issues/90208
+    for path in iglob("/proc/[0-9]*/task/*/ns/net") if inodes else ():  # noqa: PTH207
+        with suppress(OSError):  # a thread that has ended is in no namespace any more
+            state = Path(path).stat()
+            if (state.st_dev, state.st_ino) in inodes:
                 numbers.add(int(path.split("/")[2]))
     return sorted(numbers)
 
@@ -120,37 +125,38 @@ def inside(namespaces: Iterable[Path]) -> list[int]:
 def end(find: Callable[[], Iterable[int]]) -> None:
     """End all processes that `find` returns: SIGTERM to each, then SIGKILL to the remaining.
 
-    Then wait a moment until `ps` lists none of them, not even as defunct.
+    Afterwards wait a moment until `ps` lists none of them, not even as defunct.
 
     Raises:
         MusterError: a process survives SIGKILL.
     """
-    begun = time.monotonic()
-    asked: dict[int, int] = {}  # the start time of each: a later process may have its number
+    began_s = time.monotonic()
+    # The start time of each process that got a signal: a later process may have its number.
+    signalled: dict[int, int] = {}
     while numbers := {
         *(number for number in find() if number != os.getpid()),
         # an ending process leaves its namespaces before it disappears
-        *(number for number, started in asked.items() if started_at(number) == started),
+        *(number for number, started in signalled.items() if started_at(number) == started),
     }:
-        waited = time.monotonic() - begun
-        if waited > DAEMON_KILLED_S:
+        waited_s = time.monotonic() - began_s
+        if waited_s > DAEMON_KILLED_S:
             raise MusterError(f"processes {sorted(numbers)} do not end; run down again later")
-        for number in numbers if waited > DAEMON_ENDS_S else numbers - asked.keys():
+        for number in numbers if waited_s > DAEMON_ENDS_S else numbers - signalled.keys():
             if (started := started_at(number)) is not None:
-                asked[number] = started
+                signalled[number] = started
             with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL if waited > DAEMON_ENDS_S else signal.SIGTERM)
+                os.kill(number, signal.SIGKILL if waited_s > DAEMON_ENDS_S else signal.SIGTERM)
         time.sleep(DAEMON_TICK_S)
-    ended = time.monotonic()
+    ended_s = time.monotonic()
     while (
-        any(_is_listed(*one) for one in asked.items())
-        and time.monotonic() - ended < DAEMON_REAPED_S
+        any(_is_listed(number, started) for number, started in signalled.items())
+        and time.monotonic() - ended_s < DAEMON_REAPED_S
     ):
         time.sleep(DAEMON_TICK_S)
 
 
 def _is_listed(number: int, started: int) -> bool:
-    """Whether the process that began then is there, be it as a zombie."""
+    """Whether the process that began at `started` exists, even as a zombie."""
     fields = _stat(number)
     return bool(fields) and int(fields[19]) == started
 
@@ -158,8 +164,8 @@ def _is_listed(number: int, started: int) -> bool:
 def started_at(number: int) -> int | None:
     """The start time of a process, in ticks since boot; None if it is gone or only a zombie.
 
-    A process whose first thread has ended is a zombie already, although other threads may still
-    run. It holds its files and ports until they end.
+    A process whose first thread has ended is shown as a zombie, although other threads may still
+    run. It counts as alive here, since it holds its files and ports until they end.
     """
     fields = _stat(number)
     if not fields or (fields[0] in "ZX" and int(fields[17]) <= 1):
@@ -168,9 +174,9 @@ def started_at(number: int) -> int | None:
 
 
 def _stat(number: int) -> list[str]:
-    """A process's fields, from its state on: 0 is the state, 17 threads, 19 the start time.
+    """A process's fields in /proc, from its state on; empty if there is no such process.
 
-    Empty if there is no such process.
+    Field 0 is the state, 17 the number of threads, 19 the start time.
     """
     try:
         text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")

@@ -24,8 +24,8 @@ from launch.virtual_cluster.virtual_nodes import (
     EXPERIMENT_NET,
     STATE,
     ClusterState,
-    Node,
     Options,
+    VirtualNode,
 )
 from muster.errors import MusterError
 
@@ -37,23 +37,23 @@ def up(options: Options, checkout: Path, say: Say) -> None:
     """Make a testbed with `options`, with all of its daemons alive.
 
     Raises:
-        MusterError: another testbed is up and partly alive, a part of this one is dead, or it
-            cannot be made; in the last case nothing of it remains.
+        MusterError: another testbed is up and partly alive, or a part of this one is dead, or it
+            cannot be made. In the last case nothing of it remains.
     """
     _refuse_inside()
     os.umask(0o022)  # sshd refuses a key file that others may write
     with virtual_nodes.locked():
         cluster = virtual_nodes.read_state()
         if cluster and cluster.ready and (daemons.recorded() or daemons.inside(links.namespaces())):
-            again = f"python {cluster.checkout}/launch/testbed.py down"
+            down_command = f"python {cluster.checkout}/launch/testbed.py down"
             if (cluster.options, cluster.checkout) != (options, str(checkout)):
                 raise MusterError(
                     f"a testbed with {cluster.options} is up, made from {cluster.holder}, and there"
-                    f" is one per machine; end it first: {again}"
+                    f" is one per machine; end it first: {down_command}"
                 )
             if names := daemons.dead():
                 died = f"of this testbed {', '.join(names)} died"
-                raise MusterError(f"{died}; make it again: {again}, then up")
+                raise MusterError(f"{died}; make it again: {down_command}, then up")
             say(f"a testbed with {options} is up already")
             return
         if _remains():
@@ -85,7 +85,7 @@ def present() -> ClusterState:
     """The testbed that is up.
 
     Raises:
-        MusterError: none is up.
+        MusterError: no testbed is up.
     """
     cluster = virtual_nodes.read_state()
     if cluster is None or not cluster.ready:
@@ -118,13 +118,14 @@ def _make(options: Options, checkout: Path, say: Say) -> None:
     virtual_nodes.write_state(replace(cluster, ready=True))
 
 
-def _write(hosts: Sequence[Node], gpus: int) -> None:
-    net = CONTROL_NET if hosts[0].control else EXPERIMENT_NET
-    text = render("hosts", nodes=hosts, box=slurm_daemons.box(), box_address=f"{net}.{BOX}")
+def _write(nodes: Sequence[VirtualNode], gpus: int) -> None:
+    """Write the files that daemons and commands read."""
+    net = CONTROL_NET if nodes[0].control else EXPERIMENT_NET
+    text = render("hosts", nodes=nodes, box=slurm_daemons.box(), box_address=f"{net}.{BOX}")
     namespaces.HOSTS.write_text(text)
-    NODE_LIST.write_text("".join(f"{node.name}\n" for node in hosts))
-    ssh_daemons.write(hosts)
-    slurm_daemons.write(hosts, gpus)
+    NODE_LIST.write_text("".join(f"{node.name}\n" for node in nodes))
+    ssh_daemons.write(nodes)
+    slurm_daemons.write(nodes, gpus)
 
 
 def _start(cluster: ClusterState) -> None:
@@ -142,7 +143,7 @@ def _start(cluster: ClusterState) -> None:
         daemons.wait(node.daemon("slurmd"), partial(_is_in_service, node))
 
 
-def _is_in_service(node: Node) -> bool:
+def _is_in_service(node: VirtualNode) -> bool:
     return slurm_daemons.is_usable(slurm_daemons.states().get(node.name, ""))
 
 
@@ -150,9 +151,9 @@ def _clean() -> None:
     daemons.end(lambda: {*daemons.recorded(), *daemons.inside(links.namespaces())})
     links.remove()
     ssh_daemons.remove()
-    # Nothing is mounted here. If it were, removing the folder would delete the mounted files.
-    for at in links.mounted_below(STATE):
-        call(["umount", "--no-mtab", "--lazy", at])
+    # Usually nothing is mounted here. If something is, removing the folder would delete its files.
+    for mount in links.mounted_below(STATE):
+        call(["umount", "--no-mtab", "--lazy", mount])
     if STATE.exists():
         shutil.rmtree(STATE)
 

@@ -1,4 +1,6 @@
-"""Nodes are network namespaces on a bridge, and this machine (the box) is on it, too.
+"""Make the networks of a testbed: nodes are network namespaces on a bridge of this machine.
+
+In the testbed's modules this machine itself is called the box.
 
 How it works: each link of a node is a veth pair: two interfaces, each of which receives what the
 other sends. One end, `exp0`, is in the node's network namespace. The other stays on the box and
@@ -8,9 +10,9 @@ joins a bridge, a virtual switch, on which the box also has an address:
                                            +-- muster-br0 10.10.1.254
     node1: exp0 10.10.1.2 -- muster-exp1 --+
 
-A control network is a second bridge. A rate limits what an end sends (`tc`'s token bucket), so both
-ends of a pair have one. Namespaces and links are found by their names alone, so `down` also removes
-what a killed `up` has left.
+A control network is a second bridge. A rate limits what an interface sends (`tc`'s token bucket),
+so both interfaces of a pair have one. Namespaces and links are recognised by their names alone, so
+`down` also removes what a killed `up` has left.
 """
 
 import json
@@ -26,22 +28,22 @@ from launch.virtual_cluster.virtual_nodes import (
     CONTROL_NET,
     EXPERIMENT_NET,
     EXPERIMENT_NET_6,
-    Node,
     Options,
+    VirtualNode,
 )
 from muster.errors import MusterError
 
 NAMESPACES = Path("/run/netns")
-# Nothing with another name is ever touched.
+# A namespace or link with another name is never changed or removed.
 OUR_NAMESPACE = re.compile(r"muster-node[0-9]+")
 OUR_LINK = re.compile(r"muster-(br[01]|(exp|ctl)[0-9]+)")
 MTU = 1500
-# The bucket of tbf: the bytes that pass at once. A packet larger than it would never pass.
+# The bucket of tbf: the bytes that pass at once. A packet larger than the bucket would never pass.
 LEAST_BURST_BYTES = 32 * 1024
 QUEUE_MS = 50
 
 
-def make(nodes: Sequence[Node], options: Options) -> None:
+def make(nodes: Sequence[VirtualNode], options: Options) -> None:
     """Make the namespaces and links, each limited to the options' rate if there is one.
 
     Raises:
@@ -51,13 +53,13 @@ def make(nodes: Sequence[Node], options: Options) -> None:
     if options.control_network:
         cards["ctl"] = f"{CONTROL_NET}."
     for net in cards.values():
-        _refuse_foreign(net)
+        _refuse_used(net)
     for node in nodes:
         call(["ip", "netns", "add", node.netns])
-    own = {"cards": cards, "mtu": MTU, "box": BOX}
-    call(["ip", "-batch", "-"], stdin=render("links.box", nodes=nodes, **own))
+    values = {"cards": cards, "mtu": MTU, "box": BOX}
+    call(["ip", "-batch", "-"], stdin=render("links.box", nodes=nodes, **values))
     for node in nodes:
-        lines = render("links.node", node=node, **own)
+        lines = render("links.node", node=node, **values)
         call(["ip", "-netns", node.netns, "-batch", "-"], stdin=lines)
         if options.rate is not None:
             call(["tc", "-n", node.netns, *_limit("exp0", options.rate)])
@@ -66,13 +68,13 @@ def make(nodes: Sequence[Node], options: Options) -> None:
 
 def namespaces() -> list[Path]:
     """The existing network namespaces of testbeds, whoever made them."""
-    return sorted(one for one in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(one.name))
+    return sorted(path for path in NAMESPACES.glob("*") if OUR_NAMESPACE.fullmatch(path.name))
 
 
 def links() -> list[str]:
     """The existing interfaces of testbeds on the box."""
-    found = json.loads(call(["ip", "-json", "link", "show"]))
-    return [link["ifname"] for link in found if OUR_LINK.fullmatch(link["ifname"])]
+    names = [link["ifname"] for link in json.loads(call(["ip", "-json", "link", "show"]))]
+    return [name for name in names if OUR_LINK.fullmatch(name)]
 
 
 def remove() -> None:
@@ -81,12 +83,12 @@ def remove() -> None:
     Raises:
         MusterError: the kernel refused.
     """
-    # A namespace's interfaces are removed some time after it.
+    # The kernel removes the interfaces of a namespace some time after the namespace itself.
     for name in links():
         try:
             call(["ip", "link", "delete", name])
         except MusterError:
-            if name in links():  # it has not disappeared with its other end
+            if name in links():  # else it has disappeared with the other interface of its pair
                 raise
     for path in namespaces():
         call(["ip", "netns", "delete", path.name])
@@ -100,16 +102,23 @@ def remove() -> None:
 def mounted_below(folder: Path) -> list[str]:
     """The mounts on `folder` or in it, including bind mounts."""
     lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    return [at for at in (line.split()[1] for line in lines) if Path(at).is_relative_to(folder)]
+    mounts = [line.split()[1] for line in lines]
+    return [mount for mount in mounts if Path(mount).is_relative_to(folder)]
 
 
 def _limit(interface: str, rate: int) -> list[str]:
+    """The words of `tc` that limit what an interface sends to `rate` bits per second."""
     burst = max(LEAST_BURST_BYTES, round(rate / 8 * LINK_BURST_S))
     bucket = f"tbf rate {rate}bit burst {burst} latency {QUEUE_MS}ms"
     return ["qdisc", "replace", "dev", interface, "root", *bucket.split()]
 
 
-def _refuse_foreign(net: str) -> None:
+def _refuse_used(net: str) -> None:
+    """Refuse a network if an interface of the machine has an address in it.
+
+    Raises:
+        MusterError: an interface has such an address.
+    """
     for link in json.loads(call(["ip", "-json", "address", "show"])):
         for address in link["addr_info"]:
             if address["local"].startswith(net):

@@ -1,12 +1,15 @@
-"""A node's own view: its name, hosts and interfaces, and its own files if it is private.
+"""Give each node its own view: its name, hosts and interfaces, and its own files if it is private.
 
 How it works: a node is three Linux namespaces (`man 7 namespaces`). `links` makes its network
-namespace. The node's anchor, a process that only sleeps, joins that one and makes its own UTS
-namespace (the hostname) and mount namespace; both live as long as it does. Every other process of
-the node is started through `nsenter --target=PID of the anchor`. Only the node sees mounts made in
-it: propagation is `slave`, so that new mounts of the machine still appear in it. On a testbed with
-private homes a second anchor, in a mount namespace below the first one's, covers the home, /tmp and
-the checkout with empty file systems; sshd and its sessions run in it.
+namespace. The node's anchor is a process that only sleeps. It joins the network namespace and makes
+two others, which live as long as the anchor: a UTS namespace (the hostname) and a mount namespace.
+Every other process of the node is started through `nsenter --target=PID`, with the anchor's PID.
+Only the node sees the mounts that are made in it, but new mounts of the machine appear in it, too
+(propagation is `slave`).
+
+On a testbed with private homes each node has a second anchor, in a mount namespace below that of
+the first. In this namespace empty file systems cover the home, /tmp and the checkout; sshd and its
+sessions run in it.
 """
 
 import pwd
@@ -17,12 +20,14 @@ from pathlib import Path
 from launch.virtual_cluster import daemons, links
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.virtual_nodes import STATE, Node
+from launch.virtual_cluster.virtual_nodes import STATE, VirtualNode
 from muster.errors import MusterError
 
 HOSTS = STATE / "etc_hosts"
 CGROUPS = Path("/sys/fs/cgroup")
-ANCHOR, PRIVATE = "anchor", "private"  # the daemons that hold a node's namespaces
+# The daemons that hold a node's namespaces.
+ANCHOR = "anchor"
+PRIVATE = "private"
 
 
 def home() -> Path:
@@ -30,7 +35,7 @@ def home() -> Path:
     return Path(pwd.getpwuid(0).pw_dir)
 
 
-def enter(node: Node, *, private: bool = False) -> list[str]:
+def enter(node: VirtualNode, *, private: bool = False) -> list[str]:
     """The words to put before a command so that it runs on `node`.
 
     Raises:
@@ -43,54 +48,55 @@ def enter(node: Node, *, private: bool = False) -> list[str]:
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--"]
 
 
-def make(node: Node) -> None:
+def make(node: VirtualNode) -> None:
     """Give `node` its name, its hosts and its own /sys; all other files are the box's.
 
     Raises:
         MusterError: the kernel refused.
     """
-    # Not `ip netns exec`: it mounts another /sys and hides the cgroups, which slurmd needs.
+    # `ip netns exec` would mount another /sys and hide the cgroups, which slurmd needs.
     own_network = ["nsenter", f"--net={links.NAMESPACES / node.netns}"]
-    _hold(node.daemon(ANCHOR), own_network, ["--uts", "--mount"], node)
+    _start_anchor(node.daemon(ANCHOR), own_network, ["--uts", "--mount"], node)
     aside = _folder(node, "aside")
     text = render("node_view.sh", node=node, hosts=HOSTS, cgroups=CGROUPS, aside=aside)
     call([*enter(node), "sh", "-euc", text])
 
 
-def make_private(node: Node, checkout: Path, venv: Path | None) -> None:
+def make_private(node: VirtualNode, checkout: Path, venv: Path | None) -> None:
     """Give sessions on `node` an empty home and /tmp, without the checkout, like a new machine.
 
-    Only `venv` is visible, as ~/muster/.venv, and the Python that it uses.
+    Of the hidden files only `venv` is visible, as ~/muster/.venv, and the Python that it uses.
 
     Raises:
         MusterError: the kernel refused, or the environment's Python does not run there.
     """
-    _hold(node.daemon(PRIVATE), enter(node), ["--mount"], node)
+    _start_anchor(node.daemon(PRIVATE), enter(node), ["--mount"], node)
     hidden = {home(): "0700", Path("/tmp"): "1777", checkout: "0755"}
-    shown = [
-        (path, source, _folder(node, f"shown{number}"))
-        for number, (path, source) in enumerate(_shown(venv, hidden).items() if venv else ())
+    parts = _visible_parts(venv, hidden) if venv else {}
+    visible = [
+        (path, source, _folder(node, f"visible{number}"))
+        for number, (path, source) in enumerate(parts.items())
     ]
     tops = {path: hidden[path] for path in hidden if hidden.keys().isdisjoint(path.parents)}
-    text = render("private_view.sh", shown=shown, hidden=tops)
+    text = render("private_view.sh", visible=visible, hidden=tops)
     call([*enter(node, private=True), "sh", "-euc", text])
 
 
-def _shown(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:
+def _visible_parts(venv: Path, hidden: Iterable[Path]) -> dict[Path, Path]:
     """The visible parts of the hidden folders on a private node: each place and its source."""
-    shown = {home() / "muster" / ".venv": venv}
+    parts = {home() / "muster" / ".venv": venv}
     python = (venv / "bin" / "python").resolve().parent.parent
-    if any(path in python.parents for path in hidden):  # pyenv and uv install theirs in the home
-        shown[python] = python
-    return shown
+    if any(path in python.parents for path in hidden):  # pyenv and uv install Pythons in the home
+        parts[python] = python
+    return parts
 
 
-def _hold(name: str, entering: list[str], own: list[str], node: Node) -> None:
-    """Start a process that only holds its `own` namespaces, and those that it is `entering`."""
-    unshare = ["unshare", *own, "--propagation", "slave"]
+def _start_anchor(name: str, entering: list[str], new: list[str], node: VirtualNode) -> None:
+    """Start an anchor; `entering` are words before its command, `new` are options of unshare."""
+    unshare = ["unshare", *new, "--propagation", "slave"]
     daemons.start(name, [*entering, *unshare, "sleep", "infinity"], node.cores)
 
-    def is_asleep() -> bool:  # it enters its namespaces first and becomes `sleep` last
+    def is_asleep() -> bool:  # the process becomes `sleep` once it has all its namespaces
         with suppress(OSError):
             return Path(f"/proc/{daemons.pid(name)}/comm").read_text() == "sleep\n"
         return False
@@ -98,7 +104,7 @@ def _hold(name: str, entering: list[str], own: list[str], node: Node) -> None:
     daemons.wait(name, is_asleep)
 
 
-def _folder(node: Node, name: str) -> Path:
+def _folder(node: VirtualNode, name: str) -> Path:
     path = STATE / "nodes" / node.name / name
     path.mkdir(parents=True, exist_ok=True)
     return path

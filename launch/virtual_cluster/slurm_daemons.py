@@ -1,4 +1,4 @@
-"""The nodes form a Slurm cluster apart from any other on the box, which is its login node."""
+"""Make a Slurm cluster of the nodes, apart from any other Slurm on the box, its login node."""
 
 import os
 import re
@@ -10,18 +10,26 @@ from launch.deadlines import TESTBED_SLURM_ANSWERS_S
 from launch.virtual_cluster import daemons, namespaces
 from launch.virtual_cluster.commands import call
 from launch.virtual_cluster.daemons import render
-from launch.virtual_cluster.virtual_nodes import BOX, CONTROL_NET, EXPERIMENT_NET, STATE, Node
+from launch.virtual_cluster.virtual_nodes import (
+    BOX,
+    CONTROL_NET,
+    EXPERIMENT_NET,
+    STATE,
+    VirtualNode,
+)
 from muster.errors import MusterError, UsageError
 
 FOLDER = STATE / "slurm"
 CONFIG = FOLDER / "slurm.conf"
 MUNGE = STATE / "munge"
 SOCKET = MUNGE / "socket"
-MUNGED, CONTROLLER = "munged", "slurmctld"
+# The names of the daemons that run once.
+MUNGED = "munged"
+CONTROLLER = "slurmctld"
 NODE_PORT = 16818
 # A job in the partition `short` gets at most two of the nodes.
 SHORT_NODES = 2
-PRETENDS_GPUS = (24, 5)
+PRETENDS_GPUS = (24, 5)  # the oldest version of Slurm that can
 
 
 def refuse_gpus(count: int) -> None:
@@ -31,11 +39,11 @@ def refuse_gpus(count: int) -> None:
         UsageError: the installed Slurm is too old.
     """
     if count and (installed := version()) < PRETENDS_GPUS:
-        needed, here = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
-        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, and this is {here}")
+        needed, own = (f"{year}.{month:02}" for year, month in (PRETENDS_GPUS, installed))
+        raise UsageError(f"--gpus {count} needs Slurm {needed} or newer, and this is {own}")
 
 
-def write(nodes: Sequence[Node], gpus: int) -> None:
+def write(nodes: Sequence[VirtualNode], gpus: int) -> None:
     """Write the configuration, and a new key for munge; each node pretends to have `gpus`."""
     for folder in (FOLDER / "controller", *(FOLDER / node.name for node in nodes)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,8 +72,8 @@ def write(nodes: Sequence[Node], gpus: int) -> None:
 def version() -> tuple[int, int]:
     """The version of the installed Slurm, such as 24, 11."""
     text = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def box() -> str:
@@ -74,9 +82,10 @@ def box() -> str:
 
 
 def start_munged() -> None:
-    """Start munged, which tells the testbed's daemons who sends a request."""
+    """Start munged, by which the testbed's daemons know which user sends a request."""
     files = [f"--{kind}-file={MUNGE / kind}" for kind in ("key", "pid", "log", "seed")]
-    SOCKET.unlink(missing_ok=True)  # a killed one's: the new one would seem ready
+    # the socket of a killed munged would make the new one look ready
+    SOCKET.unlink(missing_ok=True)
     options = ["--foreground", "--force", "--num-threads=2", f"--socket={SOCKET}"]
     daemons.start(MUNGED, ["munged", *options, *files])
 
@@ -86,11 +95,11 @@ def start_controller() -> None:
     daemons.start(CONTROLLER, ["slurmctld", "-D", "-f", str(CONFIG)])
 
 
-def start(node: Node) -> None:
+def start(node: VirtualNode) -> None:
     """Start the node's slurmd; it sees the box's files.
 
     Raises:
-        MusterError: the node is gone.
+        MusterError: no process holds the node's namespaces.
     """
     argv = ["slurmd", "-N", node.name, "-D", "-f", str(CONFIG)]
     daemons.start(node.daemon("slurmd"), [*namespaces.enter(node), *argv], node.cores)
@@ -107,7 +116,7 @@ def states() -> dict[str, str]:
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Node and state from sinfo's lines; it prints a line for each partition of a node."""
+    """Each node's state from sinfo's output, which has a line for each partition of a node."""
     return dict(re.findall(r"^(\S+) +(\S+)$", text, re.MULTILINE))
 
 

@@ -1,8 +1,9 @@
-"""What one asks of a testbed, checked as a whole before anything is made; its nodes; its holder.
+"""The options of a testbed, its nodes, and the record of who has made it.
 
-One testbed per machine: one action at a time, and everyone can read who holds it and why.
+A machine has at most one testbed, and one process at a time makes or removes it. Every user can
+read who has made it.
 
-Each node has a number, and everything else about it follows: names, addresses, cores.
+A node's names, addresses and cores follow from its number.
 """
 
 import fcntl
@@ -21,10 +22,11 @@ STATE = Path("/run/muster-testbed")
 RECORD = STATE / "testbed.json"
 LOGS = STATE / "log"
 UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# Below it a single packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
+# At a lower rate a packet of 1500 bytes takes longer than Slurm and ssh wait for an answer.
 LEAST_RATE = 64 * UNITS["kbit"]
 MOST_RATE = 100 * UNITS["gbit"]
-EXPERIMENT_NET, CONTROL_NET = "10.10.1", "192.168.77"
+EXPERIMENT_NET = "10.10.1"
+CONTROL_NET = "192.168.77"
 EXPERIMENT_NET_6 = "fd00:10:10:1::"
 BOX = 254  # the number of the machine itself, on each of the two networks
 
@@ -79,7 +81,7 @@ def rate_text(bits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Node:
+class VirtualNode:
     """One host of the testbed."""
 
     number: int
@@ -121,13 +123,14 @@ class ClusterState:
     ready: bool = False
 
     @property
-    def nodes(self) -> list[Node]:
-        """Its nodes; each has its share of the cores."""
-        options, cores = self.options, self.cores
+    def nodes(self) -> list[VirtualNode]:
+        """The nodes of the testbed; each has its share of the cores."""
+        options = self.options
+        cores = self.cores
         share = max(1, len(cores) // options.nodes)
         net = EXPERIMENT_NET_6 if options.ipv6 else EXPERIMENT_NET + "."
         return [
-            Node(
+            VirtualNode(
                 number=number,
                 address=f"{net}{number + 1}",
                 control=f"{CONTROL_NET}.{number + 1}" if options.control_network else None,
@@ -139,7 +142,7 @@ class ClusterState:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Lock the machine's testbed for one action; wait while another process has the lock."""
+    """A context with the lock of the machine's testbed, for which it waits if it must."""
     descriptor = os.open(STATE.parent, os.O_RDONLY)  # this folder exists before and after a testbed
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -151,10 +154,10 @@ def locked() -> Iterator[None]:
 def read_state() -> ClusterState | None:
     """The recorded testbed; None if there is none, or it cannot be read."""
     try:
-        found = json.loads(RECORD.read_text(encoding="utf-8"))
-        options = Options(**found.pop("options"))
-        cores = tuple(found.pop("cores"))
-        return ClusterState(**found, options=options, cores=cores)
+        record = json.loads(RECORD.read_text(encoding="utf-8"))
+        options = Options(**record.pop("options"))
+        cores = tuple(record.pop("cores"))
+        return ClusterState(**record, options=options, cores=cores)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

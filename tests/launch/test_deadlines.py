@@ -84,8 +84,8 @@ ALONE = ("launch/nodes/node_facts.py", "launch/ssh/connect.py")
 )
 HELD_S = 60.0  # another program, a disk or a process may stand so long, and no healthy run ends
 LOGIN_TRIES_S = 1.5 * sum(connect.WAITS_S)
-SSH_SILENT_S = int(openssh.OF_ALL["ServerAliveInterval"]) * int(
-    openssh.OF_ALL["ServerAliveCountMax"]
+SSH_SILENT_S = int(openssh.COMMON_OPTIONS["ServerAliveInterval"]) * int(
+    openssh.COMMON_OPTIONS["ServerAliveCountMax"]
 )
 LAST_LOOK_S = WORKER_ANSWERS_LAST_LOOK_S + WORKER_DUMPS_STACK_S
 # What an agent does from the news of a failure, or a request to stop, to its record.

@@ -130,7 +130,7 @@ def test_a_file_system_without_locks_keeps_nobody_from_a_sweep(tmp_path, monkeyp
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)  # no file system here is without
-    with cell_runs.alone(tmp_path):
+    with cell_runs.sweep_lock(tmp_path):
         assert "cannot be locked (Operation not supported)" in capsys.readouterr().err
 
 

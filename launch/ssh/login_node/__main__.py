@@ -1,8 +1,10 @@
 """Commands with `--login me@cluster`: the laptop needs only ssh, the cluster runs the command.
 
-`muster run --login me@cluster --launcher slurm --nodes 4 -- train.py`, and the same for all other
-commands of `muster`. A command that starts runs also sends the project. The laptop follows the
-command, which continues on the cluster even if the connection is lost.
+    muster run --login me@cluster --launcher slurm --nodes 4 -- train.py
+
+The same flag works for all other commands of `muster`. A command that starts runs also sends the
+project. The laptop follows the command, which continues on the cluster even if the connection is
+lost.
 """
 
 import json
@@ -46,17 +48,19 @@ from muster.command import (
 from muster.errors import UsageError, refuse
 from muster.writing import read_json, write_json
 
-STARTING = ("run", "sweep", "study")
-QUESTION, ANSWERS = "job", "muster.login_job"  # from `muster.Job` of a program
-WITHOUT_ON = ("jobs", "report", QUESTION)  # a cluster has no settings for these
-FOLLOW = {"-f", "--follow"}  # of `jobs logs`
-# With one of these a program has its own Python, and Muster's needs no torch.
+START_COMMANDS = ("run", "sweep", "study")
+# `muster.Job` of a program on the laptop calls this command; this module answers on the login node.
+JOB_COMMAND = "job"
+JOB_MODULE = "muster.login_job"
+WITHOUT_ON = ("jobs", "report", JOB_COMMAND)  # commands without settings of a cluster
+FOLLOW_FLAGS = {"-f", "--follow"}  # of `jobs logs`
+# Settings with which a program has its own Python, so that Muster's Python needs no torch.
 OWN_PYTHON = {"python", "prologue", "wrap"}
 
 
 @dataclass(frozen=True)
-class OfSweep:
-    """Settings of sweeps and studies that matter here, too."""
+class SweepSettings:
+    """Settings of sweeps and studies that are read on the laptop, too."""
 
     name: str | None = None
     cells: Path | None = None
@@ -74,23 +78,23 @@ class LoginNode:
 
 @dataclass(frozen=True)
 class Command:
-    """What was typed after `muster`; the login node reads its words again."""
+    """A command line after `muster`; the login node parses its words again."""
 
     word: str  # the first one, such as run
-    typed: Sequence[str]  # all that stands behind it
-    words: Sequence[str]  # of these the command's own, without a login's and the program
-    program: Sequence[str]  # `--` and what follows it
-    name: str  # of the run, or of what else it starts
-    settings: Mapping[str, str]  # in `words`, of what starts runs
+    arguments: Sequence[str]  # all that follows it
+    words: Sequence[str]  # of the arguments the command's own, without the login and the program
+    program: Sequence[str]  # `--` and all that follows it
+    name: str  # of the run, the sweep or the study
+    settings: Mapping[str, str]  # in `words`, if the command starts runs
     on: str | None
     cluster: Sequence[Given]  # the settings of the cluster that --on names
     login: Mapping[str, str]  # settings of LOGIN, from flags or else from the cluster
-    has_own_python: bool  # the program: Muster there needs no torch for it
+    has_own_python: bool  # the program has; then Muster on the login node needs no torch for it
     problems: Sequence[str]
 
     @property
     def starts_runs(self) -> bool:
-        return self.word in STARTING
+        return self.word in START_COMMANDS
 
     @property
     def is_detached(self) -> bool:
@@ -98,22 +102,24 @@ class Command:
 
     @property
     def needs_all(self) -> bool:
-        """Whether Muster there needs all that training and reports need."""
+        """Whether Muster on the login node needs all that training and reports need."""
         return self.word in ("study", "report") or (self.starts_runs and not self.has_own_python)
 
     @property
     def follows_logs(self) -> bool:
-        return self.word == "jobs" and "logs" in self.words and not FOLLOW.isdisjoint(self.words)
+        return (
+            self.word == "jobs" and "logs" in self.words and not FOLLOW_FLAGS.isdisjoint(self.words)
+        )
 
     @property
     def calls(self) -> Path | None:
-        """The folder here of what `muster.launch` or `muster.map` has pickled, if one has."""
+        """The local folder of what `muster.launch` or `muster.map` has pickled, if one has."""
         if "cells" in self.settings:
             return Path(self.settings["cells"]).parent
         return Path(self.program[2]) if self.program[1:2] == ["--function"] else None
 
     def words_there(self, calls: str = "") -> list[str]:
-        """Its words on the login node, where `calls` is the folder of what was pickled."""
+        """The words for the login node, where `calls` is the folder of the pickled calls."""
         words = list(self.words)
         program = list(self.program)
         if self.on is not None and self.word not in WITHOUT_ON:
@@ -130,15 +136,15 @@ class Command:
         return SWITCH.get(self.settings.get(name, "").lower(), default)
 
 
-def read(word: str, typed: Sequence[str]) -> Command:
-    """Read what was typed.
+def read(word: str, arguments: Sequence[str]) -> Command:
+    """Parse a command line after `muster`: its first word, and all that follows it.
 
     Raises:
         UsageError: there is no such cluster, or its file is wrong.
     """
-    at = typed.index("--") if "--" in typed else len(typed)
-    program = typed[at:]
-    options, words = login_parser().parse_known_args(typed[:at])
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    program = arguments[end:]
+    options, words = login_parser().parse_known_args(arguments[:end])
     cluster = [] if options.on is None else cli.cluster(options.on)
     login = {given.name: given.text for given in cluster if given.name in LOGIN}
     login |= {name: text for name in LOGIN if (text := getattr(options, name)) is not None}
@@ -151,24 +157,24 @@ def read(word: str, typed: Sequence[str]) -> Command:
         script, python, problems = without_python(program[1:], None)
     settings: dict[str, str] = {}
     name = ""
-    if word in STARTING:
-        own = cli.typed((*cli.FILE_CLASSES, OfSweep), words)
-        settings = {given.name: given.text for given in own}
+    if word in START_COMMANDS:
+        from_words = cli.typed((*cli.FILE_CLASSES, SweepSettings), words)
+        settings = {given.name: given.text for given in from_words}
         setting = "run_id" if word == "run" else "name"
         if setting in settings:
             name = settings[setting]
             problems += name_problems(f"{flag(setting)} ", name)
-        elif word == "run":  # chosen here, so that both sides use it
+        elif word == "run":  # chosen here, so that laptop and login node use the same name
             name = _new_name(script)
             words += ["--run-id", name]
         else:
             name = f"{word}-{token_hex(4)}"
     names = {given.name for given in cluster} | settings.keys()
-    is_named = python is not None or "python" in names
-    takes_python = bool(program) or "cells" in names
+    names_python = python is not None or "python" in names
+    is_own_program = bool(program) or "cells" in names
     return Command(
         word=word,
-        typed=typed,
+        arguments=arguments,
         words=words,
         program=program,
         name=name,
@@ -176,14 +182,14 @@ def read(word: str, typed: Sequence[str]) -> Command:
         on=options.on,
         cluster=cluster,
         login=login,
-        has_own_python=is_named or (takes_python and not OWN_PYTHON.isdisjoint(names)),
+        has_own_python=names_python or (is_own_program and not OWN_PYTHON.isdisjoint(names)),
         problems=problems,
     )
 
 
 def _new_name(script: Sequence[str]) -> str:
-    what = name_of(script) if script else "train"
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}-{token_hex(2)}"
+    program = name_of(script) if script else "train"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{program}-{token_hex(2)}"
 
 
 def login_parser() -> ArgumentParser:
@@ -194,23 +200,23 @@ def login_parser() -> ArgumentParser:
 
 
 def main() -> int:
-    word, *typed = own_arguments()
-    command = read(word, typed)
+    word, *arguments = own_arguments()
+    command = read(word, arguments)
     login = command.login
-    known = None if login or command.on else _known_run(command.words)
-    if known is not None:
-        login = {name: known[name] for name in LOGIN if known[name]}
-    fetched = None
+    record = None if login or command.on else _recorded_run(command.words)
+    if record is not None:
+        login = {name: record[name] for name in LOGIN if record[name]}
+    fetch = None
     if word == "jobs" and command.words[:1] == ["fetch"]:
-        fetched = fetching.fetch_parser().parse_args(command.words[1:])
-        refuse(name_problems("jobs fetch ", fetched.run))
+        fetch = fetching.fetch_parser().parse_args(command.words[1:])
+        refuse(name_problems("jobs fetch ", fetch.run))
         if "login" not in login:
             raise UsageError(
-                f"{fetched.run} was not started from here on a login node; name the node it is on: "
+                f"{fetch.run} was not started from here on a login node; name the node it is on: "
                 "--login me@cluster"
             )
     if "login" not in login:  # a cluster without a login node
-        become(*COMMANDS[word], *typed, typed=word)
+        become(*COMMANDS[word], *arguments, typed=word)
     if command.starts_runs:
         refuse_several(os.environ)
     refuse(command.problems)
@@ -224,39 +230,42 @@ def main() -> int:
     )
     if command.starts_runs:
         return _start(command, installation, node)
-    if word == QUESTION:
-        question = RemoteCommand(installation, installation.new_session(word))
-        argv = installation.command("muster/run_module.py", ANSWERS, *command.words)
-        question.start(argv, {}, "/")
-        return question.follow(lambda _: None)
-    if fetched is not None:
-        return fetching.fetch(fetched, installation)
-    if known is not None and command.follows_logs and not known["detached"]:
-        return _follow(RemoteCommand(installation, known["session"], known["seen"]), known)
+    if word == JOB_COMMAND:
+        remote = RemoteCommand(installation, installation.new_session(word))
+        argv = installation.command("muster/run_module.py", JOB_MODULE, *command.words)
+        remote.start(argv, {}, "/")
+        return remote.follow(lambda _: None)
+    if fetch is not None:
+        return fetching.fetch(fetch, installation)
+    if record is not None and command.follows_logs and not record["detached"]:
+        return _follow(RemoteCommand(installation, record["session"], record["seen"]), record)
     return _run(command, installation)
 
 
-def _known_run(words: Sequence[str]) -> dict[str, Any] | None:
-    """The local record of the run that one of `words` names.
+def _recorded_run(words: Sequence[str]) -> dict[str, Any] | None:
+    """The laptop's record of the run that one of `words` names; None if there is no record.
 
     Raises:
-        UsageError: its record cannot be read.
+        UsageError: the record cannot be read.
     """
     for word in words:
         path = logins() / word
         if word not in (".", "..") and "/" not in word and path.is_file():
-            found = read_json(path, *LOGIN, "session", "seen", "detached")
-            if found is None:
+            record = read_json(path, *LOGIN, "session", "seen", "detached")
+            if record is None:
                 raise UsageError(
                     f"{path} is to say where {word} is, but cannot be read; name its login node "
                     "with --login, or remove the file if the run is one of this machine"
                 )
-            return found
+            return record
     return None
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """The environment with which --on has the same meaning there; project files are the copy's."""
+    """Variables with which --on has the same meaning on the login node.
+
+    A path of the project is relative there, so that it names a file of the copy.
+    """
     if command.on is None or command.word in WITHOUT_ON:
         return {}
     here = Path.cwd()
@@ -270,17 +279,17 @@ def _environment(command: Command) -> dict[str, str]:
 
 
 def _argv(command: Command, words: Sequence[str], installation: Installation) -> list[str]:
-    return [*installation.command(*COMMANDS[command.word], typed=command.word), *words]
+    return [*installation.command(*COMMANDS[command.word], muster_word=command.word), *words]
 
 
 def _run(command: Command, installation: Installation) -> int:
     """Run a short command through a login shell; return its exit code."""
-    given = [f"{name}={value}" for name, value in _environment(command).items()]
+    variables = [f"{name}={value}" for name, value in _environment(command).items()]
     argv = _argv(command, command.words_there(), installation)
-    shell = ["env", *given, "bash", "-lc", 'exec "$@"', "bash", *argv]
+    shell = ["env", *variables, "bash", "-lc", 'exec "$@"', "bash", *argv]
     connection = installation.connection
     code = subprocess.call(connection.command(shell, terminal=sys.stdout.isatty()))
-    if code == openssh.FAILED:
+    if code == openssh.NOT_CONNECTED:
         raise ConnectionLost(
             f"{connection.login}: the connection was lost; give the same command again"
         )
@@ -288,7 +297,7 @@ def _run(command: Command, installation: Installation) -> int:
 
 
 def _start(command: Command, installation: Installation, node: LoginNode) -> int:
-    """Start a command that continues on the login node, and follow it."""
+    """Start a command that goes on there if the connection is lost, and follow it."""
     here = Path.cwd()
     root = run_files.project_of(here)
     folder = send_project(installation, root)
@@ -305,23 +314,23 @@ def _start(command: Command, installation: Installation, node: LoginNode) -> int
         installation.connection.rsync([], f"{command.calls}/", f":{calls}/")
     remote = RemoteCommand(installation, session)
     remote.start(_argv(command, words, installation), env, f"{folder}/{here.relative_to(root)}")
-    known = {**asdict(node), "name": command.name, "session": session}
-    return _follow(remote, {**known, "detached": command.is_detached})
+    record = {**asdict(node), "name": command.name, "session": session}
+    return _follow(remote, {**record, "detached": command.is_detached})
 
 
-def _follow(command: RemoteCommand, known: Mapping[str, Any]) -> int:
-    """Follow the command to its end; output that was shown is recorded, and not shown again."""
-    path = logins() / str(known["name"])
+def _follow(command: RemoteCommand, record: Mapping[str, Any]) -> int:
+    """Follow the command to its end; record how much output was printed, to print it only once."""
+    path = logins() / str(record["name"])
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def note(seen: list[int]) -> None:
-        write_json(path, {**known, "seen": seen})
+        write_json(path, {**record, "seen": seen})
 
     note(command.seen)
     try:
         return command.follow(note)
     except KeyboardInterrupt:
-        say(f"it goes on there; go on here: muster jobs logs {known['name']} -f")
+        say(f"it goes on there; go on here: muster jobs logs {record['name']} -f")
         return 130
 
 

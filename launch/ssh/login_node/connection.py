@@ -1,13 +1,14 @@
-"""One ssh connection to a login node, which all that follows goes through.
+"""Run all commands on a login node through one ssh connection.
 
-How it works: the first command opens a master (`ssh -fN`), which may ask for a password or a second
-factor; each later one goes through its socket, and nothing is asked again. The master ends ten
-minutes after the last command that used it. The socket is in a folder that only this user can
-enter. Host keys are checked as ssh does: an unknown one is shown and asked for. The user's own
-configuration decides on names, keys and jump hosts. No agent, no X11 and no port is forwarded.
+How it works: the first command opens a master connection (`ssh -fN`), for which ssh may ask for a
+password or a second factor. Each later command goes through the master's socket, and ssh asks
+nothing again. The master ends ten minutes after the last command that used it. The socket is in a
+folder that only this user can enter. ssh checks host keys: it shows an unknown one and asks whether
+it is right. The user's own configuration decides on names, keys and jump hosts. No agent, no X11
+and no port is forwarded.
 
-A connection that is lost ends each command with ssh's own exit code, 255. What such a command had
-started on the login node goes on (see `session.sh`).
+If the connection is lost, each command in it ends with ssh's own exit code, 255. What such a
+command had started on the login node goes on (see `session.sh`).
 """
 
 import os
@@ -27,7 +28,8 @@ from muster.errors import MusterError, UsageError
 from muster.ownership import user_name
 
 ELSEWHERE = "set XDG_RUNTIME_DIR to a folder that is yours alone"
-# Both outputs of a command begin after it; before it is what start-up files of the login shell say.
+# A command's stdout and stderr begin after this line. Start-up files of the login shell may print
+# before it.
 BEGIN = b"muster:begin\n"
 MARKED = 'echo muster:begin; echo muster:begin >&2; exec "$@"'
 
@@ -46,24 +48,25 @@ class Connection:
         self._spec = NodeSpec(login, ONE_WORKER)
         name = sha256(f"{login}\0{file}".encode()).hexdigest()[:16]
         from_file = ["-F", file] if file is not None else []
-        of_host = openssh.of_host(login, *from_file, unknown="ask")
-        options = {**openssh.OF_ALL, **of_host, "ControlPath": str(_private_folder() / name)}
-        self._ssh = ["ssh", *from_file, *openssh.words_of(options)]
+        host_options = openssh.host_options(login, *from_file, unknown="ask")
+        socket = str(_private_folder() / name)
+        options = {**openssh.COMMON_OPTIONS, **host_options, "ControlPath": socket}
+        self._ssh = ["ssh", *from_file, *openssh.option_words(options)]
 
     def open(self) -> None:
-        """Log in, unless a connection is open; ssh may ask the user.
+        """Log in, unless the connection is open; ssh may ask the user.
 
         Raises:
-            ConnectionLost: the login is refused; the message says why, and what to do.
+            ConnectionLost: ssh cannot log in; the message says why, and what to do.
         """
         check = [*self._ssh, "-O", "check", "--", self.login]
         if not subprocess.run(check, capture_output=True, check=False).returncode:
             return
-        master = openssh.words_of(
+        master = openssh.option_words(
             {"ControlMaster": "yes", "ControlPersist": str(LOGIN_CONNECTION_STAYS_S)}
         )
-        with tempfile.TemporaryFile("w+") as errors:  # not a pipe, which the master would hold open
-            # -fN first: after the option SessionType it is refused
+        with tempfile.TemporaryFile("w+") as errors:  # the master would hold a pipe open
+            # -fN comes first: ssh refuses it after the option SessionType
             argv = [self._ssh[0], "-fN", *self._ssh[1:], *master, "--", self.login]
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=errors, check=False)
             errors.seek(0)
@@ -77,12 +80,12 @@ class Connection:
     def command(
         self, words: Sequence[str], *, terminal: bool = False, silent: bool = False
     ) -> list[str]:
-        """The local command that runs `words` on the login node; `silent`: ssh says nothing."""
-        how = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
-        return [*self.shell(), *how, "--", self.login, shlex.join(words)]
+        """The local command that runs `words` on the login node; `silent`: ssh prints nothing."""
+        flags = ["-t" if terminal else "-T", *(["-q"] if silent else [])]
+        return [*self.shell(), *flags, "--", self.login, shlex.join(words)]
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> str:
-        """Run `words` on the login node to their end; return what they print.
+        """Run `words` on the login node to their end; return their stdout.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
@@ -91,12 +94,12 @@ class Connection:
         self.open()
         argv = self.command(marked(words))
         done = subprocess.run(argv, input=stdin, capture_output=True, check=False)
-        if done.returncode == openssh.FAILED:
+        if done.returncode == openssh.NOT_CONNECTED:
             error_text = done.stderr.decode(errors="replace").strip()
             raise ConnectionLost(openssh.explain(self._spec, error_text))
-        noise, begin, printed = done.stdout.partition(BEGIN)
+        of_shell, begin, output = done.stdout.partition(BEGIN)
         if not begin:
-            text = last_line((noise + done.stderr).decode(errors="replace"))
+            text = last_line((of_shell + done.stderr).decode(errors="replace"))
             raise self._failed(
                 f"the start-up file of its login shell, such as ~/.bashrc, ends the shell: {text}"
             )
@@ -104,10 +107,10 @@ class Connection:
             error_text = done.stderr.rpartition(BEGIN)[2].decode(errors="replace")
             last = last_line(error_text, f"exit code {done.returncode}")
             raise self._failed(last.removeprefix("error: "))
-        return printed.decode(errors="replace")
+        return output.decode(errors="replace")
 
     def rsync(self, options: Sequence[str], source: str, target: str, stdin: bytes = b"") -> str:
-        """Copy with rsync, and return what it prints; a path on the login node begins with `:`.
+        """Copy with rsync, and return its stdout; a path on the login node begins with `:`.
 
         Raises:
             ConnectionLost: the connection was lost meanwhile.
@@ -115,38 +118,40 @@ class Connection:
             MusterError: rsync failed.
         """
         self.open()
-        places = [f"{self.login}{one}" if one.startswith(":") else one for one in (source, target)]
-        own = ["--no-owner", "--no-group", "--partial"]
-        done = openssh.rsync(self.shell(), [*own, *options], *places, stdin=stdin)
+        paths = (source, target)
+        places = [f"{self.login}{path}" if path.startswith(":") else path for path in paths]
+        every_time = ["--no-owner", "--no-group", "--partial"]
+        done = openssh.rsync(self.shell(), [*every_time, *options], *places, stdin=stdin)
         if not done.returncode:
             return done.stdout
         text = done.stderr
         if problem := openssh.rsync_problem(text):
             raise MusterError(f"{self.login}: {problem}")
-        if done.returncode == openssh.FAILED or "connection unexpectedly closed" in text:
+        if done.returncode == openssh.NOT_CONNECTED or "connection unexpectedly closed" in text:
             raise ConnectionLost(openssh.explain(self._spec, text))
         lines = [line for line in text.splitlines() if line.strip()] or ["without a message"]
         raise self._failed(f"rsync failed: {lines[0]}")
 
     def _failed(self, line: str) -> MusterError:
-        do = "; make room there, or name a folder on another disk with --login-dir"
+        remedy = "; make room there, or name a folder on another disk with --login-dir"
         is_full = any(words in line for words in ("No space left", "Disk quota exceeded"))
-        return MusterError(f"{self.login}: {line}{do if is_full else ''}")
+        return MusterError(f"{self.login}: {line}{remedy if is_full else ''}")
 
 
 def marked(words: Sequence[str]) -> list[str]:
-    """A command that first prints BEGIN, to both outputs."""
+    """The command that first prints BEGIN to stdout and stderr, and then runs `words`."""
     return ["sh", "-c", MARKED, "sh", *words]
 
 
 def _private_folder() -> Path:
-    """The folder of the connections' sockets: a short path that belongs to this user.
+    """The folder of the connections' sockets: a short path that only this user can enter.
 
     Raises:
-        UsageError: it cannot be made, or another user has made it.
+        UsageError: the folder cannot be made, or another user owns it or may enter it.
     """
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(own, "muster") if own else Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    temporary = Path(tempfile.gettempdir(), f"muster-{os.getuid()}")
+    folder = Path(runtime, "muster") if runtime else temporary
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Copy a run from a login node: its whole folder, or only the results of its function.
 
-What comes back may be somebody else's work: it gets the name by which the run is known here, never
-one that the login node says. Only plain files and folders are taken: no links, no devices, nothing
-that runs with another user's rights.
+The run's files on the login node may be somebody else's work. So the copy has the name by which the
+run is known here, never a name that the login node sends. Only plain files and folders are copied:
+no links, no devices, nothing that runs with another user's rights.
 """
 
 import argparse
@@ -25,49 +25,53 @@ OF_RESULTS = (
     run_files.FUNCTION,
     run_files.RESULT,
 )
-# Checkpoints are folders that sort by step; unfinished ones have another suffix.
-SHOWN = 5  # names in a note
+LISTED = 5  # names in a note
+# Checkpoints are folders whose names sort by step; unfinished ones have another suffix.
 NEWEST = (
     'cd "$1/checkpoints" 2>/dev/null || exit 0; '
     'printf "%s\\n" step_* | grep -x "step_[0-9]*" | tail -n 1'
 )
-# Beside what rsync does for a folder that is sent; new files get modes of this machine's umask.
-PLAIN = "--no-links --no-perms --no-devices --no-specials --chmod=Du+rwx,Fu+rw,Fa-x,a-st".split()
-SKIPPED = "skipping non-regular file "  # rsync's line for each; it has escaped the name
+# Added to the options for all copies; new files get their modes from this machine's umask.
+PLAIN_FILES = (
+    "--no-links --no-perms --no-devices --no-specials --chmod=Du+rwx,Fu+rw,Fa-x,a-st".split()
+)
+SKIPPED = "skipping non-regular file "  # how rsync's line begins; the escaped name follows
 
 
 def fetch(given: argparse.Namespace, installation: Installation) -> int:
     """Copy a run's folder here: records, logs and the last checkpoint."""
     connection = installation.connection
-    asked = installation.command("launch/jobs.py", "status", given.run, "--json")
-    source = _folder_of(given.run, connection.run(asked), connection.login)
+    status = installation.command("launch/jobs.py", "status", given.run, "--json")
+    source = _folder_of(given.run, connection.run(status), connection.login)
     target = given.to / given.run
     target.mkdir(parents=True, exist_ok=True)
     if given.results:
-        tops = sorted({one.top for one in OF_RESULTS})
-        parts = [f"--include=/{top}{below}" for top in tops for below in ("", "/**")]
-        but = f"--exclude=/{run_files.FUNCTION.top}/{CALL}"  # it may be large, and is known here
-        connection.rsync([*PLAIN, but, *parts, "--exclude=*"], f":{source}/", f"{target}/")
+        tops = sorted({kind.top for kind in OF_RESULTS})
+        included = [f"--include=/{top}{below}" for top in tops for below in ("", "/**")]
+        # the call may be large, and is here already
+        without_call = f"--exclude=/{run_files.FUNCTION.top}/{CALL}"
+        rules = [without_call, *included, "--exclude=*"]
+        connection.rsync([*PLAIN_FILES, *rules], f":{source}/", f"{target}/")
         return 0
     newest = connection.run(["sh", "-c", NEWEST, "sh", source]).strip()
     newest = newest if re.fullmatch(r"step_\d+", newest) else ""
-    chosen = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
-    chosen.append(f"--exclude=/{run_files.SNAPSHOT.top}")
-    copied = connection.rsync([*PLAIN, *chosen], f":{source}/", f"{target}/")
-    skipped = [line for line in copied.splitlines() if line.startswith(SKIPPED)]
+    rules = [f"--include=/checkpoints/{newest}", "--exclude=/checkpoints/*"] if newest else []
+    rules.append(f"--exclude=/{run_files.SNAPSHOT.top}")
+    output = connection.rsync([*PLAIN_FILES, *rules], f":{source}/", f"{target}/")
+    skipped = [line for line in output.splitlines() if line.startswith(SKIPPED)]
     if skipped:
-        names = ", ".join(line.removeprefix(SKIPPED) for line in skipped[:SHOWN])
-        more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+        names = ", ".join(line.removeprefix(SKIPPED) for line in skipped[:LISTED])
+        more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
         print(f"note: not copied, since they are no plain files: {names}{more}", file=sys.stderr)
     print(f"{target}: records and logs{f', checkpoint {newest}' if newest else ''}")
     return 0
 
 
 def _folder_of(run: str, answer: str, login: str) -> str:
-    """The folder of `run` there, by its exact name.
+    """The folder of `run` on the login node, from the answer about its status.
 
     Raises:
-        UsageError: the run there has another name.
+        UsageError: the run on the login node has another name.
         MusterError: the answer is not understood.
     """
     try:
@@ -94,5 +98,6 @@ def fetch_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--to", type=Path, metavar="FOLDER", default=Path("logs"), help="where to (default: logs)"
     )
-    parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)  # only these
+    # only how the run ended, and what its function returned
+    parser.add_argument("--results", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -1,11 +1,13 @@
 """Muster on a login node: each version of this checkout is sent there once and prepared.
 
-A version is the content of the files. Its environment has what launchers need, and no torch. Where
-the program is Muster's own trainer, or has no Python of its own, all that Muster needs is there.
+A version is named by the content of its files. Its environment has what launchers need, and no
+torch. If the program is Muster's own trainer, or has no Python of its own, the environment has all
+that Muster needs.
 
-A project on a laptop is copied there as well, into a folder of its own below Muster's; the second
-time only what has changed. What git tracks or would track is sent, by rsync; a file that was sent
-once and is gone here is removed there. What programs have made there, such as `logs/`, stays.
+The user's project on the laptop is copied, too, into a folder of its own below Muster's folder. A
+later copy sends only what has changed. rsync sends what git tracks or would track. A file that was
+sent and is removed on the laptop is removed on the login node. Files that programs have made there
+stay, such as `logs/`.
 """
 
 import os
@@ -28,9 +30,9 @@ from muster.command import say_typed
 from muster.errors import MusterError
 
 OTHER_FILES = "slurm setup.cfg pyproject.toml constraints.txt Makefile".split()
-# Our lines begin with a mark, so that output of the login shell itself is skipped.
+# Lines of ours begin with it, so that output of the login shell itself is skipped.
 MARK = "muster:"
-# Whether the whole input of a command reaches it.
+# A command whose input is the line "whole" checks first that its input reaches it.
 WHOLE = f"""read -r line && test "$line" = whole && exec "$@"
 echo {shlex.quote(f"{START_UP} reads the input that is meant for Muster; {ONLY_BY_HAND}")} >&2
 exit 2"""
@@ -40,10 +42,11 @@ test -e "$version/.sent" && echo muster:sent
 test -e "$version/.venv/.lock" -o -e "$version/.venv/$3" && echo muster:ready
 exit 0"""
 
-# Makes a folder below Muster's own one; nobody else may write into what is made.
+# Makes a folder below Muster's own folder, into which no other user may write.
 MAKE = 'umask go-w && mkdir -p -- "$1" && chmod go-w -- "$1" "${1%/*}"'
-SENT = ".muster-sent-files"  # in the copy: the names of the files sent last
-# Removes files of the first list that the second one lacks; names end with a NUL.
+SENT = ".muster-sent-files"  # a file in the copy: the names of the files that were sent last
+# Removes the files that were sent last but are not in the new list, which is stdin and then becomes
+# the list of the files sent last. A NUL ends each name.
 REMOVE = """umask go-w; cd -- "$1" && touch -- "$2" && cat > "$2.$$" &&
 comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 """
@@ -51,19 +54,22 @@ comm -z -23 "$2" "$2.$$" | xargs -0 -r rm -f -- && mv -f -- "$2.$$" "$2"
 
 @dataclass(frozen=True)
 class Installation:
-    """The paths on a login node."""
+    """Muster's paths on a login node."""
 
     connection: Connection
-    folder: str  # of all Muster's files on it
+    folder: str  # of all files of Muster
     checkout: str
     python: str
 
-    def command(self, script: str, *words: str, typed: str = "") -> list[str]:
-        """The command line of one of the checkout's scripts; `typed`: see `muster.command`."""
-        return [self.python, *say_typed(typed), f"{self.checkout}/{script}", *words]
+    def command(self, script: str, *words: str, muster_word: str = "") -> list[str]:
+        """The command line of a script of the checkout.
+
+        Its messages name it by `muster_word`, the word after `muster`; see `muster.command`.
+        """
+        return [self.python, *say_typed(muster_word), f"{self.checkout}/{script}", *words]
 
     def new_session(self, name: str) -> str:
-        """The folder of a new session."""
+        """The path for the folder of a new session."""
         return f"{self.folder}/sessions/{name}-{token_hex(4)}"
 
 
@@ -75,19 +81,24 @@ def install(
     whole: bool,
     say: Callable[[str], None],
 ) -> Installation:
-    """Make this version of Muster ready there; `whole`: with torch and all that training needs.
+    """Make this version of Muster ready on the login node.
 
-    `folder`: for Muster's own files there (default: ~/.muster); `python`: a Python that has the
-    needed packages, so that no environment is made.
+    Args:
+        connection: the connection to the login node.
+        folder: the folder for Muster's files on the login node; None: ~/.muster.
+        python: a Python of the login node that has the needed packages; None: one is made.
+        whole: with torch and all that training needs.
+        say: prints a line for the user.
 
     Raises:
-        MusterError: it cannot be made ready; the message says why, and what to do.
+        MusterError: this version cannot be made ready; the message says why, and what to do.
     """
     names = _files()
-    version, lock = _version(names), ".lock" if whole else ".lock-launch"
+    version = _version(names)
+    lock = ".lock" if whole else ".lock-launch"
     ask = ["sh", "-c", WHOLE, "sh", "bash", "-lc", ASK, "bash", folder or "", version, lock]
-    asked = connection.run(ask, b"whole\n").splitlines()
-    base, *facts = [line.removeprefix(MARK) for line in asked if line.startswith(MARK)] or [""]
+    output = connection.run(ask, b"whole\n").splitlines()
+    base, *facts = [line.removeprefix(MARK) for line in output if line.startswith(MARK)] or [""]
     if not base.startswith("/"):
         raise MusterError(
             f"{connection.login}: its login shell does not answer; try there: bash -lc true"
@@ -95,15 +106,15 @@ def install(
     checkout = f"{base}/versions/{version}"
     if "sent" not in facts:
         say(f"sending Muster to {connection.login}:{checkout}, once for this version")
-        # another laptop may send the same files
+        # another laptop may send the same files at the same time
         _send_files(connection, map(os.fsencode, names), CHECKOUT, checkout)
         connection.run(["sh", "-c", 'umask go-w && : > "$1"', "sh", f"{checkout}/.sent"])
     if python is None and "ready" not in facts:
         size = "all that training needs, which takes minutes" if whole else "what launchers need"
         say(f"making Muster's environment on {connection.login}, once for this version: {size}")
         _make_environment(connection, checkout, [] if whole else [*extras.packages(extras.BASE)])
-    own = f"{checkout}/.venv/bin/python"
-    return Installation(connection, base, checkout, python or own)
+    prepared = f"{checkout}/.venv/bin/python"
+    return Installation(connection, base, checkout, python or prepared)
 
 
 def _make_environment(connection: Connection, checkout: str, packages: Sequence[str]) -> None:
@@ -120,11 +131,11 @@ def _make_environment(connection: Connection, checkout: str, packages: Sequence[
 
 
 def _files() -> list[str]:
-    """The checkout's files that are needed to run, in order, by relative name."""
+    """The sorted relative paths of the checkout's files that are needed to run."""
     return sorted(
         str(path.relative_to(CHECKOUT))
-        for needed in (*node_facts.PACKAGES, *OTHER_FILES)
-        for path in [CHECKOUT / needed, *(CHECKOUT / needed).rglob("*")]
+        for name in (*node_facts.PACKAGES, *OTHER_FILES)
+        for path in [CHECKOUT / name, *(CHECKOUT / name).rglob("*")]
         if path.is_file() and "__pycache__" not in path.parts
     )
 
@@ -137,25 +148,28 @@ def _version(names: Sequence[str]) -> str:
 
 
 def send_project(installation: Installation, project: Path) -> str:
-    """Update the copy; return its folder on the login node.
+    """Update the copy of a project; return the copy's folder on the login node.
 
     Raises:
-        UsageError: git leaves too much untracked; the message says what to do.
-        MusterError: it cannot be copied.
+        UsageError: too much is untracked by git; the message says what to do.
+        MusterError: the project cannot be copied.
     """
     connection = installation.connection
     name = sha256(f"{socket.gethostname()}\0{project}".encode()).hexdigest()[:8]
     folder = f"{installation.folder}/projects/{project.name}-{name}"
     paths = project_snapshot.files_of(project)
     names = sorted(os.fsencode(path.relative_to(project)) for path in paths)
-    listed = _send_files(connection, names, project, folder)
-    connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT], listed)
+    name_list = _send_files(connection, names, project, folder)
+    connection.run(["env", "LC_ALL=C", "sh", "-c", REMOVE, "sh", folder, SENT], name_list)
     return folder
 
 
 def _send_files(connection: Connection, names: Iterable[bytes], source: Path, folder: str) -> bytes:
-    """Send these files of a folder here into one there; return their list, as rsync reads it."""
-    listed = b"".join(name + b"\0" for name in names)
+    """Send these files of `source` into `folder` on the login node; return the list of their names.
+
+    A NUL ends each name in the list.
+    """
+    name_list = b"".join(name + b"\0" for name in names)
     connection.run(["sh", "-c", MAKE, "sh", folder])
-    connection.rsync(["--from0", "--files-from=-"], f"{source}/", f":{folder}/", listed)
-    return listed
+    connection.rsync(["--from0", "--files-from=-"], f"{source}/", f":{folder}/", name_list)
+    return name_list

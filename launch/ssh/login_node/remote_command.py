@@ -21,28 +21,30 @@ SCRIPT = "launch/ssh/login_node/session.sh"
 
 @dataclass
 class RemoteCommand:
-    """A command, by the folder of its session, and how much of its output was seen."""
+    """A command on a login node, its session's folder, and how much of its output was printed."""
 
     installation: Installation
     session: str
-    seen: list[int] = field(default_factory=lambda: [0, 0])  # of out, of err
+    seen: list[int] = field(default_factory=lambda: [0, 0])  # bytes of out, of err
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        """Start it as a login shell would; it continues even if this connection is lost."""
+        """Start the command in a login shell; it continues even if this connection is lost."""
         lines = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
         lines += [f"cd -- {shlex.quote(cwd)} || exit", f"exec {shlex.join(argv)} </dev/null"]
         self._ask("start", "\n".join(lines))
 
     def follow(self, note: Callable[[list[int]], None]) -> int:
-        """Print what it prints until it is over; its exit code. `note` gets what has been seen.
+        """Print the command's output to its end; return its exit code.
 
-        Ctrl-C is passed on; the second one leaves the command to itself.
+        `note` gets `seen` after each part of the output. The first Ctrl-C is sent to the command.
+        The second one ends this call, and the command continues.
 
         Raises:
-            KeyboardInterrupt: it was left to itself.
+            KeyboardInterrupt: after the second Ctrl-C.
             MusterError: the login node has lost the command.
         """
-        is_interrupted, wait_s = False, LOGIN_TRIED_AGAIN_S
+        is_interrupted = False
+        wait_s = LOGIN_TRIED_AGAIN_S
         while True:
             seen = sum(self.seen)
             try:
@@ -58,7 +60,7 @@ class RemoteCommand:
                 wait_s = min(2 * wait_s, LOGIN_TRIED_AGAIN_MOST_S)
 
     def _interrupt(self) -> bool:
-        """Send Ctrl-C; return whether that was possible."""
+        """Send SIGINT to the command; return whether that was possible."""
         try:
             self._ask("interrupt")
         except ConnectionLost as error:
@@ -76,11 +78,12 @@ class RemoteCommand:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a terminal's Ctrl-C is for this process
+            start_new_session=True,  # a terminal's Ctrl-C reaches this process alone
         )
         assert process.stdout is not None and process.stderr is not None
         targets = sys.stdout.buffer, sys.stderr.buffer
-        before: list[bytes | None] = [b"", b""]  # the end of what came before BEGIN; None: it came
+        # the end of the output before BEGIN, which may have a part of it; None after BEGIN
+        before: list[bytes | None] = [b"", b""]
         with process, DefaultSelector() as pipes:
             pipes.register(process.stdout, EVENT_READ, 0)
             pipes.register(process.stderr, EVENT_READ, 1)
@@ -89,9 +92,9 @@ class RemoteCommand:
                     for key, _ in pipes.select():
                         if not (data := os.read(key.fd, 65536)):
                             pipes.unregister(key.fileobj)
-                        if (noise := before[key.data]) is not None:
-                            noise, begin, data = (noise + data).partition(BEGIN)
-                            before[key.data] = None if begin else noise[-len(BEGIN) :]
+                        if (of_shell := before[key.data]) is not None:
+                            of_shell, begin, data = (of_shell + data).partition(BEGIN)
+                            before[key.data] = None if begin else of_shell[-len(BEGIN) :]
                         targets[key.data].write(data)
                         targets[key.data].flush()
                         self.seen[key.data] += len(data)
@@ -100,7 +103,7 @@ class RemoteCommand:
                 process.terminate()
                 raise
         login = connection.login
-        is_lost = process.returncode == openssh.FAILED
+        is_lost = process.returncode == openssh.NOT_CONNECTED
         code = "" if is_lost else self._ask("end").strip()
         if not code:
             raise ConnectionLost(f"{login}: the connection was lost")
@@ -121,5 +124,5 @@ class RemoteCommand:
 
 
 def say(line: str) -> None:
-    """Tell the user about the connection, apart from the command's output."""
+    """Print a line about the connection to stderr, apart from the command's output."""
     print(line, file=sys.stderr, flush=True)

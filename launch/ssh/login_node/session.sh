@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs on a login node: a command that goes on when the connection that started it is lost.
-#   session.sh start FOLDER            stdin: what bash is to run
-#   session.sh follow FOLDER OUT ERR   print what it prints, after so many bytes of each, to its end
-#   session.sh end FOLDER              print its exit code, "lost" where nobody waits for it, or ""
+# Runs a command on a login node, which goes on when the connection that started it is lost.
+#   session.sh start FOLDER            start the command: stdin is a script for bash
+#   session.sh follow FOLDER OUT ERR   print its output to its end, without the first OUT bytes of
+#                                      stdout and ERR bytes of stderr
+#   session.sh end FOLDER              print its exit code; "lost" if the process that waited for it
+#                                      was killed; nothing while it runs
 #   session.sh interrupt FOLDER        send it SIGINT, as Ctrl-C does
 #
-# FOLDER holds `out` and `err`, what the command prints; `pid`; `code`, once it is over; and `lock`,
-# which whoever waits for the command holds as long as it lives. So a pid is used only while the
-# lock is held: it cannot be another process's.
+# FOLDER holds the command's output in `out` and `err`, its `pid`, its exit `code` once it is over,
+# and `lock`. The process that waits for the command holds the lock as long as it lives. The pid is
+# used only while the lock is held, so it cannot be the number of another process.
 set -eu
 
 sessions=${2%/*} session=${2##*/}
@@ -17,7 +19,7 @@ if [[ ${sessions##*/} != sessions || $session == . || $session == .. ]]; then
 fi
 if [[ $1 == start ]]; then
     umask 077
-    # what ended a month ago goes, with what was sent for it
+    # remove sessions that ended a month ago, with the files that were sent for them
     find "$sessions" -mindepth 2 -maxdepth 2 -name code -type f -mtime +30 -print0 2>/dev/null |
         while IFS= read -rd '' code; do
             old=${code%/code}
@@ -26,14 +28,14 @@ if [[ $1 == start ]]; then
     mkdir -p -- "$2"
     chmod go-w -- "$sessions"
     cd -- "$2"
-    script=$(cat) # it has values that no command line and no disk may show
-    set -m        # else what is started below would not hear SIGINT
+    script=$(cat) # it has secret values, which must not be in a command line or on a disk
+    set -m        # without it the command below would ignore SIGINT
     (
         trap '' HUP
         flock 9
         set +e
-        # shellcheck disable=SC2016 # for the other shell to expand
-        # not its stdin, which a start-up file may read
+        # shellcheck disable=SC2016 # the other shell expands it
+        # the script is not the stdin of that shell, since a start-up file may read the stdin
         setsid bash -lc 'echo $$ >"$0/pid"; script=$(cat <&3); exec 3<&-; eval "$script"' "$PWD" \
             >out 2>err 9>&- 3< <(printf %s "$script")
         echo $? >code.partial
@@ -45,17 +47,18 @@ fi
 cd -- "$2"
 case $1 in
 follow)
-    flock --shared lock true & # until it is over
+    flock --shared lock true & # ends when the command is over
     over=$!
     tail -s 0.1 -f --pid=$over -c "+$(($3 + 1))" out &
     out=$!
     tail -s 0.1 -f --pid=$over -c "+$(($4 + 1))" err >&2 &
-    wait $out $! || true # also where nobody reads any more
+    wait $out $! || true # also when the reader of the output has ended
     kill $over 2>/dev/null || true
     ;;
 end)
     lost=
-    flock --shared --nonblock lock true && lost=lost # before the code, which is written under it
+    # the lock is tried before the code is read, since the code is written while the lock is held
+    flock --shared --nonblock lock true && lost=lost
     cat code 2>/dev/null || echo "$lost"
     ;;
 interrupt) flock --shared --nonblock lock true || kill -INT -- "-$(<pid)" ;;

@@ -8,7 +8,7 @@ import pytest
 
 from launch.checks import network_checks, node_checks
 from launch.checks.examination import examination
-from launch.checks.findings import Findings, Node, Reach, lines
+from launch.checks.findings import CheckedNode, Findings, PairConnection, lines
 from launch.nodes.network_choice import Choice
 from launch.spec import WorkersPython
 
@@ -37,9 +37,11 @@ def findings(count=4, launcher="ssh", nodes=EMPTY, unreached=EMPTY, skews=EMPTY,
     made = []
     for index, (name, address) in enumerate(addresses.items()):
         found, skew_s = probe(index, **nodes.get(index, {})), skews.get(index, 0.0001)
-        ways = {other: Reach(unreached.get((name, other), ""), 0.001) for other in addresses}
+        ways = {
+            other: PairConnection(unreached.get((name, other), ""), 0.001) for other in addresses
+        }
         del ways[name]
-        made.append(Node(name, found, address=address, skew_s=skew_s, reached=ways))
+        made.append(CheckedNode(name, found, address, skew_s, ways))
     chosen = Choice(NET, tuple(addresses.values()))
     return Findings(**{"launcher": launcher, "nodes": made, "chosen": chosen, **spoilt})
 
@@ -119,7 +121,7 @@ def test_large_packets_that_do_not_pass_are_told_from_a_firewall():
 
 def test_a_pair_that_was_not_tried_is_no_success():
     silent = findings()
-    nodes = [silent.nodes[0], replace(silent.nodes[1], reached={}), *silent.nodes[2:]]
+    nodes = [silent.nodes[0], replace(silent.nodes[1], connections={}), *silent.nodes[2:]]
     row = network_checks.pairs(replace(silent, nodes=nodes))
     assert row.verdict == "FAIL" and "node1" in row.found[0]
 

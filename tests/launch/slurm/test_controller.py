@@ -80,9 +80,9 @@ def test_slurm_is_asked_of_all_jobs_at_once_and_no_more_often_than_sites_like(qu
     assert len(queue.calls("squeue")) == 6 and queue.calls("scontrol") == []
     assert "--jobs=1,2 " in queue.calls("squeue")[-1]  # one that is over is not asked about again
     queue.queue_is(QUEUE[1].replace("3|3", "2|2"))
-    jobs.state("2", sign="exit.json")  # its files have changed: so has its state, perhaps
+    jobs.state("2", change_stamp="exit.json")  # its files have changed: so has its state, perhaps
     now[0] += 1.0
-    assert jobs.state("2", sign="exit.json").reason == "BeginTime"
+    assert jobs.state("2", change_stamp="exit.json").reason == "BeginTime"
 
 
 def test_while_slurm_is_silent_nothing_is_known(queue):

@@ -10,13 +10,13 @@ import pytest
 
 from launch.nodes.channel import MARK
 from launch.slurm import job_connection
-from launch.slurm.job_connection import AgentListener, Task, connect, proof, signed, verified
+from launch.slurm.job_connection import AgentListener, SlurmTask, connect, proof, signed, verified
 from muster.errors import MusterError
 from tests.launch.pretended import assignment
 from tests.launch.submit import wait_until
 
 HERE = "127.0.0.1"
-TASK = Task(1, "node1", 2)
+TASK = SlurmTask(1, "node1", 2)
 HALF = "\ud800"  # of a character; no encoder takes it alone
 DEEP = b"[" * 900 + b"]" * 900  # JSON is read to this depth, but repr and json.dumps give up
 

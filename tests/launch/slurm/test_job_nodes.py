@@ -17,7 +17,7 @@ from launch.leading.leader import conclude
 from launch.nodes.channel import Channel
 from launch.slurm import node_health, run_job
 from launch.slurm.current_job import CurrentJob
-from launch.slurm.job_nodes import JobNodes, _met_at
+from launch.slurm.job_nodes import JobNodes, _address_of_first
 from launch.slurm.run_job import Notice
 from launch.spec import LaunchSpec, Program
 from muster.errors import MusterError
@@ -181,7 +181,7 @@ def test_half_of_a_short_job_is_its_notice(nodes, monkeypatch):
 
 def test_a_restart_avoids_a_node_that_was_the_cause_twice(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(node_health, "silent", lambda hosts, env: [])
+    monkeypatch.setattr(node_health, "silent_nodes", lambda hosts, env: [])
     record = {"cluster": "here", "node": "node1", "run_id": "a", "message": "it is gone"}
     failures = 2 * [{**record, "time_unix_s": time.time()}]
     write(tmp_path, {"muster/nodes.json": {"failures": failures}})
@@ -213,7 +213,7 @@ LINKS = [
 @pytest.mark.parametrize(("links", "address"), LINKS)
 def test_the_first_agent_is_met_where_others_reach_its_node(links, address):
     came = [(SimpleNamespace(peer_address=peer, own_address=own), None) for peer, own in links]
-    assert _met_at(came) == address
+    assert _address_of_first(came) == address
 
 
 def test_a_leader_that_is_killed_takes_its_agents_along(tmp_path):

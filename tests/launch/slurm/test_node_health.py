@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.slurm.node_health import silent
+from launch.slurm.node_health import silent_nodes
 from tests.written import executable
 
 
@@ -13,7 +13,7 @@ def asked(tmp_path, monkeypatch):
 
     def ask(cases: str) -> list[str]:
         executable(tmp_path / "srun", f'#!/bin/sh\ncase "$*" in {cases} esac; exit 1\n')
-        return silent(["node0", "node1", "node2"], {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        return silent_nodes(["node0", "node1", "node2"], {"PATH": f"{tmp_path}:/usr/bin:/bin"})
 
     return ask
 

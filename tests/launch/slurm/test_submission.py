@@ -338,7 +338,7 @@ def test_any_text_of_slurm_is_refused_in_lines_or_is_one_option(text):
     except UsageError as error:
         assert all(line.startswith("--slurm ") for line in str(error).split("\n"))
         return
-    for name, value in batch_script.asked(config).items():
+    for name, value in batch_script.given_options(config).items():
         assert name.replace("_", "-") not in {*sbatch_options.REFUSED, *sbatch_options.WITH_FLAG}
         (line,) = batch_script.text({name: value}, "true").split("\n")[1:2]
         words = shlex.split(line)

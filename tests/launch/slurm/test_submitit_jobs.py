@@ -42,16 +42,16 @@ def test_a_job_s_number_is_found_among_what_else_sbatch_prints():
     banner = "Welcome. Your last job 7 used 3 h.\n\nNews: job 8 of yours waits."
     for before in ("\n", ""):  # or without a last newline
         printed = f"{banner}{before}Submitted batch job 12 on cluster c\nBye\n"
-        assert submitit_jobs.number_of(printed) == "12"
+        assert submitit_jobs.job_number(printed) == "12"
     with pytest.raises(MusterError, match="printed no job's number, but: Welcome; see squeue"):
-        submitit_jobs.number_of("Welcome\n")
+        submitit_jobs.job_number("Welcome\n")
 
 
 def test_an_sbatch_that_does_not_return_is_ended(slurm, tmp_path, monkeypatch):
     waits = f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\nexec sleep 10000\n"
     executable(tmp_path / "slurm" / "bin" / "sbatch", waits)
     hook = "_get_job_id_from_submission_command"
-    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(submitit_jobs.number_of))
+    monkeypatch.setattr(submitit.SlurmExecutor, hook, staticmethod(submitit_jobs.job_number))
     request = {"folder": str(tmp_path), "python": "python", "options": {}, "at_once": 1}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({**request, "runs": ["/run"]})))
     monkeypatch.setattr(submitit_jobs, "SLURM_IS_SILENT_S", 3.0)

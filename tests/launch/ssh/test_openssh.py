@@ -54,14 +54,14 @@ BY_HAND = """Host *
 def test_settings_for_logins_by_hand_do_not_change_what_is_run(settings, level, ours):
     """ssh refused the command, ran another one, or gave it no input; or said nothing of why."""
     after = settings(BY_HAND.format(level=level), NodeSpec("node0", ONE_WORKER))
-    left = {after.get(name.lower(), "none") for name in openssh.BY_HAND}
+    left = {after.get(name.lower(), "none") for name in openssh.INTERACTIVE_SETTINGS}
     assert left <= {"none", "no", "false", "default"}
     assert after["permitlocalcommand"] == "no" and after["loglevel"] == ours
 
 
 def test_an_older_ssh_gets_no_setting_that_it_does_not_know(settings):
     settings("", NodeSpec("older", ONE_WORKER))
-    assert not {*openssh.BY_HAND} & {*openssh.of_host("older", unknown="yes")}
+    assert not {*openssh.INTERACTIVE_SETTINGS} & {*openssh.host_options("older", unknown="yes")}
 
 
 @pytest.mark.parametrize("tool", ["ssh", "rsync"])

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from launch.runs import run_record
-from launch.studies.cell_runs import begin, conclude
-from launch.studies.cells import Cell, Sweep, checked
+from launch.studies.cell_runs import begin, record_result
+from launch.studies.cells import Cell, Sweep, check_cells
 from muster.errors import UsageError
 from muster.writing import read_json, write_json
 
@@ -15,7 +15,7 @@ from muster.writing import read_json, write_json
 def test_a_program_that_ends_with_a_signal_s_code_has_failed(tmp_path, cause, state):
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
     run_record.end(tmp_path, 143, "error: rank 0 on node0: exit code 143", 0, cause)
-    conclude(sweep, cell := SimpleNamespace(), 143)
+    record_result(sweep, cell := SimpleNamespace(), 143)
     assert cell.state == state and "exit code 143" in cell.message
 
 
@@ -23,14 +23,14 @@ def test_a_run_without_a_traceback_is_told_by_what_its_rank_printed_last(tmp_pat
     sweep = SimpleNamespace(run_dir=lambda cell: tmp_path, log=lambda cell: tmp_path / "log")
     text = "error: rank 1 on node0: exit code 7"
     run_record.end(tmp_path, 7, text, 1, "program", "a warning\nno data in /x")
-    conclude(sweep, cell := SimpleNamespace(), 7)
+    record_result(sweep, cell := SimpleNamespace(), 7)
     assert cell.message == "rank 1 on node0: exit code 7: no data in /x"
 
 
 @pytest.fixture
 def sweep(tmp_path):
     """Two runs, which an earlier call has recorded as done."""
-    cells = checked([Cell(name, {}, ("--nodes=1", "--", "ls", name)) for name in "ab"])
+    cells = check_cells([Cell(name, {}, ("--nodes=1", "--", "ls", name)) for name in "ab"])
     found = Sweep("s", cells, folder=tmp_path)
     for cell in cells:
         cell.state = "done"
