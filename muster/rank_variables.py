@@ -77,9 +77,9 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
     if variable is None:
         return {}
     raise UsageError(
-        f"{variable}={env[variable]} says that this process is one of several, but not of how many; "
-        "set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, or the "
-        "mpirun of Open MPI or MPICH"
+        f"{variable}={env[variable]} says that this process is one of several, but not of how "
+        "many; set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, "
+        "or the mpirun of Open MPI or MPICH"
     )
 
 

@@ -290,7 +290,7 @@ def new_run_id(logs: Path, what: str, size: str, *, make: bool = False) -> str:
 def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed: bool) -> None:
     """Make `run_dir` for one run alone; `overwrite` removes an earlier run's files.
 
-    Checkpoints stay if the new run is `resumed` from one. `inputs`: the paths that it reads.
+    Checkpoints stay if the new run is `resumed` from one. `inputs`: what it reads, by flag.
 
     Raises:
         UsageError: it is not empty and must not be cleared, the run would read files in it, or it
