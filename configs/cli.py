@@ -69,11 +69,11 @@ def parse(
         UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
-    made_of_all, problems = read(
+    instances, problems = read(
         classes, argv, prog=prog, description=description, first=first, made=made, example=example
     )
     refuse(problems)
-    return made_of_all
+    return instances
 
 
 def read(
