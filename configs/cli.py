@@ -40,7 +40,7 @@ BETWEEN = {
 }
 LONG_DASHES = "\u2013\u2014"  # a text processor makes them of two hyphens
 SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
-Known = Mapping[str, Field[Any]]
+Fields = Mapping[str, Field[Any]]  # by name
 # The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
     item.name: item.type
@@ -63,7 +63,7 @@ def parse(
     """One instance of each of `classes`, from `argv` and the YAML file of --config.
 
     `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
-    `made`: the classes to make instances of, by default all.
+    `made`: the classes of the returned instances, by default all.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem at once.
@@ -86,13 +86,13 @@ def read(
     made: Sequence[type] | None = None,
     example: str = "",
 ) -> tuple[tuple[Any, ...], list[str]]:
-    """As `parse`, with a line for each problem; a wrong value is replaced by its default.
+    """As `parse`, but return a line for each problem; a default replaces a wrong value.
 
     Raises:
         UsageError: a file cannot be read; every problem of it at once.
         SystemExit: 0, after --help.
     """
-    known = {item.name: item for cls in classes for item in fields(cls)}
+    by_name = {item.name: item for cls in classes for item in fields(cls)}
     made = classes if made is None else made
     own_settings, wrong_words = _settings_in(classes, argv, made)
     last = {setting.name: setting.text for setting in own_settings}
@@ -102,15 +102,15 @@ def read(
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
     levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (own_settings, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
-    values = {name: item.default for name, item in known.items()}
+    values = {name: item.default for name, item in by_name.items()}
     problems: list[str] = []
     for level, wrong in levels[:-1] if asks_help else levels:
-        own = [setting for setting in level if setting.name in known]
+        own = [setting for setting in level if setting.name in by_name]
         problems += wrong
-        values |= _values(own, known, problems)
+        values |= _values(own, by_name, problems)
         problems += _one_size(values, own)
     if asks_help:
-        names = first if first and "help_all" not in last else known
+        names = first if first and "help_all" not in last else by_name
         parser_of(classes, values, prog, description, names, example).print_help()
         sys.exit(0)
     return tuple(_instance(cls, values, problems) for cls in made), problems
@@ -187,7 +187,8 @@ def _settings_in(
     misspelt one is; a line about it suggests a flag of the classes `suggest`.
     """
     flags, switches = _spellings(classes)
-    raw, problems = [], []
+    settings: list[Given] = []
+    problems: list[str] = []
     rest = list(argv)
     while rest:
         word, equals, text = rest.pop(0).partition("=")
@@ -205,16 +206,16 @@ def _settings_in(
                 text = rest.pop(0)
             problems.append(_unknown(word, flag, text, classes, suggest))
         elif name in switches and not equals:
-            raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+            settings.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
             problems.append(f"{flag} takes no value (got {text!r})")
         elif equals and text:
-            raw.append(Given(name, text))
+            settings.append(Given(name, text))
         elif not equals and rest and not _is_flag(rest[0], flags):
-            raw.append(Given(name, rest.pop(0)))
+            settings.append(Given(name, rest.pop(0)))
         else:
             problems.append(f"{flag} needs a value")
-    return raw, problems
+    return settings, problems
 
 
 def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
@@ -297,11 +298,11 @@ def _of_file(name: str, value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
-def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
+def _values(raw: Iterable[Given], by_name: Fields, problems: list[str]) -> dict[str, Any]:
     """The values of the settings `raw`; each value of a wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
     for setting in raw:
-        item = known[setting.name]
+        item = by_name[setting.name]
         try:
             value = _value(item, setting.text)
         except (ValueError, KeyError):

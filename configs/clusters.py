@@ -23,8 +23,8 @@ SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings
 Clusters = dict[str, list[Given]]
 
 
-def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
-    """The settings of a cluster, in increasing priority; `known`: their types.
+def settings_of(name: str, types: Mapping[str, Any]) -> list[Given]:
+    """The settings of a cluster, in increasing priority; `types`: that of each known setting.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
@@ -40,7 +40,7 @@ def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
     )
     merged: Clusters = {}
     for path in paths:
-        for cluster, settings in read(path, known).items():
+        for cluster, settings in read(path, types).items():
             merged.setdefault(cluster, []).extend(settings)
     if name in merged:
         return merged[name]
@@ -72,7 +72,7 @@ def _of_project(cwd: Path) -> Iterator[Path]:
             return
 
 
-def read(path: Path, known: Mapping[str, Any]) -> Clusters:
+def read(path: Path, types: Mapping[str, Any]) -> Clusters:
     """The clusters of one file; a path in it is relative to the file's folder.
 
     Raises:
@@ -111,14 +111,14 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         for key, value in table.items():
             name = key.replace("-", "_")
             where = f"{path}:{_line(text, cluster, key)} "
-            if name not in known:
-                hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
+            if name not in types:
+                hint = alike(name, types) or f"known: {', '.join(sorted(types))}"
                 problems.append(f"{where}unknown key {key!r}; {hint}")
             elif not isinstance(value, str | int | float):
                 problems.append(f"{where}{name}: expected one value, got a list or a table")
             else:
                 written = str(value).lower() if isinstance(value, bool) else str(value)
-                if Path in (known[name], *get_args(known[name])) and not written.startswith("~"):
+                if Path in (types[name], *get_args(types[name])) and not written.startswith("~"):
                     written = str(path.parent / written)
                 settings.append(Given(name, written, where))
     refuse(problems)

@@ -126,9 +126,11 @@ def _parts(
     """The settings to show, under the first line of the class that has them."""
     added = set[str]()
     for cls in classes:
-        known = {item.name: item for item in fields(cls)}
+        by_name = {item.name: item for item in fields(cls)}
         for owner in reversed(cls.__mro__):
-            own = [name for name in inspect.get_annotations(owner) if name in known.keys() - added]
+            own = [
+                name for name in inspect.get_annotations(owner) if name in by_name.keys() - added
+            ]
             added.update(own)
             items = [
                 known[name] for name in own if name in listed and not _is_internal(known[name])

@@ -40,7 +40,11 @@ def alike(name: str, known_names: Collection[str]) -> str:
     It suggests no flag that deletes files.
     """
     dashes = "--" if name.startswith("-") else ""
-    names = {known.removeprefix(dashes) for known in known_names if known.startswith(dashes)}
+    names = {
+        known_name.removeprefix(dashes)
+        for known_name in known_names
+        if known_name.startswith(dashes)
+    }
     similar = closest(name.lstrip("-"), names - DELETING)
     return f"did you mean {dashes}{similar}?" if similar else ""
 
@@ -129,7 +133,8 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
         return [], []
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
-    raw, problems = [], []
+    settings: list[Given] = []
+    problems: list[str] = []
     seen: set[str] = set()
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
@@ -143,6 +148,6 @@ def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], li
             problems.append(f"{where}{name}: expected one value, got a list or a mapping")
         else:
             empty = value.tag == "tag:yaml.org,2002:null"
-            raw.append(Given(name, "null" if empty else value.value, where))
+            settings.append(Given(name, "null" if empty else value.value, where))
         seen.add(name)
-    return raw, problems
+    return settings, problems

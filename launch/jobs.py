@@ -362,7 +362,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
         follower.poll(last=over or not follow)
         if over or not follow:
             if rank is not None and follower.nodes and rank not in follower.nodes:
-                known = f"{min(follower.nodes)} to {max(follower.nodes)}"
-                raise UsageError(f"--rank {rank}: {run.name} has ranks {known}")
+                ranks = f"{min(follower.nodes)} to {max(follower.nodes)}"
+                raise UsageError(f"--rank {rank}: {run.name} has ranks {ranks}")
             return 0
         time.sleep(FOLLOWED_JOB_TICK_S)

@@ -18,7 +18,8 @@ from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import refuse
 
 BASE = ""  # in place of an extra's name: what every command needs
-TRAINER, REPORT = "trainer", "report"
+TRAINER = "trainer"
+REPORT = "report"
 USES = {BASE: "Muster", TRAINER: "the trainer that comes with Muster", REPORT: "a report"}
 # The module of a package, where it has another name.
 MODULES = {

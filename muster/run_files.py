@@ -142,7 +142,8 @@ ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
 FILES = tuple(value for value in globals().values() if isinstance(value, RunFile))
 
 # In the folder of a study or a sweep; each of its runs has a folder below it.
-STUDY, SWEEP = "study.json", "sweep.json"
+STUDY = "study.json"
+SWEEP = "sweep.json"
 SWEEPS = "sweeps"  # the folder of all sweeps, in the folder of all runs
 SWEEP_LOCK = ".sweep.lock"  # in its folder: locked by the process that starts its runs
 CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin

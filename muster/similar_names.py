@@ -14,9 +14,9 @@ def closest(name: str, known_names: Iterable[str]) -> str:
     """
     name = name.lower()
     names = sorted(known_names)
-    longer = [known for known in names if len(name) >= SHORTEST and known.startswith(name)]
+    longer = [other for other in names if len(name) >= SHORTEST and other.startswith(name)]
     if longer:
-        return min(longer, key=lambda known: (known[len(name) :][:1].isalnum(), len(known)))
+        return min(longer, key=lambda other: (other[len(name) :][:1].isalnum(), len(other)))
     import difflib  # imported here: most commands do not need it
 
     similar = difflib.get_close_matches(name, names, n=1, cutoff=LEAST)

@@ -110,8 +110,8 @@ class Config:
         package = item.metadata["files"]
         is_checked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
         if value != item.default and is_checked_here and not plugins.is_known(package, value):
-            known = ", ".join(known_values(item))
-            yield f"{flag(item.name)}: unknown {value!r}; known: {known}"
+            values = ", ".join(known_values(item))
+            yield f"{flag(item.name)}: unknown {value!r}; known: {values}"
 
 
 def known_values(item: "Field[Any]") -> list[str]:

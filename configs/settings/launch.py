@@ -344,8 +344,8 @@ class ProgramConfig(Config):
             yield f"--wrap {self.wrap}: {error}; it is split into words as a shell does it"
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
-                known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
-                yield f"--wrap: unknown {{{name}}}; known: {known}"
+                placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
+                yield f"--wrap: unknown {{{name}}}; known: {placeholders}"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables for the program; no other user may read where they are written.
