@@ -132,9 +132,8 @@ def _parts(
                 name for name in inspect.get_annotations(owner) if name in by_name.keys() - added
             ]
             added.update(own)
-            items = [
-                known[name] for name in own if name in listed and not _is_internal(known[name])
-            ]
+            items = [by_name[name] for name in own if name in listed]
+            items = [item for item in items if not _is_internal(item)]
             if items:
                 yield (owner.__doc__ or "").split("\n")[0].removesuffix("."), items
 

@@ -52,7 +52,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The names that can be used here: without torch those that need none. Nothing is imported."""
+    """The names that this Python can use; without torch, those that do not need it."""
     return sorted([*filter(_is_usable, __all__), "__doc__", "__version__"])
 
 

@@ -1,8 +1,8 @@
 """Where the folders of the checkout are: `launch/`, `configs/`, `train/`, `slurm/` and `muster/`.
 
 An installation from a wheel has them, as they stand in a checkout, below its package `muster`, so
-that they hide no `train.py` or `configs/` of a user's. A checkout, and an editable installation of
-one, has them beside `muster/`.
+that they hide no `train.py` or `configs/` of a user's. A checkout has them beside `muster/`, and so
+has an editable installation.
 
 Nothing is written into an installation, which may belong to another user.
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "report": ["muster/run_module.py", "train.report"],
     "path": ["muster/run_module.py", "muster.checkout"],
 }
-OPTION = "muster"  # of Python's -X: it says which of these words the user typed
+OPTION = "muster"  # of Python's -X: which of these words the user typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]

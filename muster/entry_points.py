@@ -69,7 +69,7 @@ def _installed(group: str) -> Iterator[Any]:
 
 
 def _is_imported(package: Any) -> bool:
-    """Whether no other version of it comes before it on the path."""
+    """Whether `package` is the first of its name on the path."""
     from importlib.metadata import distribution
 
     first = distribution(package.name)

@@ -25,7 +25,7 @@ from muster.worker.process import NO_RETRY as NO_RETRY
 from muster.worker.process import STOPPED as STOPPED
 from muster.worker.process import TIME_OVER as TIME_OVER
 
-# What a user's process has too much of, and what to do.
+# By error number: what a process or a user has too much of, and what to do.
 LIMITS = {
     errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
     errno.ENFILE: ("too many open files of all processes", "see sysctl fs.file-max"),

@@ -21,7 +21,7 @@ BASE = ""  # in place of an extra's name: what every command needs
 TRAINER = "trainer"
 REPORT = "report"
 USES = {BASE: "Muster", TRAINER: "the trainer that comes with Muster", REPORT: "a report"}
-# The module of a package, where it has another name.
+# The module of a package, if it has another name.
 MODULES = {
     "Jinja2": "jinja2",
     "PyYAML": "yaml",
@@ -81,14 +81,14 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 
 
 def without_base(module: str) -> str:
-    """One line, where this Python has no `module`, which every command needs."""
+    """One line about `module`, which every command needs and this Python does not have."""
     if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
         return f"{sys.executable} has no {module}; {_activate()}"
     return lacking(BASE, [*_missing(BASE)])
 
 
 def _is_ready(names: Collection[str]) -> bool:
-    """Whether the environment of `make install` has these packages, beside another installation."""
+    """Whether there is an environment of `make install`, and it has these packages."""
     modules = [MODULES.get(name, name) for name in names]
     folders = OWN_FOLDER.parent.glob("lib/python3*/site-packages")
     return (OWN_FOLDER / "activate").exists() and any(

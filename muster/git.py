@@ -73,7 +73,7 @@ def ask_top(folder: Path, *words: str) -> str | None:
 
 
 def top_seen(cwd: Path, top: Path) -> Path:
-    """The top folder that git names in `cwd`, where `top` has a `.git`; else `cwd` itself."""
+    """The top folder that git names in `cwd`; `top` has a `.git`, in case git does not answer."""
     try:
         return Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
     except GitFailed:  # the repository is damaged, or git not installed

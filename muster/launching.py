@@ -222,7 +222,7 @@ def _environment() -> dict[str, str]:
         env["VIRTUAL_ENV"] = sys.prefix
     elif Path(sys.prefix, "conda-meta").is_dir():
         env["CONDA_PREFIX"] = sys.prefix
-    else:  # of a module, or the system's: what is first on PATH counts
+    else:  # an environment module's, or the system's: the first on PATH counts
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             env.pop(name, None)
         folder = str(Path(sys.executable).parent)

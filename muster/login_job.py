@@ -22,7 +22,7 @@ from muster.writing import record_in
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
 ANSWER = ("code", "word", "is_over", "detail", "notes")
-SLICE_S = 60.0  # of waiting: when this process ends, that on the login node ends so long after
+SLICE_S = 60.0  # of one wait: the process on the login node outlives this one so long
 
 
 class LoginJob(Job):

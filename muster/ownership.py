@@ -15,10 +15,10 @@ from pathlib import Path
 
 
 def distrusted(path: Path) -> str | None:
-    """Why a file, or a folder, is not only this user's; None if it is. A link is as its target.
+    """Why a file or a folder is not this user's alone; None if it is. A link's target counts, too.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: its owner and mode cannot be read.
     """
     states = [(path, path.lstat()), (path, path.stat()), (path.parent, path.parent.stat())]
     for place, state in states:

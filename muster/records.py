@@ -24,7 +24,7 @@ MAYBE = "?"  # at the end of a key
 MORE = ...  # a key of a form: the value may have other keys
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
 MOST_CHARACTERS = 60
-TAIL_BYTES = 65_536  # at the end of a file of records: the last steps of a rank are in them
+TAIL_BYTES = 65_536  # of the end of a file of records: they hold the last steps of a rank
 
 
 def fits(value: Any, form: Any) -> bool:

@@ -149,7 +149,7 @@ SWEEP_LOCK = ".sweep.lock"  # in its folder: locked by the process that starts i
 CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin
 
 
-def file_of(name: str) -> RunFile | None:
+def matching(name: str) -> RunFile | None:
     """The file that `name`, a path below the run folder, is; it may still be unfinished."""
     plain = RESERVED.sub("", UNFINISHED.sub("", name))
     return next((file for file in FILES if file.match(plain) is not None), None)
@@ -207,7 +207,7 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in (*names, *links):
             path = Path(folder, name)
-            file = file_of(path.relative_to(run_dir).as_posix())
+            file = matching(path.relative_to(run_dir).as_posix())
             if file is not None and not (resumed and file.cleared == "unless_resumed"):
                 yield path
 

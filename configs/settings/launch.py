@@ -32,8 +32,8 @@ PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
-# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. Here is each name,
-# not their prefix alone: PET_DATA may be a user's own variable.
+# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. Each name is
+# listed, since PET_DATA may be a user's own variable.
 TORCHRUN_FLAGS = (
     "DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR "
     "LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS MODULE MONITOR_INTERVAL "
