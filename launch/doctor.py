@@ -140,7 +140,7 @@ def main() -> int:
 
 
 def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:
-    """The last line, where no check fails."""
+    """The last line, if no check fails."""
     warnings = len(lines(rows, "warn"))
     count = f"{len(rows)} checks of the nodes"
     network = ", and their network" if measured else ""

@@ -84,7 +84,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_number_or_nan(value: Any) -> bool:
-    """As a loss may be."""
+    """A number, or one that is not finite, as a loss may be."""
     return is_number(value) or type(value) is float
 
 

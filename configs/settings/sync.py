@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 from configs.settings.fields import applying, gradients, sending, sharing
 
-COMPRESSED = (
-    "all_reduce",
-    "ddp",
-    "accelerate",
-)  # these modes can send fewer bytes than the gradients have
+# These modes can send fewer bytes than the gradients have.
+COMPRESSED = ("all_reduce", "ddp", "accelerate")
 REMEMBERING = ("int8", "powersgd", "topk")  # these add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 

@@ -41,8 +41,8 @@ LOST_PEER_S = 1.5
 READ_BYTES = 65_536
 
 
-class Agent:
-    """The agent's two pipes: what it asks for, and what is reported to it."""
+class AgentPipes:
+    """The two pipes to the agent: one brings the next attempts, the other takes reports."""
 
     def __init__(self, reports: int) -> None:
         """Take over stdin, which no module and no worker may read."""
@@ -75,7 +75,7 @@ class Agent:
         os.close(self._reports)
 
 
-def start(attempt: dict[str, Any], agent: Agent | None) -> tuple[dict[str, Any], int]:
+def start(attempt: dict[str, Any], agent: AgentPipes | None) -> tuple[dict[str, Any], int]:
     """Fork workers; in each of them return the attempt and the local rank.
 
     The forking process never returns. With an agent it stays for the next attempts. It ends with
@@ -133,8 +133,8 @@ def _ignore_signals() -> None:
         signal.signal(number, lambda number, frame: None)
 
 
-def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -> int:
-    """Wait until no worker runs; return the exit code. `ranks`: of the workers, by pid."""
+def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
+    """Wait until no worker runs; return the exit code. `ranks`: those of the workers, by pid."""
     received: list[int] = []
     codes: list[int] = []  # 0, STOPPED, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings

@@ -45,7 +45,7 @@ def main() -> None:
     words = sys.argv[at + 1 :]
     nproc, first_rank, modules, *reports = own[1::2]
     node_workers = load("node_workers")
-    agent = node_workers.Agent(int(reports[0])) if reports else None
+    agent = node_workers.AgentPipes(int(reports[0])) if reports else None
     attempt: dict[str, Any] = {
         "attempt": 0,
         "nproc": int(nproc),
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def set_threads(nproc: int) -> None:
-    """As torchrun does for several workers."""
+    """Let each of several workers use one thread, as torchrun does."""
     if nproc > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 

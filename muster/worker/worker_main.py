@@ -94,7 +94,7 @@ def main() -> None:
             end_with(error)
     if words[0] == "--exec":
         run_command(words[1:])
-    # behind the program's own path, but before packages that are installed as links
+    # after the program's own path, but before packages that are installed as links
     sys.path.append(str(FACE / "on_path"))
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
