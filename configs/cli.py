@@ -14,7 +14,7 @@ import yaml
 from configs import clusters
 from configs.foreign_flags import advice
 from configs.help_page import kind_of, parser_of
-from configs.raw import GONE_VALUES, SWITCH, Given, alike, from_file
+from configs.raw import REMOVED_VALUES, SWITCH, Given, alike, from_file
 from configs.settings.fields import add_new, named_in
 from configs.settings.launch import LaunchConfig, ProgramConfig, whole_number
 from configs.settings.remote import SlurmConfig, SshConfig
@@ -31,16 +31,16 @@ NOT_REPEATED = frozenset(
 # A file may hold settings of all of these; a recipe serves the launcher and the worker.
 FILE_CLASSES = (TrainConfig, LaunchConfig, ProgramConfig, SshConfig, SlurmConfig, BenchConfig)
 FILE_KEYS = frozenset(item.name for cls in FILE_CLASSES for item in fields(cls)) - NOT_REPEATED
-# What separates the values of a setting that has several, where they are one text.
+# What separates the values of a setting in one text, if it has several.
 BETWEEN = {
     item.name: item.metadata["between"]
     for cls in FILE_CLASSES
     for item in fields(cls)
     if "between" in item.metadata
 }
-LONG_DASHES = "\u2013\u2014"  # which a text processor makes of two hyphens
+LONG_DASHES = "\u2013\u2014"  # a text processor makes them of two hyphens
 SHORT = re.compile(r"(-[A-Za-z])(\d.*)")  # a flag and its value in one word, as in -N2 of sbatch
-Known = Mapping[str, Field[Any]]
+Fields = Mapping[str, Field[Any]]  # by name
 # The settings that `muster.toml` may hold for a cluster.
 OF_CLUSTER = {
     item.name: item.type
@@ -63,17 +63,17 @@ def parse(
     """One instance of each of `classes`, from `argv` and the YAML file of --config.
 
     `first`: the settings that --help shows; --help-all shows all. `example`: a command for --help.
-    `made`: the classes to make instances of, by default all.
+    `made`: the classes of the returned instances, by default all.
 
     Raises:
         UsageError: unknown or wrong flags, keys or values; every problem at once.
         SystemExit: 0, after --help.
     """
-    made_of_all, problems = read(
+    instances, problems = read(
         classes, argv, prog=prog, description=description, first=first, made=made, example=example
     )
     refuse(problems)
-    return made_of_all
+    return instances
 
 
 def read(
@@ -86,50 +86,50 @@ def read(
     made: Sequence[type] | None = None,
     example: str = "",
 ) -> tuple[tuple[Any, ...], list[str]]:
-    """As `parse`, with a line for each problem; a wrong value is replaced by its default.
+    """As `parse`, but return a line for each problem; a default replaces a wrong value.
 
     Raises:
         UsageError: a file cannot be read; every problem of it at once.
         SystemExit: 0, after --help.
     """
-    known = {item.name: item for cls in classes for item in fields(cls)}
+    by_name = {item.name: item for cls in classes for item in fields(cls)}
     made = classes if made is None else made
-    own_settings, wrong_words = _typed_in(classes, argv, made)
-    last = {one.name: one.text for one in own_settings}
+    own_settings, wrong_words = _settings_in(classes, argv, made)
+    last = {setting.name: setting.text for setting in own_settings}
     path = Path(last["config"]) if "config" in last else None
     if path is None and any(issubclass(cls, TrainConfig) for cls in made):
         path = _recipe_of(last.get("task", TrainConfig.task))
     of_file, wrong_keys = from_file(path, FILE_KEYS) if path is not None else ([], [])
     levels = [(of_file, wrong_keys), (cluster(last.get("on")), []), (own_settings, wrong_words)]
     asks_help = bool(last.keys() & {"help", "help_all"})
-    values = {name: item.default for name, item in known.items()}
+    values = {name: item.default for name, item in by_name.items()}
     problems: list[str] = []
     for level, wrong in levels[:-1] if asks_help else levels:
-        own = [one for one in level if one.name in known]
+        own = [setting for setting in level if setting.name in by_name]
         problems += wrong
-        values |= _values(own, known, problems)
+        values |= _values(own, by_name, problems)
         problems += _one_size(values, own)
     if asks_help:
-        shown = first if first and "help_all" not in last else known
-        parser_of(classes, values, prog, description, shown, example).print_help()
+        names = first if first and "help_all" not in last else by_name
+        parser_of(classes, values, prog, description, names, example).print_help()
         sys.exit(0)
-    return tuple(_made(cls, values, problems) for cls in made), problems
+    return tuple(_instance(cls, values, problems) for cls in made), problems
 
 
 def given(classes: Sequence[type], argv: Sequence[str], *, on_cluster: bool = False) -> list[Given]:
-    """The settings in `argv` and in the file of its --config, unchecked; a later one counts.
+    """The settings in `argv` and in the file of its --config, unchecked; the last of a name counts.
 
     With `on_cluster` also those of the cluster that --on names.
     """
     own = typed(classes, argv)
-    last = {one.name: one.text for one in own}
+    last = {setting.name: setting.text for setting in own}
     of_file = from_file(Path(last["config"]), FILE_KEYS)[0] if "config" in last else []
     return [*of_file, *cluster(last.get("on") if on_cluster else None), *own]
 
 
 def typed(classes: Sequence[type], argv: Sequence[str]) -> list[Given]:
-    """The settings in `argv` alone, unchecked; a later one counts."""
-    return _typed_in(classes, argv)[0]
+    """The settings in `argv` alone, unchecked; the last of a name counts."""
+    return _settings_in(classes, argv)[0]
 
 
 def cluster(name: str | None) -> list[Given]:
@@ -146,8 +146,8 @@ def dashed(name: str) -> str:
 
 
 def dashed_flags(words: Sequence[str]) -> list[str]:
-    """Every flag, spelt with dashes; underscores are equal to them."""
-    return [re.sub("^--[^=]+", lambda found: dashed(found[0]), word) for word in words]
+    """`words`, with dashes for the underscores in each flag."""
+    return [re.sub("^--[^=]+", lambda match: dashed(match[0]), word) for word in words]
 
 
 def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
@@ -155,12 +155,12 @@ def _is_flag(word: str, flags: Mapping[str, str]) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word begins a program, whose `--` was forgotten."""
+    """Whether a word begins a program; the user has forgotten the `--` before it."""
     return word.endswith(".py") or re.fullmatch(r"python[\d.]*", Path(word).name) is not None
 
 
 def _drop_values(rest: list[str], flags: Mapping[str, str]) -> None:
-    """Drop the words that belong to a wrong one: no mistakes of their own."""
+    """Drop the values of a wrong word: they are no mistakes of their own."""
     while rest and not _is_flag(rest[0], flags) and not _is_program(rest[0]):
         rest.pop(0)
 
@@ -178,16 +178,17 @@ def _spellings(classes: Sequence[type]) -> tuple[dict[str, str], set[str]]:
     return flags, switches
 
 
-def _typed_in(
-    classes: Sequence[type], argv: Sequence[str], made: Sequence[type] = ()
+def _settings_in(
+    classes: Sequence[type], argv: Sequence[str], suggest: Sequence[type] = ()
 ) -> tuple[list[Given], list[str]]:
-    """What `argv` sets, and a line for each of its words that are wrong.
+    """The settings in `argv`, and a line for each wrong word of it.
 
-    Flags have dashes; underscores are equal to them. Abbreviations are unknown flags, as typing
-    errors are; what is suggested for them is a flag of `made`.
+    Flags have dashes; underscores are equal to them. An abbreviation is an unknown flag, as a
+    misspelt one is; a line about it suggests a flag of the classes `suggest`.
     """
     flags, switches = _spellings(classes)
-    raw, problems = [], []
+    settings: list[Given] = []
+    problems: list[str] = []
     rest = list(argv)
     while rest:
         word, equals, text = rest.pop(0).partition("=")
@@ -196,29 +197,29 @@ def _typed_in(
         if not flag.startswith("-"):
             problems.append(_no_flag(word, rest, takes_program=ProgramConfig in classes))
             if ProgramConfig in classes and _is_program(word):
-                break  # the words behind it are its own
+                break  # the words after it are the program's
             _drop_values(rest, flags)
         elif name is None:
             if short := SHORT.fullmatch(word):
                 flag, text = short.groups()
             elif not equals and rest and not (_is_flag(rest[0], flags) or _is_program(rest[0])):
                 text = rest.pop(0)
-            problems.append(_unknown(word, flag, text, classes, made))
+            problems.append(_unknown(word, flag, text, classes, suggest))
         elif name in switches and not equals:
-            raw.append(Given(name, "false" if flag.startswith("--no-") else "true"))
+            settings.append(Given(name, "false" if flag.startswith("--no-") else "true"))
         elif flag.startswith("--no-"):
             problems.append(f"{flag} takes no value (got {text!r})")
         elif equals and text:
-            raw.append(Given(name, text))
+            settings.append(Given(name, text))
         elif not equals and rest and not _is_flag(rest[0], flags):
-            raw.append(Given(name, rest.pop(0)))
+            settings.append(Given(name, rest.pop(0)))
         else:
             problems.append(f"{flag} needs a value")
-    return raw, problems
+    return settings, problems
 
 
 def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
-    """A line about a word that is neither a flag nor its value, with `rest` behind it."""
+    """A line about a word that is neither a flag nor its value, with `rest` after it."""
     plain = word.lstrip(LONG_DASHES)
     if plain != word:
         return f"{word}: it begins with a long dash; type two hyphens: --{plain}"
@@ -230,19 +231,22 @@ def _no_flag(word: str, rest: Sequence[str], *, takes_program: bool) -> str:
     return f"unknown argument {word!r}; settings are given as --flag VALUE{hint}"
 
 
-def _unknown(word: str, flag: str, text: str, classes: Sequence[type], made: Sequence[type]) -> str:
-    """A line about an unknown flag, with what was probably meant; `text`: its value, if any."""
+def _unknown(
+    word: str, flag: str, text: str, classes: Sequence[type], suggest: Sequence[type]
+) -> str:
+    """A line about an unknown flag that suggests another; `text`: its value, if any."""
     flags, _ = _spellings(classes)
     see = "see --help"
-    if ProgramConfig in made and TrainConfig not in made:
+    if ProgramConfig in suggest and TrainConfig not in suggest:
         see += ", or give it to the program, after its name"
-    names = {item.name for cls in (*made, ProgramConfig) for item in fields(cls)}
-    suggested = [one for one in flags if flags[one] in names | {"help", "help_all", "config"}]
+    names = {item.name for cls in (*suggest, ProgramConfig) for item in fields(cls)}
+    names |= {"help", "help_all", "config"}
+    suggested = [spelling for spelling, name in flags.items() if name in names]
     meant = f"did you mean {flag} {text}?" if flag in flags else ""
     whole = f"--{flag.lstrip('-')}"  # `-nodes`
     meant = meant or (f"did you mean {whole}?" if whole in flags else "")
     if LaunchConfig in classes:
-        meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in made)
+        meant = meant or advice(flag.lstrip("-"), text, trains=TrainConfig in suggest)
     return f"unknown flag {word}; {meant or alike(flag, suggested) or see}"
 
 
@@ -260,22 +264,22 @@ def to_argv(config: TrainConfig) -> list[str]:
 
 
 def changed(config: Any, base: Any) -> list[str]:
-    """The flags that make `config` of `base`."""
-    names = [item.name for item in fields(config) if item.name not in _void(config)]
+    """The flags that make `config` from `base`."""
+    names = [item.name for item in fields(config) if item.name not in _replaced(config)]
     pairs = ((name, getattr(config, name)) for name in names)
     return [word(name, value) for name, value in pairs if value != getattr(base, name)]
 
 
-def _void(config: Any) -> set[str]:
+def _replaced(config: Any) -> set[str]:
     """Settings of `config` that another setting replaces."""
     return {"batch_size"} if getattr(config, "local_batch_size", None) is not None else set()
 
 
 def for_bench(argv: Sequence[str]) -> list[str]:
-    """Of the flags of a run of our trainer those that its bench of collectives heeds, too."""
-    without_use = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
+    """Of the flags of a training those that the bench of collectives uses, too."""
+    unused = {item.name for item in fields(TrainConfig)} - OF_MEASUREMENT
     own = typed(FILE_CLASSES, argv)
-    return [word(one.name, one.text) for one in own if one.name not in without_use]
+    return [word(setting.name, setting.text) for setting in own if setting.name not in unused]
 
 
 def to_yaml(*configs: Any) -> str:
@@ -284,7 +288,7 @@ def to_yaml(*configs: Any) -> str:
         item.name: _of_file(item.name, getattr(config, item.name))
         for config in configs
         for item in fields(config)
-        if item.name not in NOT_REPEATED | _void(config)
+        if item.name not in NOT_REPEATED | _replaced(config)
     }
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
@@ -294,11 +298,11 @@ def _of_file(name: str, value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else text_of(name, value)
 
 
-def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str, Any]:
-    """The values that `raw` makes; each one of the wrong type adds a line to `problems`."""
+def _values(raw: Iterable[Given], by_name: Fields, problems: list[str]) -> dict[str, Any]:
+    """The values of the settings `raw`; each value of a wrong type adds a line to `problems`."""
     values: dict[str, Any] = {}
     for setting in raw:
-        item = known[setting.name]
+        item = by_name[setting.name]
         try:
             value = _value(item, setting.text)
         except (ValueError, KeyError):
@@ -310,17 +314,17 @@ def _values(raw: Iterable[Given], known: Known, problems: list[str]) -> dict[str
 
 
 def _wrong_form(raw: Given, item: Field[Any]) -> str:
-    """A line about a setting whose text is no such value."""
+    """A line about a setting whose text is no value of its type."""
     if "form" in item.metadata:
         return f"{raw.spelt} {raw.text!r}: {item.metadata['form']}"
-    gone = GONE_VALUES.get((raw.name, raw.text))
+    removed = REMOVED_VALUES.get((raw.name, raw.text))
     problem = f"{raw.spelt}: expected {kind_of(item.type)}, got {raw.text!r}"
-    return f"{problem}; {gone}" if gone else problem
+    return f"{problem}; {removed}" if removed else problem
 
 
 def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
-    """Let the batch size that `level` sets, if any, be the one that counts; or return a problem."""
-    places = {one.name: one.where for one in level if one.text != "null"}
+    """Let a batch size that `level` sets replace that of the levels before; or return a problem."""
+    places = {setting.name: setting.where for setting in level if setting.text != "null"}
     if {"batch_size", "local_batch_size"} <= places.keys():
         return [places["batch_size"] + TWO_SIZES]
     if "batch_size" in places:
@@ -331,7 +335,7 @@ def _one_size(values: dict[str, Any], level: Iterable[Given]) -> list[str]:
 
 
 def _value(item: Field[Any], text: str) -> Any:
-    """`text` as a value of a setting, or as several where it may have several.
+    """`text` as the value of a setting, a tuple for a setting that has several.
 
     Raises:
         ValueError, KeyError: it is not such a value.
@@ -381,8 +385,8 @@ def text_of(name: str, value: Any) -> str:
     return BETWEEN.get(name, "").join(map(str, value)) if type(value) is tuple else str(value)
 
 
-def _made(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:
-    """An instance; of one that is refused, each setting with a problem has its default."""
+def _instance(cls: type, values: Mapping[str, Any], problems: list[str]) -> Any:
+    """An instance of `cls`; a setting with a problem has its default."""
     own = {item.name: values[item.name] for item in fields(cls)}
     try:
         return cls(**own)

@@ -1,8 +1,8 @@
 """Named settings: what `--on NAME` stands for, from `[clusters.NAME]` in `muster.toml`.
 
-The project's file overrides the user's. It is looked for from the folder of the call up to the top
-of git's working tree; without git, as long as the folders are this user's. Settings may run
-commands, so a file of others, or one that others may write, is refused.
+The project's file overrides the user's. The search for it goes from the folder of the call up to
+the top of git's working tree; without git, as long as the folders are this user's. Settings may run
+commands, so a file is refused that others own or may write.
 """
 
 import json
@@ -23,34 +23,34 @@ SENT = "MUSTER_CLUSTERS"  # the variable with which a laptop passes its settings
 Clusters = dict[str, list[Given]]
 
 
-def settings_of(name: str, known: Mapping[str, Any]) -> list[Given]:
-    """The settings of a cluster, in increasing priority; `known`: their types.
+def settings_of(name: str, types: Mapping[str, Any]) -> list[Given]:
+    """The settings of a cluster, in increasing priority; `types`: that of each known setting.
 
     Raises:
         UsageError: there is no such cluster, or a file is wrong; every problem at once.
     """
     sent = json.loads(os.environ.get(SENT, "{}"))
     if name in sent:
-        return [Given(*one) for one in sent[name]]
-    paths_found = files(Path.cwd(), os.environ)
+        return [Given(*values) for values in sent[name]]
+    paths = files(Path.cwd(), os.environ)
     refuse(
         f"{path} is not read, since it could run commands as you: {why}; {REMEDY}"
-        for path in paths_found
+        for path in paths
         if (why := distrusted(path))
     )
-    found: Clusters = {}
-    for path in paths_found:
-        for cluster, settings in read(path, known).items():
-            found.setdefault(cluster, []).extend(settings)
-    if name in found:
-        return found[name]
-    if not paths_found:
+    merged: Clusters = {}
+    for path in paths:
+        for cluster, settings in read(path, types).items():
+            merged.setdefault(cluster, []).extend(settings)
+    if name in merged:
+        return merged[name]
+    if not paths:
         raise UsageError(
             f"--on {name}: there is no {FILE} here, above in this project, or in ~/.config/muster"
         )
     raise UsageError(
-        f"--on {name}: no such cluster in {' and '.join(map(str, paths_found))}; "
-        f"known: {', '.join(sorted(found)) or 'none'}"
+        f"--on {name}: no such cluster in {' and '.join(map(str, paths))}; "
+        f"known: {', '.join(sorted(merged)) or 'none'}"
     )
 
 
@@ -72,13 +72,13 @@ def _of_project(cwd: Path) -> Iterator[Path]:
             return
 
 
-def read(path: Path, known: Mapping[str, Any]) -> Clusters:
+def read(path: Path, types: Mapping[str, Any]) -> Clusters:
     """The clusters of one file; a path in it is relative to the file's folder.
 
     Raises:
         UsageError: the file cannot be read, or is wrong; every problem at once.
     """
-    import tomllib  # here: a worker's Python may be 3.10, and it reads no such file
+    import tomllib  # imported here: a worker's Python may be 3.10, and it reads no such file
 
     try:
         text = text_of(path)
@@ -91,37 +91,38 @@ def read(path: Path, known: Mapping[str, Any]) -> Clusters:
         try:
             tomllib.loads(line)
             hint = "; it is given twice" if "overwrite" in why else ""
-        except tomllib.TOMLDecodeError:  # else it is right by itself
+        except tomllib.TOMLDecodeError:  # otherwise the line alone is right
             hint = _as_toml(line)
         raise UsageError(f"{path}:{number}: not TOML: {why}{hint}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     problems = [f"{path}: unknown key {key!r}; known: clusters" for key in raw if key != "clusters"]
-    found: Clusters = {}
+    clusters: Clusters = {}
     tables = raw.get("clusters", {})
     if not isinstance(tables, dict):
         problems.append(f"{path}: clusters: expected tables, such as [clusters.hpc]")
         tables = {}
     for cluster, table in tables.items():
         settings: list[Given] = []
-        found[cluster] = settings
+        clusters[cluster] = settings
         if not isinstance(table, dict):
             problems.append(f"{path}: clusters.{cluster}: expected a table: [clusters.{cluster}]")
             continue
         for key, value in table.items():
-            name, where = key.replace("-", "_"), f"{path}:{_line(text, cluster, key)} "
-            if name not in known:
-                hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
+            name = key.replace("-", "_")
+            where = f"{path}:{_line(text, cluster, key)} "
+            if name not in types:
+                hint = alike(name, types) or f"known: {', '.join(sorted(types))}"
                 problems.append(f"{where}unknown key {key!r}; {hint}")
             elif not isinstance(value, str | int | float):
                 problems.append(f"{where}{name}: expected one value, got a list or a table")
             else:
                 written = str(value).lower() if isinstance(value, bool) else str(value)
-                if Path in (known[name], *get_args(known[name])) and not written.startswith("~"):
+                if Path in (types[name], *get_args(types[name])) and not written.startswith("~"):
                     written = str(path.parent / written)
                 settings.append(Given(name, written, where))
     refuse(problems)
-    return found
+    return clusters
 
 
 def _place(text: str, error: str) -> tuple[int, str]:
@@ -132,7 +133,7 @@ def _place(text: str, error: str) -> tuple[int, str]:
 
 
 def _as_toml(line: str) -> str:
-    """For a line with a text that has no quotes: how TOML has it."""
+    """A hint for a line with a text that has no quotes: how TOML writes it."""
     word = re.fullmatch(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(#.*)?", line)
     if word is None:
         return ""

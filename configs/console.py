@@ -1,4 +1,4 @@
-"""Print the tables that rich draws as other output is printed, with texts in them as they are."""
+"""Print texts and rich's tables as other output is printed, without markup."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ from muster.printable import printable
 
 
 def show(*parts: RenderableType, pipe_width: int | None = None) -> None:
-    """Print these, as wide as the terminal; lines in a file or a pipe need not be broken.
+    """Print `parts`, as wide as the terminal; in a file or a pipe no line need be broken.
 
-    A text is no markup of rich's, in cells of tables neither, and moves no terminal's cursor. A
-    reader who has gone is an error of `print`, where rich would end the process with 1.
+    Rich finds no markup in texts and cells, and no text moves the terminal's cursor. If the reader
+    of a pipe has ended, `print` raises an error; rich would end the process with 1.
     """
     is_set = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = None if is_set else pipe_width

@@ -1,13 +1,13 @@
-"""Flags of other launchers, which one types by habit: what a run of Muster has in their place.
+"""Flags of other launchers, which users give by habit: what Muster has in their place.
 
-sbatch's long options are in `sbatch_options`. A flag that Muster has too is not here.
+sbatch's long options are in `sbatch_options`. A flag that Muster has, too, is not here.
 """
 
 import shlex
 
 from configs.settings.sbatch_options import CONTAINER, KNOWN, REFUSED, WITH_FLAG
 
-NODES = "use --nodes {value}"  # as it was typed
+NODES = "use --nodes {value}"  # the value as the user gave it
 EACH = "use --nproc-per-node {value}"
 TOTAL = "use --nodes and --nproc-per-node, the number of workers of each node"
 HOSTS = "use --hosts {value}"
@@ -20,8 +20,8 @@ NAME = "use --run-id {value}, the name of the run and of its job"
 LOGS = "use --logs-dir {value}"
 OUTPUT = "leave it out: what workers print is in the run folder, for which there is --logs-dir"
 VARIABLE = "use --env {value}"
-OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # which is rather the size of one
-# Where no program follows.
+OF_SBATCH = KNOWN - WITH_FLAG - {"batch"}  # with --batch users mean the size of a batch
+# For Muster's own trainer.
 OF_TRAINER = {"mixed-precision": "use --precision {value}"}
 TEXTS = {
     # torchrun
@@ -76,15 +76,15 @@ TEXTS = {
 
 
 def advice(name: str, value: str, *, trains: bool) -> str:
-    """What to use in place of a flag, which has no dashes in front; empty if it is not known.
+    """What to use in place of a flag; empty if it is not known. `name` has no dashes in front.
 
-    `trains`: what runs is Muster's own trainer.
+    `trains`: Muster's own trainer runs.
     """
-    shown = shlex.quote(value) if value else "..."
+    quoted = shlex.quote(value) if value else "..."
     if text := (OF_TRAINER.get(name) if trains else None) or TEXTS.get(name):
-        return text.format(value=shown)
+        return text.format(value=quoted)
     if name in REFUSED:
         return REFUSED[name]
     if name in OF_SBATCH:
-        return f"give this option of sbatch as --slurm {name}{f'={shown}' if value else ''}"
+        return f"give this option of sbatch as --slurm {name}{f'={quoted}' if value else ''}"
     return ""

@@ -38,16 +38,16 @@ class Parser(ArgumentParser):
         raise UsageError(message)
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """As argparse does; removed verbs, which have no help, are not listed."""
+        """Refuse a value as argparse does; list no removed verbs, which have no help."""
         if action.choices is None or value in action.choices:
             return
-        known = [str(one) for one in action.choices]
+        choices = [str(choice) for choice in action.choices]
         if isinstance(action, _SubParsersAction):
-            known = [one.dest for one in action._choices_actions]
+            choices = [listed.dest for listed in action._choices_actions]
         name = action.option_strings[0] if action.option_strings else self.prog
-        similar = closest(str(value), known)
+        similar = closest(str(value), choices)
         spelt = f"{name} " if isinstance(action, _SubParsersAction) else ""
-        hint = f"known: {', '.join(known)}"
+        hint = f"known: {', '.join(choices)}"
         if similar:
             hint = f"did you mean {spelt}{similar}?"
         raise UsageError(f"{name}: unknown {value!r}; {hint}")
@@ -66,10 +66,10 @@ def parser_of(
     values: Mapping[str, Any],
     prog: str,
     description: str,
-    shown: Collection[str],
+    listed: Collection[str],
     example: str = "",
 ) -> ArgumentParser:
-    """The parser that prints --help; `values` are the defaults to show."""
+    """The parser that prints --help with the settings `listed`; `values` are their defaults."""
     takes_program = ProgramConfig in classes
     program = " [-- PROGRAM [ARGUMENT ...]]" if takes_program else ""
     parser = ArgumentParser(
@@ -79,7 +79,7 @@ def parser_of(
         epilog=example and f"Example: {example}",
         formatter_class=partial(_Help, max_help_position=28),
     )
-    parts = list(_parts(classes, shown))
+    parts = list(_parts(classes, listed))
     names = {item.name for _, items in parts for item in items}
     if names < {item.name for cls in classes for item in fields(cls) if not _is_internal(item)}:
         parser.add_argument("--help-all", action="store_true", help="show all flags, and exit")
@@ -121,22 +121,25 @@ def _is_internal(item: Field[Any]) -> bool:
 
 
 def _parts(
-    classes: Sequence[type], shown: Collection[str]
+    classes: Sequence[type], listed: Collection[str]
 ) -> Iterator[tuple[str, list[Field[Any]]]]:
     """The settings to show, under the first line of the class that has them."""
     added = set[str]()
     for cls in classes:
-        known = {item.name: item for item in fields(cls)}
+        by_name = {item.name: item for item in fields(cls)}
         for owner in reversed(cls.__mro__):
-            own = [name for name in inspect.get_annotations(owner) if name in known.keys() - added]
+            own = [
+                name for name in inspect.get_annotations(owner) if name in by_name.keys() - added
+            ]
             added.update(own)
-            items = [known[name] for name in own if name in shown and not _is_internal(known[name])]
+            items = [by_name[name] for name in own if name in listed]
+            items = [item for item in items if not _is_internal(item)]
             if items:
                 yield (owner.__doc__ or "").split("\n")[0].removesuffix("."), items
 
 
 def _add(group: Any, item: Field[Any], value: Any) -> None:
-    """A line for one setting, with its value as the default."""
+    """Add a line for one setting, with its value as the default."""
     options = [flag(item.name), *item.metadata.get("aliases", ())]
     text = item.metadata["help"]
     if item.type is bool:
@@ -154,8 +157,8 @@ def _add(group: Any, item: Field[Any], value: Any) -> None:
     if kind == "NUMBER":
         kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
     if value not in (None, "", ()):
-        shown = format(value, "g") if isinstance(value, float) else str(value)
-        text += f" (default: {shown.replace('%', '%%')})"  # argparse expands a text of help
+        default = format(value, "g") if isinstance(value, float) else str(value)
+        text += f" (default: {default.replace('%', '%%')})"  # argparse expands % in help
     group.add_argument(*options, metavar=kind, help=text)
 
 

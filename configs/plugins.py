@@ -27,7 +27,7 @@ GROUPS = {
     "train.sync.compression": entry_points.COMPRESSORS,
     "train.tasks": entry_points.TASKS,
 }
-OF_WORKERS = ("train.sync.modes", "train.sync.compression", "train.tasks")  # in their Python
+OF_WORKERS = ("train.sync.modes", "train.sync.compression", "train.tasks")  # of their Python
 
 
 def names(package: str) -> list[str]:
@@ -40,7 +40,7 @@ def names(package: str) -> list[str]:
 
 
 def is_known(package: str, name: str) -> bool:
-    """Whether there is such a plug-in; other packages are asked only where no file has the name."""
+    """Whether there is such a plug-in; other packages are searched only if no file has the name."""
     return name in own_names(package) or name in names(package)
 
 

@@ -1,4 +1,4 @@
-"""Settings as text, before they are typed: those of a file, and values that were removed."""
+"""Settings as text, before they get their types: those of a file, and values that were removed."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,13 +12,13 @@ from muster.similar_names import closest
 
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-# Of a file of settings, which a person writes.
+# Limits of a file of settings, which a person writes.
 MOST_BYTES = 200_000
 DEEPEST = 20
 MOST_KEYS = 10_000
 DELETING = frozenset(("overwrite", "no-overwrite"))  # remove files
 # Values that a release had, and what to use instead.
-GONE_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
+REMOVED_VALUES = {("bucket_mb", "auto"): "sizes are no longer searched for; leave it out"}
 
 
 class Given(NamedTuple):
@@ -34,13 +34,17 @@ class Given(NamedTuple):
         return f"{self.where}{self.name}" if self.where else flag(self.name)
 
 
-def alike(name: str, known: Collection[str]) -> str:
+def alike(name: str, known_names: Collection[str]) -> str:
     """A question that suggests the known name most like `name`; empty if none is similar.
 
-    None is suggested that deletes files.
+    It suggests no flag that deletes files.
     """
     dashes = "--" if name.startswith("-") else ""
-    names = {one.removeprefix(dashes) for one in known if one.startswith(dashes)}
+    names = {
+        known_name.removeprefix(dashes)
+        for known_name in known_names
+        if known_name.startswith(dashes)
+    }
     similar = closest(name.lstrip("-"), names - DELETING)
     return f"did you mean {dashes}{similar}?" if similar else ""
 
@@ -48,8 +52,8 @@ def alike(name: str, known: Collection[str]) -> str:
 class ShallowLoader(yaml.SafeLoader):
     """PyYAML's loader for what people write by hand.
 
-    It refuses deep nesting at once: the time for it grows with more than the square of the depth.
-    Likewise blocks that merge others, which grow with each merge.
+    It refuses deep nesting at once: the time to read it grows with more than the square of the
+    depth. It refuses blocks that merge others too often: they grow with each merge.
     """
 
     def flatten_mapping(self, node: Any) -> None:
@@ -107,7 +111,7 @@ def not_yaml(path: Path, error: yaml.YAMLError) -> str:
     return f"{path}:{line} not YAML: {getattr(error, 'problem', None) or error}"
 
 
-def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str]]:
+def from_file(path: Path, known_names: Collection[str]) -> tuple[list[Given], list[str]]:
     """The settings in a YAML file of `name: value` lines, and one line for each wrong key.
 
     Values stay text, so that `lr: 1e-4` and `lower_case: yes` mean the same as the flags.
@@ -129,13 +133,14 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
         return [], []
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{path}: expected lines of 'name: value'")
-    raw, problems = [], []
+    settings: list[Given] = []
+    problems: list[str] = []
     seen: set[str] = set()
     for key, value in root.value:
         name = str(key.value).replace("-", "_")
         where = f"{path}:{key.start_mark.line + 1}: "
-        if name not in known:
-            hint = alike(name, known) or f"known: {', '.join(sorted(known))}"
+        if name not in known_names:
+            hint = alike(name, known_names) or f"known: {', '.join(sorted(known_names))}"
             problems.append(f"{where}unknown key {key.value!r}; {hint}")
         elif name in seen:
             problems.append(f"{where}{name} is given twice")
@@ -143,6 +148,6 @@ def from_file(path: Path, known: Collection[str]) -> tuple[list[Given], list[str
             problems.append(f"{where}{name}: expected one value, got a list or a mapping")
         else:
             empty = value.tag == "tag:yaml.org,2002:null"
-            raw.append(Given(name, "null" if empty else value.value, where))
+            settings.append(Given(name, "null" if empty else value.value, where))
         seen.add(name)
-    return raw, problems
+    return settings, problems

@@ -81,7 +81,7 @@ SLURM_TIME = "10"  # for the measuring job; more than it needs on a slow network
 
 def main() -> int:
     flags, words = split_program(reveal(own_arguments(), os.environ))
-    made, problems = cli.read(
+    parsed, problems = cli.read(
         [*CLASSES, DoctorConfig],
         flags,
         prog=as_typed(),
@@ -90,24 +90,24 @@ def main() -> int:
         example="muster doctor --hosts hosts.txt -- train.py",
         made=[training(flags) if cls is TrainConfig else cls for cls in (*CLASSES, DoctorConfig)],
     )
-    launch = of_class(LaunchConfig, made)
-    slurm = of_class(SlurmConfig, made)
-    train = of_class(TrainConfig, made)
-    typed = [one for one in cli.given([*CLASSES, DoctorConfig], flags) if one.name != "quick"]
+    launch = of_class(LaunchConfig, parsed)
+    slurm = of_class(SlurmConfig, parsed)
+    train = of_class(TrainConfig, parsed)
+    given = cli.given([*CLASSES, DoctorConfig], flags)
     if launch.json:
         json_output.begin()
     checked = replace(launch, master_port=None)  # that port may be in use by a run
-    ssh = of_class(SshConfig, made)
+    ssh = of_class(SshConfig, parsed)
     line = CommandLine(
         checked,
         ssh,
         slurm,
         words,
-        typed,
-        run=of_class(RunConfig, made),
-        own=of_class(ProgramConfig, made),
+        [item for item in given if item.name != "quick"],
+        run=of_class(RunConfig, parsed),
+        own=of_class(ProgramConfig, parsed),
         train=train,
-        bench=of_class(BenchConfig, made),
+        bench=of_class(BenchConfig, parsed),
     )
     if launch.dry_run or launch.detach:
         problems.append("the doctor asks the nodes and waits; leave out --dry-run and --detach")
@@ -125,11 +125,12 @@ def main() -> int:
     launcher: Launcher = build(Settings(settings, ssh, slurm))
     rows = as_asked.check_nodes(launcher.assume(), _disks(train))
     _show(rows)
-    code, measured = 0, None
+    code = 0
+    measured: dict[str, Any] | None = None
     if count := len(lines(rows, "FAIL")):
         print(f"{count} {'check fails' if count == 1 else 'checks fail'}; nothing was measured")
         code = 1
-    elif not of_class(DoctorConfig, made).quick:
+    elif not of_class(DoctorConfig, parsed).quick:
         code, measured = _measure(launcher, name, launch, train, line.python)
     if not code:
         print(_conclusion(rows, measured))
@@ -139,7 +140,7 @@ def main() -> int:
 
 
 def _conclusion(rows: Sequence[Row], measured: dict[str, Any] | None) -> str:
-    """The last line, where no check fails."""
+    """The last line, if no check fails."""
     warnings = len(lines(rows, "warn"))
     count = f"{len(rows)} checks of the nodes"
     network = ", and their network" if measured else ""
@@ -163,7 +164,7 @@ def _measure(
         print("one worker: no network to measure; with more: --nodes, or --nproc-per-node")
         return 0, None
     measuring = python or facts.nodes[0].python
-    # over ssh nodes may have files of their own, and say themselves what lacks
+    # over ssh nodes may have their own files; then they report themselves what is missing
     is_seen = launch.hosts is None or (python is None and facts.shared)
     if is_seen and (lacks := [*trainer_python.problems(measuring, ())]):
         hint = "another Python measures with --python; --quick looks only"
@@ -175,10 +176,10 @@ def _measure(
         return code, None
     result = NETWORK.path(spec.run_dir)
     measured = json.loads(result.read_text(encoding="utf-8"))
-    names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
-    for title, table in bandwidth.tables(measured, names):
+    node_names = bandwidth.names(measured, run_record.nodes_of_ranks(spec.run_dir))
+    for title, table in bandwidth.tables(measured, node_names):
         console.show(title, table, pipe_width=PIPE_WIDTH)
-    verdict, problems = bandwidth.verdict(measured, names)
+    verdict, problems = bandwidth.verdict(measured, node_names)
     print(printable("\n".join([verdict, *problems, f"all numbers: {result}"])))
     return int(bool(problems)), {**measured, "verdict": verdict, "problems": problems}
 

@@ -110,29 +110,31 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument(
         "-n", dest="number", type=int, default=20, metavar="N", help="how many (default: 20)"
     )
-    gone = verbs.add_parser("top", parents=[printed])
-    gone.add_argument("-n")
-    gone.add_argument("--once", action="store_true")
+    removed = verbs.add_parser("top", parents=[printed])
+    removed.add_argument("-n")
+    removed.add_argument("--once", action="store_true")
     nodes = verbs.add_parser("nodes", parents=[printed], help="nodes that caused failures")
     nodes.add_argument(
         "--clear", nargs="*", metavar="NODE", help="forget the failures of these nodes, or all"
     )
-    one = Parser(add_help=False, parents=[printed])
-    one.add_argument(
+    named = Parser(add_help=False, parents=[printed])  # of a verb that names a run
+    named.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
         help="run id, its beginning, or job id (default: the latest run)",
     )
-    verbs.add_parser("status", parents=[one], help="what a run is doing")
-    wait = verbs.add_parser("wait", parents=[one], help="wait until a run ends; exit with its code")
+    verbs.add_parser("status", parents=[named], help="what a run is doing")
+    wait = verbs.add_parser(
+        "wait", parents=[named], help="wait until a run ends; exit with its code"
+    )
     wait.add_argument(
         "--for",
         dest="patience",
         metavar="TIME",
         help="at most so long: 90 (seconds), 30m or 2h; then exit with code 124",
     )
-    logs = verbs.add_parser("logs", parents=[one], help="what the workers of a run print")
+    logs = verbs.add_parser("logs", parents=[named], help="what the workers of a run print")
     until = logs.add_mutually_exclusive_group()
     until.add_argument("-f", "--follow", action="store_true", help="continue until the run is over")
     until.add_argument(
@@ -141,11 +143,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     logs.add_argument("--rank", type=int, metavar="N", help="the output of this rank only")
     stacks = verbs.add_parser(
-        "stacks", parents=[one], help="what each rank of a run does, and waits for"
+        "stacks", parents=[named], help="what each rank of a run does, and waits for"
     )
     stacks.add_argument("--full", action="store_true", help="all threads of all ranks, too")
     stacks.add_argument("--native", action="store_true", help=argparse.SUPPRESS)
-    verbs.add_parser("debug", parents=[one]).add_argument("--rank")
+    verbs.add_parser("debug", parents=[named]).add_argument("--rank")
     cancel = verbs.add_parser(
         "cancel", parents=[printed], help="end a run, and everything it started"
     )
@@ -173,18 +175,18 @@ def _parser() -> argparse.ArgumentParser:
 def _runs(root: Path | None) -> list[Path]:
     """The run folders, newest first; without a `root` all known ones of this user."""
     roots = [root] if root else [own_logs(), project_of(Path.cwd()) / "logs"]
-    found = {path for one in roots for path in one.glob(f"*/{run_files.CONFIG.pattern}")}
+    paths = {path for logs in roots for path in logs.glob(f"*/{run_files.CONFIG.pattern}")}
     if root is None:
-        found |= {run_files.CONFIG.path(run_dir) for run_dir in run_record.run_folders()}
+        paths |= {run_files.CONFIG.path(run_dir) for run_dir in run_record.run_folders()}
     times = {}
-    for path in found:
+    for path in paths:
         with suppress(OSError):  # a run that is being removed, or another user's
             times[path.parent] = path.stat().st_mtime
     return sorted(times, key=times.__getitem__, reverse=True)
 
 
 def _find(root: Path | None, wanted: str | None) -> Path:
-    """One run folder.
+    """The folder of the run `wanted`, an id, its beginning or a job id; None: the latest.
 
     Raises:
         UsageError: no run matches, or several do; the message lists them.
@@ -206,28 +208,28 @@ def _find(root: Path | None, wanted: str | None) -> Path:
 
 
 def _only_active(root: Path | None) -> Path:
-    """The run that a command ends which names none: the only active one of this project.
+    """The only active run of this project: `cancel` without a name ends it.
 
     Raises:
-        UsageError: several are active, or only others are; the message lists them.
+        UsageError: several are active, or only runs elsewhere; the message lists them.
     """
     runs = [*{run.resolve(): run for run in _runs(root)}.values()]
     states = zip(runs, run_state.states_of(runs, Watchers()), strict=True)
-    # one that another machine leads can be ended from there alone
+    # a run that another machine leads can be ended on that machine alone
     active = [run for run, state in states if not state.over and state.word != "elsewhere"]
     logs = (root or project_of(Path.cwd()) / "logs").resolve()
     own = [run for run in active if run.resolve().is_relative_to(logs)]
     if len(own) == 1:
         return own[0]
     if not active:
-        return _find(root, None)  # which is over already
+        return _find(root, None)  # that run is over already
     which = f"{len(own)} runs are active" if own else f"no run in {logs} is active; elsewhere are"
     names = ", ".join(run.name for run in own or active)
     raise UsageError(f"{which}: {names}; name the one to end: muster jobs cancel RUN")
 
 
 def _newest_of_job(runs: Sequence[Path], job_id: str) -> list[Path]:
-    """The newest run of a job, which may have been requeued; one for each cluster's job."""
+    """The newest run of a job, which may have been requeued; several if clusters share the id."""
     newest: dict[str | None, Path] = {}
     for run in runs:
         job = run_record.read_job(run) or {}
@@ -275,19 +277,20 @@ def _list(runs: Sequence[Path]) -> None:
 def _nodes(clear: Sequence[str] | None) -> None:
     if clear is not None:
         node_history.forget(clear)
-    found = node_history.failures()
-    json_output.emit("nodes", failures=found)
-    if not found:
+    failures = node_history.failures()
+    json_output.emit("nodes", failures=failures)
+    if not failures:
         print("no node has caused a failure in seven days")
-    for one in found:
-        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time_unix_s"]))
-        what = f"{one['node']} ({one['cluster']}), {one['run_id']}: {one['message']}"
+    for failure in failures:
+        clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(failure["time_unix_s"]))
+        node = f"{failure['node']} ({failure['cluster']})"
+        what = f"{node}, {failure['run_id']}: {failure['message']}"
         print(f"{clock}  {on_one_line(what)}")
 
 
 def _clean(args: argparse.Namespace) -> int:
     """Show what runs have left here and on nodes, or remove it; 1 if a part of that failed."""
-    # imported here: the other verbs do without, and begin in two thirds of the time
+    # imported here: the other verbs do not need them, and begin in two thirds of the time
     from configs import cli
     from configs.settings.launch import LaunchConfig
     from configs.settings.remote import Settings, SlurmConfig, SshConfig
@@ -322,7 +325,7 @@ def _clean(args: argparse.Namespace) -> int:
 
 
 def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
-    """Print them; `to_remove`: the words of the command that removes them, "" if this one did."""
+    """Print `left`; `to_remove`: the words of the command to remove it, "" if it was removed."""
     for leftover in left:
         print(printable(leftover.lines()))
     going = [leftover for leftover in left if not leftover.stays]
@@ -336,7 +339,7 @@ def _show_leftovers(left: Sequence[leftovers.Leftover], to_remove: str) -> None:
 
 
 def _attempt(run: Path, number: int | None) -> Path:
-    """The folder with the output of an attempt; that of the last is the run's.
+    """The folder with the output of an attempt; for the last attempt it is the run's.
 
     Raises:
         UsageError: there is no such attempt.
@@ -349,7 +352,7 @@ def _attempt(run: Path, number: int | None) -> Path:
 
 
 def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
-    """Print the output in `files`, which is the run's folder or that of an earlier attempt."""
+    """Print the output in `files`, the folder of the run or of an earlier attempt."""
     as_json = json_output.has_begun()
     follower = Follower(files, prefixes=True, only=rank, consequences=True, as_json=as_json)
     watchers = run_state.Watchers()
@@ -359,7 +362,7 @@ def _logs(run: Path, files: Path, rank: int | None, *, follow: bool) -> int:
         follower.poll(last=over or not follow)
         if over or not follow:
             if rank is not None and follower.nodes and rank not in follower.nodes:
-                known = f"{min(follower.nodes)} to {max(follower.nodes)}"
-                raise UsageError(f"--rank {rank}: {run.name} has ranks {known}")
+                ranks = f"{min(follower.nodes)} to {max(follower.nodes)}"
+                raise UsageError(f"--rank {rank}: {run.name} has ranks {ranks}")
             return 0
         time.sleep(FOLLOWED_JOB_TICK_S)

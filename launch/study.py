@@ -25,7 +25,7 @@ from muster.run_files import own_logs
 
 OWN = " is set by the study for each of its runs; use --output FOLDER"
 WAITS = ": a study waits for its runs; use nohup to run it in the background"
-# Flags that a study sets for each of its runs itself.
+# Flags that a study sets itself for each of its runs, and why it refuses them.
 TAKEN = {"--logs-dir": OWN, "--run-id": OWN, "--detach": WAITS}
 
 
@@ -46,12 +46,12 @@ def main() -> int:
     if args.dry_run:
         cell_runs.print_commands(study)
         return 0
-    extras.require(extras.REPORT)  # not only after its runs
+    extras.require(extras.REPORT)  # refused now, not after all runs
     study.refuse_lacking()
     with cell_runs.sweep_lock(study.folder):
         cell_runs.begin(study)
         code = conclude(study, around_runs.run(study, more))
-        if any(one.state == "done" for one in study.cells):
+        if any(cell.state == "done" for cell in study.cells):
             around_runs.report(study.folder)
             if args.hand_in:
                 archive = hand_in.pack(study, args.hand_in)

@@ -54,7 +54,7 @@ def main() -> int:
         outlook |= _outlook(line, launcher, spec, facts)
         for name, text in () if line.run.quiet else outlook.items():
             print(on_one_line(f"{name + ':':11} {text}"), file=sys.stderr, flush=True)
-        json_output.emit("plan", nodes=[asdict(one) for one in launcher.plan(spec, facts)])
+        json_output.emit("plan", nodes=[asdict(node) for node in launcher.plan(spec, facts)])
         print(launcher.show(spec, facts))
         return 0
     facts = _ask(launcher)
@@ -112,7 +112,8 @@ def _outlook(
 
 
 def _size(facts: Facts, launcher: str) -> str:
-    nodes, counts = len(facts.nodes), [node.nproc for node in facts.nodes]
+    nodes = len(facts.nodes)
+    counts = [node.nproc for node in facts.nodes]
     each = str(counts[0]) if len(set(counts)) == 1 else "+".join(map(str, counts))
     simulated = launcher == "local" and nodes > 1
     of_node = f"{'simulated ' if simulated else ''}{'node' if nodes == 1 else 'nodes'}"

@@ -37,7 +37,7 @@ def main() -> int:
         sweep = cells.from_file(args.cells, flags, args.name)
     else:
         sweep = cells.from_grid(args.over, flags, program, args.name)
-    # as for a single run: of the user's project for a program, of the checkout for our trainer
+    # as for a single run: logs/ of a program's project, or of the checkout for our trainer
     logs = project_of(Path.cwd()) / "logs" if sweep.first.words else own_logs()
     root = args.logs_dir or sweep.first.run.logs_dir or logs
     sweep.folder = root.absolute() / run_files.SWEEPS / sweep.name
@@ -60,15 +60,15 @@ def main() -> int:
                 return conclude(sweep)
             json_output.emit("submitted", folder=str(sweep.folder))
             return 0
-        left = (cell for cell in sweep.cells if cell.state != "done")
-        works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in left]
+        unfinished = (cell for cell in sweep.cells if cell.state != "done")
+        works = [cell_runs.work_of(sweep, cell, groups=groups) for cell in unfinished]
         if args.detach and not _go_on_in_background(sweep.folder):
             return 0
         return conclude(sweep, cell_runs.run_all(works, args.at_once))
 
 
 def _go_on_in_background(folder: Path) -> bool:
-    """Fork; true in the child, which has no terminal and prints to sweep.log."""
+    """Fork; true in the child, which has left the terminal and prints to sweep.log."""
     sys.stdout.flush()
     if child := os.fork():
         json_output.emit("submitted", folder=str(folder), pid=child)

@@ -36,7 +36,8 @@ from muster.command import as_typed
 from muster.errors import UsageError
 from muster.printable import printable
 
-GONE = {
+# Flags that were removed, and what to do instead.
+REMOVED = {
     "--routed": "make routes with `exec NODE -- ip route`",
     "--rails": "add a second card with `ip link add muster-exp100 type veth peer name exp1 netns "
     "muster-node0`, and `down` removes it",
@@ -46,8 +47,8 @@ NODES = range(1, 17)
 
 def main() -> int:
     for word in sys.argv[1:] if sys.argv[1:2] == ["up"] else ():
-        if (flag := word.partition("=")[0]) in GONE:
-            raise UsageError(f"there is no {flag} any more; {GONE[flag]}")
+        if (flag := word.partition("=")[0]) in REMOVED:
+            raise UsageError(f"there is no {flag} any more; {REMOVED[flag]}")
     parser = _parser()
     args = parser.parse_args()
     if args.action is None:
@@ -127,7 +128,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _venv(named: str | None) -> Path | None:
-    """The environment that is visible in a private home: the named one, or the checkout's own."""
+    """The environment that a private home shows: the folder `named`, or the checkout's own."""
     venv = Path(named).absolute() if named else CHECKOUT / ".venv"
     if named and not (venv / "bin" / "python").exists():
         raise UsageError(f"MUSTER_BED_VENV={named}: it has no bin/python; name an environment")
@@ -144,7 +145,7 @@ def _exec(name: str, command: Sequence[str], *, private: bool) -> NoReturn:
         raise UsageError(f"exec {name}: the testbed has {', '.join(nodes)}")
     is_private = private and cluster.options.private_home
     words = namespaces.enter(node := nodes[name], private=is_private)
-    # Not nsenter's own --wd: it would use the box's folder, even if that is hidden.
+    # Not nsenter's --wd: it takes the folder of the box, even one that the node's view hides.
     folder = namespaces.home() if is_private else Path.cwd()
     words += ["env", f"--chdir={folder}", f"HOME={namespaces.home()}"]
     words += [f"SLURM_CONF={slurm_daemons.CONFIG}"]

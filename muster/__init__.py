@@ -23,7 +23,7 @@ from muster.errors import MusterError, RunFailed, UsageError
 from muster.orderly_stop import on_stop, stopping
 
 __version__ = "0.2.0"  # of all parts of this checkout; setup.cfg reads it here
-_PLACES = {
+_MODULES = {
     "Job": "muster.remote_job",
     "job": "muster.remote_job",
     "launch": "muster.launching",
@@ -39,24 +39,29 @@ _PLACES = {
 }
 _NEED_NUMPY = ("checkpoints", "evaluate")
 # Editors and type checkers read `__init__.pyi`, which `python -m tests.muster.stub_file` writes.
-__all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_PLACES]  # noqa: PLE0604
-_NAMES = {"map": "map_items"}  # so that it does not hide Python's own
+__all__ = ["MusterError", "RunFailed", "UsageError", "on_stop", "stopping", *_MODULES]  # noqa: PLE0604
+_OTHER_NAMES = {"map": "map_items"}  # in its module, which also uses Python's own `map`
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'muster' has no attribute {name!r}")
-    value: object = getattr(import_module(full_name(_PLACES[name])), _NAMES.get(name, name))
+    module = import_module(full_name(_MODULES[name]))
+    value: object = getattr(module, _OTHER_NAMES.get(name, name))
     return value
 
 
 def __dir__() -> list[str]:
-    """The names that can be used here: without torch those that need none. Nothing is imported."""
+    """The names that this Python can use; without torch, those that do not need it."""
     return sorted([*filter(_is_usable, __all__), "__doc__", "__version__"])
 
 
 def _is_usable(name: str) -> bool:
-    needed = ["torch"] if _PLACES.get(name, "").startswith("train.") else []
-    needed += ["numpy"] if name in _NEED_NUMPY else []
+    packages = ["torch"] if _MODULES.get(name, "").startswith("train.") else []
+    packages += ["numpy"] if name in _NEED_NUMPY else []
+    return all(map(_is_installed, packages))
+
+
+def _is_installed(package: str) -> bool:
     # find_spec raises for a module that was put in the place of another, as tests do
-    return all(sys.modules.get(one) is not None or find_spec(one) is not None for one in needed)
+    return sys.modules.get(package) is not None or find_spec(package) is not None

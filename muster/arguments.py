@@ -10,12 +10,12 @@ from typing import Any
 def whole_number(name: str, value: object, least: int | None = None) -> Iterator[str]:
     """A line if `value` is not a whole number, or is below `least`."""
     try:
-        found = operator.index(value)  # type: ignore[arg-type]
+        whole = operator.index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):  # a tensor with several values raises the last
         yield f"{name} is {reprlib.repr(value)}; it must be a whole number"
         return
-    if least is not None and found < least:
-        yield f"{name} is {found}; it must be at least {least}"
+    if least is not None and whole < least:
+        yield f"{name} is {whole}; it must be at least {least}"
 
 
 def number(
@@ -32,33 +32,33 @@ def number(
     """
     try:
         plain = value.detach() if hasattr(value, "detach") else value
-        found = float(plain if hasattr(plain, "__float__") else "")  # a string is refused
+        amount = float(plain if hasattr(plain, "__float__") else "")  # a string is refused
     except (TypeError, ValueError, RuntimeError, OverflowError):
         yield f"{name} is {reprlib.repr(value)}; it must be a number"
         return
-    if above is not None and not (found > above and math.isfinite(found)):
-        yield f"{name} is {found:g}; it must be finite and above {above:g}"
-    if least is not None and not found >= least:
-        yield f"{name} is {found:g}; it must be at least {least:g}"
-    if most is not None and not found <= most:
-        yield f"{name} is {found:g}; it must be at most {most:g}"
+    if above is not None and not (amount > above and math.isfinite(amount)):
+        yield f"{name} is {amount:g}; it must be finite and above {above:g}"
+    if least is not None and not amount >= least:
+        yield f"{name} is {amount:g}; it must be at least {least:g}"
+    if most is not None and not amount <= most:
+        yield f"{name} is {amount:g}; it must be at most {most:g}"
 
 
-def methods(name: str, value: object, *wanted: str) -> Iterator[str]:
+def methods(name: str, value: object, *required: str) -> Iterator[str]:
     """A line for the required methods that `value` lacks."""
-    if missing := [one for one in wanted if not callable(getattr(value, one, None))]:
+    if missing := [method for method in required if not callable(getattr(value, method, None))]:
         lacks = f"{name} is a {type(value).__name__}, which has no {' and no '.join(missing)}"
-        yield f"{lacks}; give an object that has {' and '.join(wanted)}"
+        yield f"{lacks}; give an object that has {' and '.join(required)}"
 
 
-def one_of(name: str, value: object, *known: str) -> Iterator[str]:
-    """A line if `value` is none of the known words."""
-    if value not in known:
-        yield f"{name} is {reprlib.repr(value)}; known: {', '.join(known)}"
+def one_of(name: str, value: object, *choices: str) -> Iterator[str]:
+    """A line if `value` is none of `choices`."""
+    if value not in choices:
+        yield f"{name} is {reprlib.repr(value)}; known: {', '.join(choices)}"
 
 
 def kind(name: str, value: object, wanted: type, give: str) -> Iterator[str]:
-    """A line if `value` is not of the type that is wanted; `give`: what to give."""
+    """A line if `value` is not of the type `wanted`; `give` says what to give."""
     if not isinstance(value, wanted):
         yield f"{name} is a {type(value).__name__}; give {give}"
 

@@ -1,8 +1,8 @@
 """Where the folders of the checkout are: `launch/`, `configs/`, `train/`, `slurm/` and `muster/`.
 
 An installation from a wheel has them, as they stand in a checkout, below its package `muster`, so
-that they hide no `train.py` or `configs/` of a user's. A checkout, and an editable installation of
-one, has them beside `muster/`.
+that they hide no `train.py` or `configs/` of a user's. A checkout has them beside `muster/`, and so
+has an editable installation.
 
 Nothing is written into an installation, which may belong to another user.
 
@@ -24,14 +24,14 @@ Print the folder of slurm/, configs/ and launch/:
 def own_python() -> str:
     """The Python with the packages of `launch/`: the checkout's, the installation's, or this one.
 
-    `launch/own_python.sh` looks for it where no Python is known yet.
+    `launch/own_python.sh` looks for it where there is no Python yet.
     """
     pythons = [CHECKOUT / ".venv" / "bin" / "python"]
     if IS_INSTALLED:  # PREFIX/lib/pythonX.Y/site-packages/muster/_checkout
         version = CHECKOUT.parent.parent.parent
         lib = version.parent
         if lib.name in ("lib", "lib64") and version.name.startswith("python"):
-            # /usr and ~/.local may have several; `python` may be another one
+            # /usr and ~/.local may have several versions; `python` may be another one
             pythons.append(lib.parent / "bin" / version.name)
     return str(next((python for python in pythons if python.exists()), sys.executable))
 
@@ -48,7 +48,7 @@ def main() -> int:
         print(HELP)
         return 0
     if words:
-        from muster.errors import UsageError  # not above: programs import this file
+        from muster.errors import UsageError  # imported here: programs import this file
 
         raise UsageError(f"muster path takes no {words[0]!r}; it prints a folder alone")
     print(CHECKOUT)

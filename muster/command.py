@@ -30,7 +30,7 @@ COMMANDS = {
     "report": ["muster/run_module.py", "train.report"],
     "path": ["muster/run_module.py", "muster.checkout"],
 }
-TYPED = "muster"  # the option -X of Python that says which of these words was typed
+OPTION = "muster"  # of Python's -X: which of these words the user typed
 AT_LOGIN = ("run", "jobs", "doctor", "study", "sweep", "report")  # commands that accept --login
 LOGIN = ("login", "login_config", "login_dir", "login_python")  # settings of a login node
 USAGE = """usage: muster COMMAND [argument ...]
@@ -60,8 +60,8 @@ def logins() -> Path:
 
 
 def is_elsewhere(words: list[str]) -> bool:
-    """Whether a command may be for a login node: it names one, a cluster, or a run of one."""
-    own = words[: _own(words)]
+    """Whether a command may be for a login node: it names the node, a cluster, or a run there."""
+    own = words[: _own_count(words)]
     if any(word.partition("=")[0] in ("--login", "--on") for word in own):
         return True
     names = [word for word in own if "/" not in word and word not in (".", "..")]
@@ -70,7 +70,7 @@ def is_elsewhere(words: list[str]) -> bool:
 
 def main() -> None:
     """Run the command that the first word names, in place of this process."""
-    word, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    word, *rest = sys.argv[1:] or ["--help"]
     if word in ("--version", "-V"):
         from muster.version import version_text
 
@@ -95,14 +95,14 @@ def main() -> None:
 
 
 def become(script: str, *words: str, typed: str = "") -> NoReturn:
-    """Run a script of the checkout in place of this process; `typed`: what stood after `muster`."""
+    """Run a script of the checkout in place of this process; `typed`: the word after `muster`."""
     argv = [sys.executable, *say_typed(typed), str(CHECKOUT / script), *words]
     os.execv(sys.executable, argv)
 
 
 def say_typed(word: str) -> list[str]:
-    """Python's options that tell a script this; no process that the script starts has them."""
-    return ["-X", f"{TYPED}={word}"] if word else []
+    """Python's options that tell a script the word; processes that it starts do not have them."""
+    return ["-X", f"{OPTION}={word}"] if word else []
 
 
 def as_typed(otherwise: str = "") -> str:
@@ -115,26 +115,27 @@ def as_typed(otherwise: str = "") -> str:
 
 def hide(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Split a command line into one without the values, and the values; `--` ends our part."""
-    own = _own(words)
-    shown = list(words)
+    own_count = _own_count(words)
+    visible = list(words)
     values: dict[str, str] = {}
-    for index, text in _given(words[:own]):
+    for index, text in _positions(words[:own_count]):
         name, equals, value = text.partition("=")
         if not equals:
             values.pop(name, None)  # a later --env NAME, which is passed on, overrides it
         elif name:
             values[name] = value
-            shown[index] = shown[index].removesuffix(f"={value}")
-    return shown, values
+            visible[index] = visible[index].removesuffix(f"={value}")
+    return visible, values
 
 
 def reveal(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Restore the command line that `hide` was given, with the values in `env`."""
-    values, found = json.loads(env.get(VALUES, "{}")), list(words)
-    for index, text in _given(words[: _own(words)]):
+    values = json.loads(env.get(VALUES, "{}"))
+    restored = list(words)
+    for index, text in _positions(words[: _own_count(words)]):
         if text in values:
-            found[index] += f"={values[text]}"
-    return found
+            restored[index] += f"={values[text]}"
+    return restored
 
 
 def variable(values: Mapping[str, str]) -> dict[str, str]:
@@ -144,27 +145,28 @@ def variable(values: Mapping[str, str]) -> dict[str, str]:
 
 def own_arguments() -> list[str]:
     """This command's arguments without the values; if it has values, it starts again."""
-    shown, values = hide(sys.argv[1:])
+    visible, values = hide(sys.argv[1:])
     if values:
         env = {**os.environ, **variable(values)}
         first = sys.orig_argv[1 : 1 - len(sys.argv)]  # the script, or the options for `-m`
-        os.execve(sys.executable, [sys.executable, *first, *shown], env)
-    return shown
+        os.execve(sys.executable, [sys.executable, *first, *visible], env)
+    return visible
 
 
-def _own(words: Sequence[str]) -> int:
+def _own_count(words: Sequence[str]) -> int:
+    """The number of words before `--`."""
     return words.index("--") if "--" in words else len(words)
 
 
-def _given(words: Sequence[str]) -> list[tuple[int, str]]:
-    """The positions in `words` after each --env, with the text there."""
-    found = []
+def _positions(words: Sequence[str]) -> list[tuple[int, str]]:
+    """The position of the value of each --env in `words`, with its text."""
+    positions = []
     for index, word in enumerate(words):
         if word.startswith(f"{FLAG}="):
-            found.append((index, word.removeprefix(f"{FLAG}=")))
+            positions.append((index, word.removeprefix(f"{FLAG}=")))
         elif index and words[index - 1] == FLAG:
-            found.append((index, word))
-    return found
+            positions.append((index, word))
+    return positions
 
 
 if __name__ == "__main__":

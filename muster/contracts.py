@@ -3,14 +3,14 @@
     from muster.contracts import Compressor
 
 A worker may be Muster's trainer, which has `train`, or a user's program, which may have a `train`
-of its own: there Muster's modules have other names. These are the right ones in both.
+of its own: there Muster's modules have other names. The names here are right in both.
 """
 
 import sys
 from importlib import import_module
 from typing import Any
 
-_PLACES = {
+_MODULES = {
     "AfterBackward": "train.sync.after_backward",
     "BucketHook": "train.sync.ddp.hooks",
     "Cast": "train.sync.compression.base",
@@ -23,20 +23,20 @@ _PLACES = {
     "spread": "train.sync.ranks",
     "summed": "train.sync.ddp.hooks",
 }
-__all__ = [*_PLACES]  # noqa: PLE0604
+__all__ = [*_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'muster.contracts' has no attribute {name!r}")
-    return getattr(import_module(full_name(_PLACES[name])), name)
+    return getattr(import_module(full_name(_MODULES[name])), name)
 
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__doc__"])
 
 
-def full_name(place: str) -> str:
-    """The module to import: one that our trainer has loaded is not loaded a second time."""
+def full_name(module: str) -> str:
+    """The full name of one of our modules: in our trainer the name under which it is loaded."""
     is_own = getattr(sys.modules.get("train"), "IS_MUSTER", False)
-    return f"muster._{place}" if place.startswith("train.") and not is_own else place
+    return f"muster._{module}" if module.startswith("train.") and not is_own else module

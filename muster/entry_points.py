@@ -14,9 +14,12 @@ from typing import Any
 
 from muster.errors import UsageError, text_of
 
-LAUNCHERS, STARTERS = "muster.launchers", "muster.starters"
-MODES, COMPRESSORS, TASKS = "muster.modes", "muster.compressors", "muster.tasks"
-ENTRIES = "entry_points.txt"  # the file that names them
+LAUNCHERS = "muster.launchers"
+STARTERS = "muster.starters"
+MODES = "muster.modes"
+COMPRESSORS = "muster.compressors"
+TASKS = "muster.tasks"
+ENTRIES = "entry_points.txt"  # the file of a package's metadata that names its entry points
 GROUPS = (LAUNCHERS, STARTERS, MODES, COMPRESSORS, TASKS)
 
 
@@ -26,7 +29,7 @@ def names(group: str) -> list[str]:
 
 
 def every_name() -> list[str]:
-    """Group and name of each: `muster.tasks:spirals`."""
+    """Group and name of each entry point: `muster.tasks:spirals`."""
     return [f"{group}:{name}" for group in GROUPS for name in names(group)]
 
 
@@ -55,18 +58,18 @@ def load(group: str, name: str) -> Any:
 
 
 def _installed(group: str) -> Iterator[Any]:
-    """The entry points of a group; of a package that is on the path twice, the first one's."""
+    """The entry points of a group; if a package is on the path twice, the first one counts."""
     from importlib.metadata import distributions  # here, since it takes as long as a short command
 
     for package in distributions():
-        with suppress(Exception):  # a stranger's file may be damaged
+        with suppress(Exception):  # a package's metadata may be damaged
             entries = [entry for entry in package.entry_points if entry.group == group]
             if entries and _is_imported(package):
                 yield from entries
 
 
 def _is_imported(package: Any) -> bool:
-    """Whether no other version of it comes before it on the path."""
+    """Whether `package` is the first of its name on the path."""
     from importlib.metadata import distribution
 
     first = distribution(package.name)

@@ -25,7 +25,7 @@ from muster.worker.process import NO_RETRY as NO_RETRY
 from muster.worker.process import STOPPED as STOPPED
 from muster.worker.process import TIME_OVER as TIME_OVER
 
-# What a user's process has too much of, and what to do.
+# By error number: what a process or a user has too much of, and what to do.
 LIMITS = {
     errno.EMFILE: ("too many open files for one process", "raise the limit: ulimit -n"),
     errno.ENFILE: ("too many open files of all processes", "see sysctl fs.file-max"),
@@ -72,9 +72,9 @@ def refuse(problems: Iterable[str], where: str = "") -> None:
     Raises:
         UsageError: `problems` is not empty.
     """
-    found = [f"{where}{problem}" for problem in problems]
-    if found:
-        raise UsageError("\n".join(found))
+    lines = [f"{where}{problem}" for problem in problems]
+    if lines:
+        raise UsageError("\n".join(lines))
 
 
 class RunFailed(MusterError):
@@ -89,8 +89,10 @@ class RunFailed(MusterError):
         traceback: str = "",
     ) -> None:
         super().__init__(message, code, rank, host, traceback)
-        self.message, self.exit_code = message, code
-        self.rank, self.host = rank, host  # of the first failure; None: no rank failed
+        self.message = message
+        self.exit_code = code
+        self.rank = rank  # of the first failure; None: no rank failed
+        self.host = host
         self.traceback = traceback  # of the remote rank, as text
 
     def __str__(self) -> str:
@@ -111,8 +113,8 @@ def explained(error: BaseException, path: Path | None = None) -> str:
 
 
 def at_limit(error: BaseException) -> str:
-    """One line, where a limit on a user's open files or processes, or memory, was met; else ""."""
-    # a reader of our output that takes no more is no limit
+    """One line, if the process is at a limit: on open files, processes or memory; else ""."""
+    # EAGAIN of output whose reader is slow: that is no limit
     if isinstance(error, OSError) and hasattr(error, "characters_written"):
         return ""
     if isinstance(error, OSError) and error.errno in LIMITS:
@@ -137,14 +139,15 @@ def run(main: Callable[[], int]) -> NoReturn:
 
     A reader of the output may close it early, as `| head` does: that is not an error.
     """
-    _open_what_is_closed()
+    _open_closed_streams()
     _print_any_text()
-    os.umask(os.umask(0o077) | 0o002)  # what is made, also by workers, no other user may write
+    # other users may not write what this process and its workers make
+    os.umask(os.umask(0o077) | 0o002)
     code: int | str | None
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `begin` in run_module.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        code = _code(main)
+        code = _exit_code(main)
         sys.stdout.flush()  # here an error can still be reported
     except (OSError, RuntimeError) as error:
         if limit := at_limit(error):
@@ -156,7 +159,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Open any closed stream, as after `command >&-`; else an opened file would take its place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -166,17 +169,17 @@ def _open_what_is_closed() -> None:
 
 
 def _print_any_text() -> None:
-    """Have stdout show what it cannot encode, such as half a character in a node's message.
+    """Make stdout escape what it cannot encode, such as half a character in a node's message.
 
-    In a locale of ASCII alone Python would pass on the bytes of some, and refuse the others.
+    Otherwise Python, in a locale of ASCII alone, passes on some characters and refuses others.
     """
     stream = sys.stdout
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
-        with suppress(OSError):  # it was made for a file, and leads to a pipe since
+        with suppress(OSError):  # the stream was opened for a file, and leads to a pipe now
             stream.reconfigure(errors="backslashreplace")
 
 
-def _code(main: Callable[[], int]) -> int | str | None:
+def _exit_code(main: Callable[[], int]) -> int | str | None:
     try:
         _refuse_removed_folder()
         return main()
@@ -198,7 +201,7 @@ def _refuse_removed_folder() -> None:
     """Refuse to begin in a folder that does not exist any more.
 
     Raises:
-        UsageError: it was removed, perhaps to be made anew under the same name.
+        UsageError: the folder was removed, perhaps to be made anew under the same name.
     """
     try:
         Path.cwd()
@@ -223,7 +226,7 @@ def _unwritable(error: OSError) -> int:
     """The exit code if output, or a file on a full disk, could not be written.
 
     Raises:
-        OSError: `error`, if it is another one.
+        OSError: `error`, if it has another cause.
     """
     if number := lost_reader(error):
         code = 128 + number
@@ -244,7 +247,7 @@ def _unwritable(error: OSError) -> int:
 def lost_reader(error: OSError) -> int:
     """The signal for an output without a reader: SIGPIPE, or SIGHUP of a closed terminal.
 
-    0 if `error` is another one.
+    0 for any other error.
     """
     if isinstance(error, ReaderGone):
         return signal.SIGPIPE

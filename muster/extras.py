@@ -1,4 +1,4 @@
-"""The packages that a part of Muster needs beside the base, and how to install those that lack.
+"""The packages that a part of Muster needs beside the base, and how to install missing ones.
 
 The lists are those of setup.cfg, which an installation from a wheel has, too.
 
@@ -18,9 +18,10 @@ from muster.checkout import CHECKOUT, IS_INSTALLED
 from muster.errors import refuse
 
 BASE = ""  # in place of an extra's name: what every command needs
-TRAINER, REPORT = "trainer", "report"
+TRAINER = "trainer"
+REPORT = "report"
 USES = {BASE: "Muster", TRAINER: "the trainer that comes with Muster", REPORT: "a report"}
-# The module of a package, where it has another name.
+# The module of a package, if it has another name.
 MODULES = {
     "Jinja2": "jinja2",
     "PyYAML": "yaml",
@@ -28,7 +29,7 @@ MODULES = {
     "python-dotenv": "dotenv",
 }
 OWN_FOLDER = CHECKOUT / ".venv" / "bin"  # of the environment that `make install` makes
-SHOWN = 4  # names of packages in a message
+MOST_NAMES = 4  # of packages in a message
 OPTIONAL = frozenset(("weasyprint",))  # a report without it has no PDF
 
 
@@ -45,24 +46,24 @@ def packages(extra: str) -> dict[str, str]:
 
 
 def require(extra: str) -> None:
-    """Refuse what an extra is for, where this Python lacks packages of it.
+    """Refuse if this Python lacks packages of an extra.
 
     Raises:
-        UsageError: it does; the message says what installs them.
+        UsageError: packages are missing; the message says what installs them.
     """
-    lacks = [*_missing(extra, OPTIONAL)]
-    refuse([lacking(extra, lacks)] if lacks else [])
+    missing = [*_missing(extra, OPTIONAL)]
+    refuse([lacking(extra, missing)] if missing else [])
 
 
 def lacking(extra: str, names: Collection[str], python: str = sys.executable) -> str:
     """One line: which packages of an extra `python` lacks, and what installs them."""
     needed = f"the extra [{extra}]" if extra else "packages"
-    shown = [*names][:SHOWN]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    first_names = ", ".join([*names][:MOST_NAMES])
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     do = f"install: {install_command(extra, names, python)}"
     if python == sys.executable and _is_ready(names):
         do = _activate()
-    return f"{USES[extra]} needs {needed}, but {python} has no {', '.join(shown)}{more}; {do}"
+    return f"{USES[extra]} needs {needed}, but {python} has no {first_names}{more}; {do}"
 
 
 def install_command(extra: str, names: Collection[str], python: str = sys.executable) -> str:
@@ -80,14 +81,14 @@ def install_command(extra: str, names: Collection[str], python: str = sys.execut
 
 
 def without_base(module: str) -> str:
-    """One line, where this Python has no `module`, which every command needs."""
+    """One line about `module`, which every command needs and this Python does not have."""
     if (OWN_FOLDER / "activate").exists() and Path(sys.executable).parent != OWN_FOLDER:
         return f"{sys.executable} has no {module}; {_activate()}"
     return lacking(BASE, [*_missing(BASE)])
 
 
 def _is_ready(names: Collection[str]) -> bool:
-    """Whether the environment of `make install` has these packages, beside another installation."""
+    """Whether there is an environment of `make install`, and it has these packages."""
     modules = [MODULES.get(name, name) for name in names]
     folders = OWN_FOLDER.parent.glob("lib/python3*/site-packages")
     return (OWN_FOLDER / "activate").exists() and any(
@@ -100,13 +101,13 @@ def _activate() -> str:
 
 
 def explained(error: ModuleNotFoundError) -> str | None:
-    """One line for a package of ours that an import has not found; None for any other one."""
+    """One line if the module that an import did not find is of a package of ours; else None."""
     module = (error.name or "").partition(".")[0]
     for extra in USES:
-        known = packages(extra)
-        lacks = [*_missing(extra)]
-        if module in (known[name] for name in lacks):
-            return lacking(extra, lacks)
+        modules = packages(extra)
+        missing = [*_missing(extra)]
+        if module in (modules[name] for name in missing):
+            return lacking(extra, missing)
     return None
 
 

@@ -1,11 +1,11 @@
 """Ask git about a user's project; it reads, and writes nothing.
 
 What git does not say is never guessed: files that it ignores, such as data and secrets, would be
-copied. So either it answers, or this raises its own words.
+copied. So if git does not answer, its own error is raised.
 
 git refuses a repository of another user, since the configuration in it may name programs to run. A
-group's project is such a repository, and so is a folder that a container has mounted. It is asked
-once more, with that one folder trusted for that one call, and with everything off by which such a
+group's project is such a repository, and so is a folder that a container has mounted. For it git is
+asked once more. For that call the folder is trusted, and everything is off by which its
 configuration could run a program. Where anybody may write, git's refusal stands.
 """
 
@@ -18,9 +18,9 @@ from muster.errors import UsageError
 from muster.run_files import top_of
 from muster.tool_environment import environment_for
 
-# Nothing is written, not even the index; and its words do not depend on the user's language.
+# git writes nothing, not even the index; its messages do not depend on the user's language.
 ALWAYS = {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-# In a repository of another user nothing is fetched that it lacks, and nothing of it is run.
+# In a repository of another user git fetches nothing that is missing, and runs nothing of it.
 NO_FETCHING = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 NO_PROGRAMS = (
     "core.fsmonitor=false",
@@ -33,18 +33,18 @@ OWN_SCOPES = ("local", "worktree")  # of a repository's configuration; others ar
 
 
 class GitFailed(UsageError):
-    """git gives no answer; the message has its own line, and what to do."""
+    """git gives no answer; the message has git's own line, and what to do."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        self.code = code  # git's exit code; 0: it is not installed
+        self.code = code  # git's exit code; 0: git is not installed
 
 
 def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
     """The output of `git WORDS` in `folder`.
 
     Raises:
-        GitFailed: it gives none, or not in time.
+        GitFailed: git gives none, or not in time.
     """
     done = _run(folder, words, timeout_s=timeout_s)
     top = top_of(folder) if done.returncode else None
@@ -60,9 +60,9 @@ def ask(folder: Path, *words: str, timeout_s: float | None = None) -> bytes:
 
 
 def ask_top(folder: Path, *words: str) -> str | None:
-    """What git says of a repository whose top is `folder`; None if that is none, or git is silent.
+    """The output of git in a repository whose top is `folder`; None if git gives none.
 
-    Where a folder only lies in a repository, that is another project's.
+    Also None if `folder` is below the top: then it is in the repository of another project.
     """
     if top_of(folder) != folder.resolve():
         return None
@@ -73,10 +73,10 @@ def ask_top(folder: Path, *words: str) -> str | None:
 
 
 def top_seen(cwd: Path, top: Path) -> Path:
-    """The top folder that git names in `cwd`, where `top` has a `.git`; else `cwd` itself."""
+    """The top folder that git names in `cwd`; `top` has a `.git`, in case git does not answer."""
     try:
         return Path(os.fsdecode(ask(cwd, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
-    except GitFailed:  # damaged, or not installed: its place is known all the same
+    except GitFailed:  # the repository is damaged, or git not installed
         return cwd if _anybody_may_write(top) else top
 
 
@@ -110,8 +110,8 @@ def _trusting(folder: Path, top: Path) -> list[str]:
     """Options for one call in a repository of another user; none of its programs is run."""
     options = [f"--work-tree={top}", "-c", f"safe.directory={top}"]
     options += [word for setting in NO_PROGRAMS for word in ("-c", setting)]
-    asked = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", DRIVERS)
-    words = [os.fsdecode(word) for word in _run(folder, asked, options).stdout.split(b"\0")]
+    query = ("config", "--null", "--show-scope", "--name-only", "--get-regexp", DRIVERS)
+    words = [os.fsdecode(word) for word in _run(folder, query, options).stdout.split(b"\0")]
     drivers = {
         name for scope, name in zip(words[::2], words[1::2], strict=False) if scope in OWN_SCOPES
     }
@@ -121,13 +121,13 @@ def _trusting(folder: Path, top: Path) -> list[str]:
 
 
 def _is_of_another(top: Path) -> bool:
-    return any(one.lstat().st_uid != os.geteuid() for one in (top, top / ".git"))
+    return any(path.lstat().st_uid != os.geteuid() for path in (top, top / ".git"))
 
 
 def _anybody_may_write(top: Path) -> bool:
     """Whether any user may have made or changed the repository in `top`."""
-    places = [one for one in (top, top / ".git") if one.exists()]
-    return any(one.stat().st_mode & 0o002 for one in places)
+    paths = [path for path in (top, top / ".git") if path.exists()]
+    return any(path.stat().st_mode & 0o002 for path in paths)
 
 
 def _explained(folder: Path, done: "subprocess.CompletedProcess[bytes]") -> str:

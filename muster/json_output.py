@@ -12,8 +12,9 @@ from typing import Any
 
 from muster.printable import json_text
 
-FLAG, VERSION = "--json", 1
-_descriptor: int | None = None  # of documents, after `begin`; until then they go to stdout
+FLAG = "--json"
+VERSION = 1
+_descriptor: int | None = None  # to which documents go, after `begin`
 
 
 def is_asked(argv: Sequence[str]) -> bool:
@@ -36,7 +37,7 @@ def has_begun() -> bool:
 
 
 def end() -> None:
-    """Print no more documents: their reader has them all."""
+    """Print no more documents: the reader has all of them."""
     global _descriptor
     if _descriptor is not None:
         os.close(_descriptor)

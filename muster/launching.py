@@ -30,7 +30,7 @@ from muster.writing import read_json, scratch_folder, write_json
 # A cluster that `on` names has its own defaults.
 DEFAULTS = {"nodes": 1, "nproc_per_node": 1, "launcher": "auto"}
 # For a command line only: how to wait, and what to run.
-NOT_HERE = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
+COMMAND_LINE_ONLY = ("detach", "dry_run", "wait", "setup", "program", "overwrite")
 
 
 def launch(
@@ -133,11 +133,11 @@ def map_items(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    known = read_json(logins() / folder.name, *LOGIN)
-    if known is not None:  # after all has been sent
+    login = read_json(logins() / folder.name, *LOGIN)
+    if login is not None:  # everything was sent to the login node
         shutil.rmtree(folder)
         for cell in cells:
-            write_json(logins() / str(cell["id"]), {**known, "name": cell["id"]})
+            write_json(logins() / str(cell["id"]), {**login, "name": cell["id"]})
     runs = Path(json.loads(printed.splitlines()[-1])["folder"], "runs")
     return [job_of(str(cell["id"]), str(runs / str(cell["id"]))) for cell in cells]
 
@@ -167,10 +167,10 @@ def write_call(
 
 def _own_path() -> list[str]:
     """The folders of this program's own modules; the working directory comes first."""
-    here, installed = Path.cwd(), [Path(one) for one in sysconfig.get_paths().values()]
+    installed = {Path(folder) for folder in sysconfig.get_paths().values()}
     entries = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
-    own = [one for one in entries if not {one, *one.parents} & set(installed)]
-    return list(dict.fromkeys([".", *(os.path.relpath(one, here) for one in own)]))
+    own = [entry for entry in entries if not {entry, *entry.parents} & installed]
+    return list(dict.fromkeys([".", *(os.path.relpath(entry, Path.cwd()) for entry in own)]))
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -187,16 +187,16 @@ def _new_run_id(name: str) -> str:
 def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, str]]:
     """Flags as a command line has them, and the environment in which it is run.
 
-    What is left open of those that are `given` has our defaults.
+    A flag of `given` that is None gets our default, if it has one.
 
     Raises:
-        UsageError: one of them is for a command line only.
+        UsageError: a flag is for a command line only.
     """
-    env, words = _environment(), []
-    chosen = {name: one for name, one in given.items() if one is not None}
+    words = []
+    chosen = {name: value for name, value in given.items() if value is not None}
     flags = {**(DEFAULTS if more.get("on") is None else {}), **chosen, **more}
     for name, value in flags.items():
-        if name in NOT_HERE:
+        if name in COMMAND_LINE_ONLY:
             raise UsageError(f"{name}: that is for a command line, not for a function")
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
@@ -204,15 +204,15 @@ def _flags(more: Mapping[str, Any], **given: Any) -> tuple[list[str], dict[str, 
         elif isinstance(value, Mapping) and name not in ("env", "slurm"):
             raise UsageError(f"{name}: takes no dict; give its value as {flag} has it")
         elif isinstance(value, Mapping):
-            words += [f"{flag}={key}={one}" for key, one in value.items()]
+            words += [f"{flag}={key}={text}" for key, text in value.items()]
         elif name in ("env", "include", "slurm") and not isinstance(value, str):
-            words += [f"{flag}={one}" for one in value]
+            words += [f"{flag}={text}" for text in value]
         elif isinstance(value, (list, tuple)):
             words.append(f"{flag}={','.join(map(str, value))}")
         elif value is not None:
             words.append(f"{flag}={value}")
-    shown, values = hide(words)  # other users cannot see them in a list of processes
-    return shown, {**env, **variable(values)}
+    visible, values = hide(words)  # other users can see command lines
+    return visible, {**_environment(), **variable(values)}
 
 
 def _environment() -> dict[str, str]:
@@ -222,7 +222,7 @@ def _environment() -> dict[str, str]:
         env["VIRTUAL_ENV"] = sys.prefix
     elif Path(sys.prefix, "conda-meta").is_dir():
         env["CONDA_PREFIX"] = sys.prefix
-    else:  # of a module, or the system's: what is first on PATH counts
+    else:  # an environment module's, or the system's: the first on PATH counts
         for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
             env.pop(name, None)
         folder = str(Path(sys.executable).parent)

@@ -1,7 +1,7 @@
-"""A run behind a login node, from Python: `muster.Job` there is asked, and results come here.
+"""A run behind a login node, from Python: its `Job` there is asked, and results are copied here.
 
-On the login node this answers: `status|cancel RUN_DIR`, or `wait RUN_DIR SECONDS`, prints the exit
-code, or null, and the status.
+On the login node this file is called with `status|cancel RUN_DIR`, or with `wait RUN_DIR SECONDS`.
+Then it prints the exit code, or null, and the status.
 """
 
 import json
@@ -22,20 +22,20 @@ from muster.writing import record_in
 
 ASK = ("muster/run_module.py", "launch.ssh.login_node", "job")
 ANSWER = ("code", "word", "is_over", "detail", "notes")
-SLICE_S = 60.0  # of waiting: the process there ends so long after this one has gone
+SLICE_S = 60.0  # of one wait: the process on the login node outlives this one so long
 
 
 class LoginJob(Job):
     """`run_dir` is a local folder with the function's results; `remote_dir` is the run's folder.
 
-    Only the second is what the login node says.
+    The login node names `remote_dir` alone, and no folder of this machine.
     """
 
-    def __init__(self, run: str, remote_dir: str, known: Mapping[str, Any]) -> None:
+    def __init__(self, run: str, remote_dir: str, login: Mapping[str, Any]) -> None:
         super().__init__(project_of(Path.cwd()) / "logs" / run)
         self.remote_dir = remote_dir
         self._login = [
-            f"--{name.replace('_', '-')}={known[name]}" for name in LOGIN if known[name] is not None
+            f"--{name.replace('_', '-')}={login[name]}" for name in LOGIN if login[name] is not None
         ]
 
     def status(self) -> Status:
@@ -86,7 +86,8 @@ def _status(answer: Mapping[str, Any]) -> Status:
 
 def main() -> int:
     verb, run_dir, *seconds = sys.argv[1:]
-    job, code = Job(run_dir), None
+    job = Job(run_dir)
+    code = None
     if verb == "wait":
         with suppress(TimeoutError):
             code = job.wait(float(seconds[0]))

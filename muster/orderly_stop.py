@@ -22,10 +22,10 @@ from muster.worker.process import signal_name
 # Workers that can stop cleanly create a file here, named by their pid. The agent writes the reason
 # into it.
 FOLDER = "MUSTER_STOPPABLE"
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with these somebody stops a run
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # with them a user stops a run
 NOTICE = "notice"  # the reason that workers get when a scheduler has announced the end
-# With these, too, a leader stops its run, unless they have another meaning for it: by themselves
-# they would end it, without a word.
+# A leader stops its run at these signals, too, unless it uses them otherwise. Their default action
+# would end it without a message.
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
 
 
@@ -50,13 +50,14 @@ class StopRequest:
                 "muster.on_stop and the first muster.stopping() take a signal, which Python allows "
                 "in the main thread only; call them there, at the start"
             )
-        self._owner, self.why = os.getpid(), ""
-        signal.signal(signal.SIGTERM, self._take)
+        self._owner = os.getpid()
+        self.why = ""
+        signal.signal(signal.SIGTERM, self._handle)
         if folder := os.environ.get(FOLDER):
             leave_notices_to_the_agent()
             Path(folder, str(self._owner)).touch()
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:  # a forked data loader has inherited this
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -70,8 +71,8 @@ class StopRequest:
             sys.exit(STOPPED)
 
     def _reason(self) -> str:
-        sign = Path(os.environ.get(FOLDER, ""), str(self._owner))
-        return sign.read_text(encoding="utf-8") if FOLDER in os.environ and sign.exists() else ""
+        path = Path(os.environ.get(FOLDER, ""), str(self._owner))
+        return path.read_text(encoding="utf-8") if FOLDER in os.environ and path.exists() else ""
 
 
 def leave_notices_to_the_agent() -> None:

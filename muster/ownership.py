@@ -1,8 +1,8 @@
-"""Whether a file that was not named, but found, may decide what runs as this user.
+"""Whether a file that the user has not named may decide what runs as this user.
 
 Its owner, and whoever may write it or its folder, can run commands as this user. So they must be
-this user or root. A group that has this user alone is no other: with umask 002, as many systems
-have it, all files are writable for it.
+this user or root. A group that has this user alone may write, too: with umask 002, as many
+systems have it, all files are writable for it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 
 
 def distrusted(path: Path) -> str | None:
-    """Why a file, or a folder, is not only this user's; None if it is. A link is as its target.
+    """Why a file or a folder is not this user's alone; None if it is. A link's target counts, too.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: its owner and mode cannot be read.
     """
-    found = [(path, path.lstat()), (path, path.stat()), (path.parent, path.parent.stat())]
-    for one, state in found:
+    states = [(path, path.lstat()), (path, path.stat()), (path.parent, path.parent.stat())]
+    for place, state in states:
         if state.st_uid not in _own_ids():
-            return f"{one} belongs to {user_name(state.st_uid)}"
-    for one, state in found[1:]:
-        # in a folder such as /tmp nobody can replace what is another's
+            return f"{place} belongs to {user_name(state.st_uid)}"
+    for place, state in states[1:]:
+        # in a folder such as /tmp no user can replace a file of another
         is_sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
         if not is_sticky and _others_may_write(state):
-            return f"others may write {one} (mode {stat.S_IMODE(state.st_mode):o})"
+            return f"others may write {place} (mode {stat.S_IMODE(state.st_mode):o})"
     return None
 
 
@@ -38,7 +38,7 @@ def owner_is_foreign(path: Path) -> bool:
 
 
 def _own_ids() -> set[int]:
-    """This user's number and root's; as git has it, also of the one who called sudo."""
+    """This user's number and root's; as in git, also that of the user who called sudo."""
     own = {0, os.geteuid()}
     caller = os.environ.get("SUDO_UID", "")
     return own | {int(caller)} if os.geteuid() == 0 and caller.isdigit() else own
@@ -53,13 +53,14 @@ def _others_may_write(state: os.stat_result) -> bool:
 def _is_private(group: int, owner: int) -> bool:
     """Whether a group has nobody but its owner, whose name it has."""
     try:
-        user, found = pwd.getpwuid(owner), grp.getgrgid(group)
+        user = pwd.getpwuid(owner)
+        entry = grp.getgrgid(group)
     except KeyError:
         return False
     return (
         user.pw_gid == group
-        and found.gr_name == user.pw_name
-        and set(found.gr_mem) <= {user.pw_name}
+        and entry.gr_name == user.pw_name
+        and set(entry.gr_mem) <= {user.pw_name}
     )
 
 

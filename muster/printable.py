@@ -1,8 +1,8 @@
-"""Values as text that whatever reads it only shows: a terminal, a spreadsheet, a page, a program.
+"""Write values as text that a terminal, a spreadsheet or a page shows, and does not act on.
 
 A text of others, such as programs, nodes and other users, may have escapes that colour or clear a
-terminal, set its title, or move its cursor over other lines. What a program itself prints is passed
-on as it is: its colours are its own.
+terminal, set its title, or move its cursor over other lines. The output of the user's own program
+is passed on as it is, with its colours.
 """
 
 import json
@@ -16,18 +16,18 @@ FORMULA = ("=", "+", "-", "@")
 
 
 def printable(text: object) -> str:
-    """A text with escapes, as in Python, for all that is no letter, sign or end of a line."""
+    """A text with Python's escapes for what is no letter, digit, sign, space or end of a line."""
     plain = str(text).expandtabs()
-    return "".join(one if _is_shown(one) else ascii(one)[1:-1] for one in plain)
+    return "".join(letter if _is_visible(letter) else ascii(letter)[1:-1] for letter in plain)
 
 
-def _is_shown(letter: str) -> bool:
-    """Whether a terminal only shows it: spaces of all widths, too."""
+def _is_visible(letter: str) -> bool:
+    """Whether a terminal only shows the letter, as it does with spaces of all widths."""
     return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
 
 
 def on_one_line(text: object) -> str:
-    """The same for a field that is one line: an end of a line is shown as an escape, too."""
+    """As `printable`, for a field of one line: an end of a line becomes an escape, too."""
     return printable(text).replace("\n", "\\n")
 
 

@@ -23,8 +23,10 @@ from muster.errors import UsageError
 from muster.tool_environment import environment_for
 
 DEFAULT_PORT = 29500  # torch's default
-FIRST_PORT, PORTS = 20000, 10000  # of jobs; below the ports that systems assign
-OPEN_MPI, PMI = "Open MPI's mpirun", "mpirun (PMI)"
+FIRST_PORT = 20000  # of jobs; all are below the ports that systems assign
+PORT_COUNT = 10000
+OPEN_MPI = "Open MPI's mpirun"
+PMI = "mpirun (PMI)"
 # RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE of each way of MPI
 NAMES = {
     OPEN_MPI: (
@@ -43,7 +45,7 @@ SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
 # A process with none of these was not started as one of several by srun or mpirun.
 SIZES = frozenset(names[1] for names in (*NAMES.values(), SRUN))
 # A process with one of these variables was started as a rank.
-SIGNS = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
+RANK_VARIABLES = (*(names[0] for names in NAMES.values()), "PMIX_RANK", "MV2_COMM_WORLD_RANK")
 
 # Open MPI's variables of machines.
 MACHINE_0 = "OMPI_MCA_orte_hnp_uri"  # 3636592640.0;tcp://10.10.1.254:56821
@@ -71,13 +73,13 @@ def torchrun_variables(env: Mapping[str, str]) -> dict[str, str]:
         return _of_srun(env)
     if "PMI_SIZE" in env:
         return _of_mpi(env, PMI)
-    sign = next((name for name in SIGNS if name in env), None)
-    if sign is None:
+    variable = next((name for name in RANK_VARIABLES if name in env), None)
+    if variable is None:
         return {}
     raise UsageError(
-        f"{sign}={env[sign]} says that this process is one of several, but not of how many; set "
-        "RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, or the "
-        "mpirun of Open MPI or MPICH"
+        f"{variable}={env[variable]} says that this process is one of several, but not of how "
+        "many; set RANK, WORLD_SIZE and MASTER_ADDR for each, or start them with torchrun, srun, "
+        "or the mpirun of Open MPI or MPICH"
     )
 
 
@@ -85,15 +87,15 @@ def _of_mpi(env: Mapping[str, str], launcher: str) -> dict[str, str]:
     rank, size, local_rank, local_size = NAMES[launcher]
     if env[size] == "1":
         return {}
-    found = {"RANK": env.get(rank, ""), "WORLD_SIZE": env[size]}
-    found["LOCAL_RANK"] = env.get(local_rank, "0")
-    found["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
+    variables = {"RANK": env.get(rank, ""), "WORLD_SIZE": env[size]}
+    variables["LOCAL_RANK"] = env.get(local_rank, "0")
+    variables["LOCAL_WORLD_SIZE"] = env.get(local_size, "1")
     job = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
     if job:  # of this mpirun: two on one machine have different ports
-        found["MASTER_PORT"] = str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS)
+        variables["MASTER_PORT"] = str(FIRST_PORT + zlib.crc32(job.encode()) % PORT_COUNT)
     if launcher == OPEN_MPI and "MASTER_ADDR" not in env and env[size] != env.get(local_size):
-        found["MASTER_ADDR"] = host_of_rank_0(env) or ""
-    return _complete({**found, **_address(env)}, REMEDIES[launcher])
+        variables["MASTER_ADDR"] = host_of_rank_0(env) or ""
+    return _complete({**variables, **_address(env)}, REMEDIES[launcher])
 
 
 def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
@@ -102,14 +104,14 @@ def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
     try:
         node = int(env["SLURM_NODEID"])
         job = int(env["SLURM_JOB_ID"]) * 7 + int(env.get("SLURM_STEP_ID", "0"))
-        found = {
+        variables = {
             "RANK": env["SLURM_PROCID"],
             "WORLD_SIZE": env["SLURM_STEP_NUM_TASKS"],
             "LOCAL_RANK": env["SLURM_LOCALID"],
             "LOCAL_WORLD_SIZE": str(tasks_per_node(env["SLURM_STEP_TASKS_PER_NODE"])[node]),
             "GROUP_RANK": str(node),
             "GROUP_WORLD_SIZE": env["SLURM_STEP_NUM_NODES"],
-            "MASTER_PORT": str(FIRST_PORT + job % PORTS),
+            "MASTER_PORT": str(FIRST_PORT + job % PORT_COUNT),
         }
     except (KeyError, ValueError, IndexError) as error:
         raise UsageError(
@@ -117,10 +119,10 @@ def _of_srun(env: Mapping[str, str]) -> dict[str, str]:
             f"variables do not say which one this is ({error}); set RANK, WORLD_SIZE and "
             "MASTER_ADDR for each"
         ) from None
-    if "MASTER_ADDR" not in env and found["LOCAL_WORLD_SIZE"] != found["WORLD_SIZE"]:
+    if "MASTER_ADDR" not in env and variables["LOCAL_WORLD_SIZE"] != variables["WORLD_SIZE"]:
         nodes = env.get("SLURM_STEP_NODELIST", env.get("SLURM_NODELIST", ""))
-        found["MASTER_ADDR"] = _first_host(nodes)
-    return _complete({**found, **_address(env)}, "MASTER_ADDR=NODE0 srun ...")
+        variables["MASTER_ADDR"] = _first_host(nodes)
+    return _complete({**variables, **_address(env)}, "MASTER_ADDR=NODE0 srun ...")
 
 
 def _address(env: Mapping[str, str]) -> dict[str, str]:
@@ -129,7 +131,8 @@ def _address(env: Mapping[str, str]) -> dict[str, str]:
 
 def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
     """All of torchrun's variables, from RANK and WORLD_SIZE or more of them."""
-    rank, size = env.get("RANK", ""), env.get("WORLD_SIZE", "")
+    rank = env.get("RANK", "")
+    size = env.get("WORLD_SIZE", "")
     local = env.get("LOCAL_WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal()):
         raise UsageError(
@@ -138,7 +141,7 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
         )
     if not (local.isdecimal() and int(local)):
         raise UsageError(f"LOCAL_WORLD_SIZE={local!r} is not a number from 1 up")
-    found = {
+    variables = {
         "RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_RANK": env.get("LOCAL_RANK", "0"),
@@ -148,24 +151,24 @@ def _complete(env: Mapping[str, str], remedy: str) -> dict[str, str]:
         "GROUP_WORLD_SIZE": env.get("GROUP_WORLD_SIZE", str(-(-int(size) // int(local)))),
     }
     if local == size:
-        found["MASTER_ADDR"] = "127.0.0.1"
-    found["MASTER_PORT"] = str(DEFAULT_PORT)
-    found |= _address(env)
-    if size != "1" and "MASTER_ADDR" not in found:
+        variables["MASTER_ADDR"] = "127.0.0.1"
+    variables["MASTER_PORT"] = str(DEFAULT_PORT)
+    variables |= _address(env)
+    if size != "1" and "MASTER_ADDR" not in variables:
         raise UsageError(
             f"rank {rank} of {size}: where rank 0 runs is not known; give its address, "
             f"NODE0: {remedy}"
         )
-    return found
+    return variables
 
 
 def tasks_per_node(text: str) -> list[int]:
     """`2(x3),1`, Slurm's form, is [2, 2, 2, 1]."""
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(","):
         count, _, times = part.partition("(x")
-        found += [int(count)] * int(times.rstrip(")") or 1)
-    return found
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts
 
 
 def _first_host(nodes: str) -> str:
@@ -187,7 +190,7 @@ def _first_host(nodes: str) -> str:
 def host_of_rank_0(env: Mapping[str, str]) -> str | None:
     """The host of rank 0 of Open MPI's mpirun, from mpirun's own variables alone.
 
-    An address of it, or a name that resolves; None if neither is certain.
+    It is an address, or a name that resolves; None if neither is certain.
 
     mpirun numbers the machines: 0 is the one it runs on, 1 and up are those of its list, in order.
     It gives the machines' names to all ranks except those on machine 0. Machines are filled in that
@@ -198,13 +201,14 @@ def host_of_rank_0(env: Mapping[str, str]) -> str | None:
     own = re.match(r"\d+\.(\d+);", env.get(OWN_MACHINE, ""))
     if own is None:  # Open MPI 5 has none of these variables
         return None
-    own_machine, machines = int(own[1]), names_of(env.get(MACHINES, ""))
+    own_machine = int(own[1])
+    machines = names_of(env.get(MACHINES, ""))
     machine = _machine_of_rank_0(env, own_machine, len(machines))
     if machine is None or (env["OMPI_COMM_WORLD_RANK"] == "0" and machine != own_machine):
         return None
     uri = env[OWN_MACHINE] if machine == own_machine else env.get(MACHINE_0, "")
     addresses = _addresses(uri) if machine in (0, own_machine) else []
-    if len(addresses) == 1:  # if there are several, one may be of a network that other hosts lack
+    if len(addresses) == 1:  # of several, some may be of networks that other hosts do not have
         return addresses[0]
     name = machines[machine] if machine < len(machines) else socket.gethostname()
     try:
@@ -214,38 +218,39 @@ def host_of_rank_0(env: Mapping[str, str]) -> str | None:
     return name
 
 
-def _machine_of_rank_0(env: Mapping[str, str], own: int, known: int) -> int | None:
-    """0 or 1, as seen from machine `own`; None if it is unclear."""
+def _machine_of_rank_0(env: Mapping[str, str], own: int, machines: int) -> int | None:
+    """0 or 1, as seen from machine `own` of so many `machines`; None if it is unclear."""
     count = int(env.get(MACHINES_WITH_RANKS, "0"))
-    if own == 0 or count == known:
+    if own == 0 or count == machines:
         return 0  # all machines have ranks, also mpirun's own
-    rank, size = int(env["OMPI_COMM_WORLD_RANK"]), int(env["OMPI_COMM_WORLD_SIZE"])
+    rank = int(env["OMPI_COMM_WORLD_RANK"])
+    size = int(env["OMPI_COMM_WORLD_SIZE"])
     local_rank = int(env["OMPI_COMM_WORLD_LOCAL_RANK"])
     local_size = int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
     if size != count * local_size:
         return None
-    found = set()
+    candidates = set()
     if rank % local_size == local_rank:  # ranks are placed machine by machine
-        found.add(own - rank // local_size)
+        candidates.add(own - rank // local_size)
     if rank // count == local_rank:  # ranks are placed in turn
-        found.add(own - rank % count)
-    return found.pop() if found in ({0}, {1}) else None
+        candidates.add(own - rank % count)
+    return candidates.pop() if candidates in ({0}, {1}) else None
 
 
 def names_of(text: str) -> list[str]:
     """`box,node[2:1,3-4].lab@0(4)`, Open MPI's form, is box, node01.lab, node03.lab, ..."""
-    found: list[str] = []
+    names: list[str] = []
     pattern = r"([^,\[\]]*)\[(\d+):([\d,-]+)\]([^,\[\]]*)|[^,\[\]]+"
     for part in re.finditer(pattern, text.rpartition("@")[0] or text):
         before, width, ranges, after = part.groups()
         if ranges is None:
-            found.append(part[0])
+            names.append(part[0])
             continue
-        for one in ranges.split(","):
-            first, _, last = one.partition("-")
+        for limits in ranges.split(","):
+            first, _, last = limits.partition("-")
             numbers = range(int(first), int(last or first) + 1)
-            found += [f"{before}{number:0{width}}{after}" for number in numbers]
-    return found
+            names += [f"{before}{number:0{width}}{after}" for number in numbers]
+    return names
 
 
 def _addresses(uri: str) -> list[str]:

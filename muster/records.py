@@ -1,13 +1,13 @@
-"""What others have written, as JSON has it, is used only if it has the form that its reader needs.
+"""Use JSON that others have written only if it has the form that its reader needs.
 
 A form is a type, None, a tuple of forms of which one fits, a list with the form of each element, or
 a dict. A dict has keys, each with its form; a key that ends with "?" may be missing, and with the
 key `...` there may be others. A function is a form, too: it says whether a value fits.
 
 A record in a run folder may be empty after a power failure, cut off, of another version, or another
-user's: one that is damaged hides no other. Its readers go on as if it were not there;
-`why_unreadable` is what they can say of it. Its form here has each key that is read. A key may be
-missing, if a reader does not name it; other keys may be there.
+user's. A damaged record hides no other: its readers go on as if it did not exist, and
+`why_unreadable` says what is wrong with it. A form in `FORMS` has each key that is read. A record
+may lack a key that its reader does not name as needed, and it may have other keys.
 """
 
 import math
@@ -21,10 +21,10 @@ from muster.run_files import RunFile
 from muster.writing import parsed, record_data, tail
 
 MAYBE = "?"  # at the end of a key
-MORE = ...  # a key: there may be others
+MORE = ...  # a key of a form: the value may have other keys
 LAST_UNIX_S = 253_402_300_799  # of the year 9999
-SHOWN_CHARACTERS = 60
-TAIL_BYTES = 65_536  # of a file of records: has the last steps of a rank, however long it is
+MOST_CHARACTERS = 60
+TAIL_BYTES = 65_536  # of the end of a file of records: they hold the last steps of a rank
 
 
 def fits(value: Any, form: Any) -> bool:
@@ -84,7 +84,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_number_or_nan(value: Any) -> bool:
-    """As a loss may be."""
+    """A number, or one that is not finite, as a loss may be."""
     return is_number(value) or type(value) is float
 
 
@@ -107,9 +107,7 @@ def _is_report(value: Any) -> bool:
 
 def _are_marks(value: Any) -> bool:
     """The times of a start's phases, the first step's among them."""
-    return (
-        isinstance(value, dict) and "step" in value and all(is_time(one) for one in value.values())
-    )
+    return isinstance(value, dict) and "step" in value and all(map(is_time, value.values()))
 
 
 def _are_ended(value: Any) -> bool:
@@ -198,23 +196,23 @@ STEP = {
 
 
 def read(file: RunFile, path: Path, *needed: str) -> dict[str, Any] | None:
-    """The record in `path`, which is such a file; None if there is none, or it is unreadable."""
+    """The record in `path`, which is a `file`; None if there is none, or it is unreadable."""
     return _read(file, path, needed)[0]
 
 
 def why_unreadable(file: RunFile, path: Path, *needed: str) -> str:
-    """One line that says which record is unreadable, and why; "" if it is not, or is absent."""
+    """One line that says which record is unreadable, and why; "" if it is readable or absent."""
     return _read(file, path, needed)[1]
 
 
 def all_unreadable(run_dir: Path) -> list[str]:
-    """Such a line for each of the records in a run folder."""
+    """The line of `why_unreadable` for each unreadable record in a run folder."""
     pairs = ((file, path) for file in FORMS for path in file.find(run_dir))
     return [line for file, path in pairs if (line := why_unreadable(file, path))]
 
 
 def record_of(file: RunFile, data: bytes, *needed: str) -> dict[str, Any] | None:
-    """The record in the content of such a file; None as for `read`."""
+    """The record in `data`, the content of a `file`; None as for `read`."""
     try:
         record: Any = parsed(data)
     except ValueError:
@@ -236,7 +234,7 @@ def _read(file: RunFile, path: Path, needed: tuple[str, ...]) -> tuple[dict[str,
 
 
 def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> str:
-    """Why it is no such record; "" if it is."""
+    """Why `record` does not have this form; "" if it does."""
     if not isinstance(record, dict):
         return "it is no JSON object"
     for name in needed:
@@ -244,27 +242,27 @@ def _problem(record: Any, form: Mapping[str, Any], needed: tuple[str, ...]) -> s
             return f"it has no {name!r}"
     for name, kind in form.items():
         if name in record and not fits(record[name], kind):
-            return f"{name!r} is {_shown(record[name])}"
+            return f"{name!r} is {_abridged(record[name])}"
     return ""
 
 
-def _shown(value: Any) -> str:
-    """A value in an error; what is nested may be so too deep to be shown."""
+def _abridged(value: Any) -> str:
+    """A value as an error names it; of a list or a dict only its type."""
     is_nested = isinstance(value, list | dict)
-    return f"a {type(value).__name__}" if is_nested else repr(value)[:SHOWN_CHARACTERS]
+    return f"a {type(value).__name__}" if is_nested else repr(value)[:MOST_CHARACTERS]
 
 
 def json_objects(data: bytes) -> list[dict[str, Any]]:
     """The objects in `data`; a line that is cut off at an end, or invalid, is left out."""
-    found = []
+    objects = []
     for line in data.split(b"\n"):
         try:
-            one = parsed(line)
+            value = parsed(line)
         except ValueError:
             continue
-        if isinstance(one, dict):
-            found.append(one)
-    return found
+        if isinstance(value, dict):
+            objects.append(value)
+    return objects
 
 
 def last_objects(path: Path) -> list[dict[str, Any]]:

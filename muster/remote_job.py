@@ -42,9 +42,9 @@ MUSTER = "muster/command.py"
 LOOK_S = 0.1
 ASK_S = 10.0  # between questions whether the run is still led, or the job still queued
 BEGIN_S = 30.0  # from the creation of a run's folder to its leader's record
-SEEN_S = 1.0  # at most, until a cancel file is seen
-ARRIVE_S = 10.0  # for files of other machines, which a shared disk may show late
-LOST = 1
+SEEN_S = 1.0  # at most, until the starting process sees a cancel file
+ARRIVE_S = 10.0  # of other machines' files, which a shared disk may show late
+LOST = 1  # the exit code of a run that has ended without a record
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ def job(run: str) -> Job:
 
 
 def job_of(run: str, run_dir: str) -> Job:
-    """The run in this folder; on a login node if it is known here as one that was started there.
+    """The run in this folder, which is on a login node if the run was started there from here.
 
     Raises:
-        MusterError: what the login node says is no folder.
+        MusterError: the answer of the login node is no folder.
     """
     from muster.login_job import LoginJob
 
-    known = None if "/" in run else read_json(logins() / run, *LOGIN)
-    if known is None:
+    login = None if "/" in run else read_json(logins() / run, *LOGIN)
+    if login is None:
         return Job(run_dir)
     if not isinstance(run_dir, str) or not run_dir.startswith("/"):  # it will be an argument there
         raise MusterError(
-            f"{known['login']}: {run} is said to be in {run_dir!r}, which is no folder"
+            f"{login['login']}: {run} is said to be in {run_dir!r}, which is no folder"
         )
-    return LoginJob(run, run_dir, known)
+    return LoginJob(run, run_dir, login)
 
 
 class Job:
@@ -137,11 +137,11 @@ class Job:
     def _before_it_began(self) -> Status:
         """The status of a run of `muster.map`, whose runs start one after the other."""
         folder = self.run_dir.parent.parent
-        note = self._note()
-        if note.get("state") in ("failed", "stopped"):
-            return Status(note["state"], True, note["message"])
+        entry = self._entry()
+        if entry.get("state") in ("failed", "stopped"):
+            return Status(entry["state"], True, entry["message"])
         is_cancelled = (folder / run_files.CANCELLED / self.run_id).exists()
-        if is_cancelled and note.get("state") != "running" and not self.run_dir.exists():
+        if is_cancelled and entry.get("state") != "running" and not self.run_dir.exists():
             return Status("stopped", True, "cancelled before it began")
         if not _is_locked(self._sweep_lock) and not self._has_begun():
             return Status("lost", True, "the process that was to start it has ended")
@@ -152,10 +152,10 @@ class Job:
         """The lock of `muster.map`, while its runs are started; a single run has none."""
         return self.run_dir.parent.parent / run_files.SWEEP_LOCK
 
-    def _note(self) -> dict[str, str]:
+    def _entry(self) -> dict[str, str]:
         """The entry for this run in the record of `muster.map`."""
         record = read_json(self.run_dir.parent.parent / run_files.SWEEP) or {"cells": []}
-        return next((one for one in record["cells"] if one["id"] == self.run_id), {})
+        return next((cell for cell in record["cells"] if cell["id"] == self.run_id), {})
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait until the run is over; return its exit code.
@@ -165,13 +165,14 @@ class Job:
         """
         if timeout_s is not None:
             refuse(arguments.number("timeout_s", timeout_s, least=0), where="wait: ")
-        began = asked = time.monotonic()
+        began = last_look = time.monotonic()
         while True:
-            end, now = self._end(), time.monotonic()
+            end = self._end()
+            now = time.monotonic()
             if end is not None and end["code"] == 0:
                 return 0
-            if now - asked > (1.0 if end is not None else ASK_S):  # a job may be queued again
-                asked = now
+            if now - last_look > (1.0 if end is not None else ASK_S):  # a job may be queued again
+                last_look = now
                 status, ended = self._look()
                 if status.is_over:
                     return LOST if ended is None else int(ended["exit_code"])
@@ -233,12 +234,12 @@ class Job:
     def cancel(self) -> None:
         """End the run and everything it started; return when that is done."""
         if not self._has_begun() and self._sweep_lock.exists():
-            sign = self.run_dir.parent.parent / run_files.CANCELLED / self.run_id
-            sign.parent.mkdir(exist_ok=True)
-            sign.touch()
+            cancel_file = self.run_dir.parent.parent / run_files.CANCELLED / self.run_id
+            cancel_file.parent.mkdir(exist_ok=True)
+            cancel_file.touch()
             began = time.monotonic()
             while not self._has_begun() and time.monotonic() < began + BEGIN_S:
-                is_starting = self._note().get("state") == "running"
+                is_starting = self._entry().get("state") == "running"
                 if not is_starting and time.monotonic() > began + SEEN_S:
                     return  # the process that would start it has seen the file, or will see it
                 time.sleep(LOOK_S)
@@ -275,15 +276,17 @@ class Job:
         """The failure of the run, and the exception of the rank that failed first."""
         end = self._end() or self._look()[1] or {}
         rank: int | None = end.get("rank")
-        place = None if rank is None else run_files.RANK_END.path(self.run_dir, rank=rank)
-        needed = ("host", "message", "traceback")
-        record = None if place is None else records.read(run_files.RANK_END, place, *needed)
+        record = None
+        if rank is not None:
+            path = run_files.RANK_END.path(self.run_dir, rank=rank)
+            record = records.read(run_files.RANK_END, path, "host", "message", "traceback")
         if rank is None or record is None:
             text = end.get("message") or str(self.status())
             return RunFailed(f"{self.run_id}: {text}", code, rank), None
-        host, lines = str(record["host"]), str(record["traceback"])
+        host = str(record["host"])
+        lines = str(record["traceback"])
         text = str(end.get("message")).removeprefix("error: ")
-        if record["message"]:  # else it ended well, but before the others
+        if record["message"]:  # otherwise the rank ended well, but before the others
             text = f"rank {rank} on {host}: {record['message']}"
         text += f"\n\nIn the worker:\n{lines.rstrip()}" if lines else ""
         output = end.get("output")
@@ -308,8 +311,8 @@ def run_command(script: str, *words: str, env: Mapping[str, str] | None = None) 
     It is a process of its own, so this process's signals and other children are not affected.
 
     Raises:
-        UsageError: it refuses its arguments.
-        MusterError: it failed.
+        UsageError: the script refuses its arguments.
+        MusterError: the script failed.
     """
     done = subprocess.run(
         _command(script, *words), env=None if env is None else dict(env),
@@ -329,7 +332,7 @@ def _command(script: str, *words: str) -> list[str]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process starts the runs of this sweep; the kernel knows by its lock."""
+    """Whether a process that starts the runs of this sweep lives: it holds the lock."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""A run's folder: how a run takes it, and each file in it: who writes, copies and clears it.
+"""A run's folder: how a run claims it, and each file in it: who writes, copies and clears it.
 
-All that writes, reads, mirrors, puts aside or clears such a file takes its name from here. The
-names of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
+Code that writes, reads, mirrors, archives or clears such a file takes its name from here. The names
+of `logs/<run_id>/` sort by time. A run never takes the folder of another run.
 """
 
 import functools
@@ -39,7 +39,7 @@ class RunFile:
     # From a node without the launcher's disk: sent as it grows, sent whole after each change, or
     # not sent (it is written on the launcher's machine, or is used only where it is).
     home: Literal["grows", "whole", "stays"]
-    # By --overwrite: always, or not if the new run is to continue from it (--resume).
+    # By --overwrite: always, or not if the new run continues from it (--resume).
     cleared: Literal["always", "unless_resumed"] = "always"
     private: bool = False  # only its owner may read it, since it will be unpickled
 
@@ -50,13 +50,12 @@ class RunFile:
 
     def match(self, name: str) -> dict[str, str] | None:
         """The fields in `name`, a path below the run folder; None if `name` is another file."""
-        found = re.fullmatch(
-            _expression_of(self.pattern), name, re.DOTALL
-        )  # a name may have a line end
-        return found.groupdict() if found else None
+        # DOTALL: a name may have an end of a line in it
+        match = re.fullmatch(_expression_of(self.pattern), name, re.DOTALL)
+        return match.groupdict() if match else None
 
     def find(self, run_dir: Path) -> list[Path]:
-        """The existing ones, by name, without unfinished ones."""
+        """The existing files, by name, without unfinished ones."""
         if self.pattern.endswith(BELOW):
             below = sorted(self.path(run_dir).rglob("*"))
             return [path for path in below if path.is_file() and not is_unfinished(path.name)]
@@ -65,7 +64,7 @@ class RunFile:
         return [run_dir / name for name in names if self.match(name) is not None]
 
     def by_number(self, run_dir: Path) -> dict[int, Path]:
-        """The existing ones of each rank or node, by the number at the end of their names."""
+        """The existing file of each rank or node, by the number at the end of its name."""
         pairs = ((int(path.stem.rpartition("_")[2]), path) for path in self.find(run_dir))
         return dict(sorted(pairs))
 
@@ -131,28 +130,29 @@ NETWORK = RunFile("network.json", "run", "whole")
 COLLECTIVES = RunFile("collectives.json", "run", "whole")
 # By one rank of each disk, which reads them there: they are much larger than all the rest.
 CHECKPOINTS = RunFile("checkpoints/**", "run", "stays", cleared="unless_resumed")
-TAKEN = RunFile(".taken", "run", "stays")  # by the run that has this folder, where it was started
+TAKEN = RunFile(".taken", "run", "stays")  # by the run that claims the folder, at its start
 CLAIMED = RunFile(".claimed-{name}", "run", "stays")  # on a disk that is not the launcher's
-SEEN = RunFile(".seen-{name}", "run", "stays")  # with it ranks find out who shares a disk
+SEEN = RunFile(".seen-{name}", "run", "stays")  # by it ranks learn which of them share a disk
 # By later readers of the run.
 PREDICTION = RunFile("prediction.json", "run", "stays")
 REPORT = RunFile("report/**", "run", "stays")
 # Files of earlier attempts: those above with scope "attempt".
 ATTEMPTS = RunFile("attempts/{attempt}/**", "run", "stays")
 
-FILES = tuple(one for one in globals().values() if isinstance(one, RunFile))
+FILES = tuple(value for value in globals().values() if isinstance(value, RunFile))
 
 # In the folder of a study or a sweep; each of its runs has a folder below it.
-STUDY, SWEEP = "study.json", "sweep.json"
+STUDY = "study.json"
+SWEEP = "sweep.json"
 SWEEPS = "sweeps"  # the folder of all sweeps, in the folder of all runs
 SWEEP_LOCK = ".sweep.lock"  # in its folder: locked by the process that starts its runs
 CANCELLED = "cancelled"  # of a sweep: a file for each run that must not begin
 
 
-def known(name: str) -> RunFile | None:
-    """The file that `name`, a path below the run folder, is; unfinished files count as well."""
+def matching(name: str) -> RunFile | None:
+    """The file that `name`, a path below the run folder, is; it may still be unfinished."""
     plain = RESERVED.sub("", UNFINISHED.sub("", name))
-    return next((one for one in FILES if one.match(plain) is not None), None)
+    return next((file for file in FILES if file.match(plain) is not None), None)
 
 
 def is_unfinished(name: str) -> bool:
@@ -168,15 +168,15 @@ def attempt_folders(run_dir: Path) -> dict[int, Path]:
 
 def archive_attempt(run_dir: Path, number: int) -> bool:
     """Move the files of attempt `number` (0 is the first) into attempts/; false if already done."""
-    aside = ATTEMPTS.path(run_dir, attempt=number)
-    aside.parent.mkdir(parents=True, exist_ok=True)
+    archive = ATTEMPTS.path(run_dir, attempt=number)
+    archive.parent.mkdir(parents=True, exist_ok=True)
     try:
-        aside.mkdir()  # if several processes try, the first one does it
+        archive.mkdir()  # if several processes try, the first one does it
     except FileExistsError:
         return False
-    for name in sorted({one.top for one in FILES if one.scope == "attempt"}):
+    for name in sorted({file.top for file in FILES if file.scope == "attempt"}):
         if (run_dir / name).exists():
-            (run_dir / name).rename(aside / name)
+            (run_dir / name).rename(archive / name)
     return True
 
 
@@ -197,7 +197,8 @@ def clear(run_dir: Path, *, resumed: bool, but: Path | None = None) -> None:
 def clears(run_dir: Path, path: Path, *, resumed: bool) -> bool:
     """Whether `clear` would remove `path`, or something in it; a parent folder does not count."""
     return path not in run_dir.parents and any(
-        one == path or path in one.parents for one in _to_clear(run_dir, resumed=resumed)
+        cleared == path or path in cleared.parents
+        for cleared in _to_clear(run_dir, resumed=resumed)
     )
 
 
@@ -206,8 +207,8 @@ def _to_clear(run_dir: Path, *, resumed: bool) -> Iterator[Path]:
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in (*names, *links):
             path = Path(folder, name)
-            one = known(path.relative_to(run_dir).as_posix())
-            if one is not None and not (resumed and one.cleared == "unless_resumed"):
+            file = matching(path.relative_to(run_dir).as_posix())
+            if file is not None and not (resumed and file.cleared == "unless_resumed"):
                 yield path
 
 
@@ -224,19 +225,19 @@ def project_of(cwd: Path) -> Path:
 def top_of(folder: Path) -> Path | None:
     """The nearest folder with a `.git`, at or above `folder`; like git, in one file system."""
     real = folder.resolve()
-    for one in (real, *real.parents):
-        if not one.exists():
+    for candidate in (real, *real.parents):
+        if not candidate.exists():
             continue
-        if one.stat().st_dev != real.stat().st_dev:
+        if candidate.stat().st_dev != real.stat().st_dev:
             return None
-        place = one / ".git"
+        place = candidate / ".git"
         if os.path.lexists(place) and not _is_empty(place):
-            return one
+            return candidate
     return None
 
 
 def _is_empty(place: Path) -> bool:
-    """Whether it is a folder without content, as a container may put in the place of `.git`."""
+    """Whether `place` is a folder without content, as a container may put in place of `.git`."""
     try:
         return place.is_dir() and not any(place.iterdir())
     except OSError:
@@ -246,8 +247,8 @@ def _is_empty(place: Path) -> bool:
 def own_logs() -> Path:
     """Where run folders of the trainer go: `logs/` of the checkout.
 
-    An installation has none of its own: then it is that of the project in which this is called, as
-    for a program of the user's.
+    An installation has no `logs/`. Its runs go to that of the project in which it is called, as
+    those of a user's program do.
     """
     return (project_of(Path.cwd()) if checkout.IS_INSTALLED else checkout.CHECKOUT) / "logs"
 
@@ -288,9 +289,9 @@ def new_run_id(logs: Path, what: str, size: str, *, make: bool = False) -> str:
 
 
 def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed: bool) -> None:
-    """Make `run_dir`, once, however many ask for it; `overwrite` removes an earlier run's files.
+    """Make `run_dir` for one run alone; `overwrite` removes an earlier run's files.
 
-    Checkpoints stay if the new run is `resumed` from one. `inputs`: what it reads, by its flags.
+    Checkpoints stay if the new run is `resumed` from one. `inputs`: what it reads, by flag.
 
     Raises:
         UsageError: it is not empty and must not be cleared, the run would read files in it, or it
@@ -306,16 +307,16 @@ def claim(run_dir: Path, inputs: Mapping[str, Path], *, overwrite: bool, resumed
         _clear(run_dir, overwrite=overwrite, resumed=resumed)
         try:
             TAKEN.path(run_dir).touch(exist_ok=False)
-        except FileExistsError:  # by one that has started at the same moment
+        except FileExistsError:  # another run has started at the same moment
             raise UsageError(_not_empty(run_dir)) from None
 
 
 def claim_on_node(run_dir: Path, start: str, *, overwrite: bool, resumed: bool) -> None:
     """Like `claim`, on a disk that the launcher does not see.
 
-    Nodes that share the disk come at the same time. The first one leaves a mark with the name of
-    this `start` of the run, and clears the folder for all. Workers start after every node has been
-    here.
+    Nodes that share the disk call this at the same time. The first one leaves a mark with the name
+    of this `start` of the run, and clears the folder for all. Workers start after the calls of all
+    nodes.
 
     Raises:
         UsageError: files of another run are in it and must not be cleared; or it cannot be made.

@@ -2,14 +2,15 @@
 
     python run_module.py torch.distributed.run [argument ...]
 
-`-m` finds modules in the folder that it is started in first, where a `yaml.py` or `logging.py` of
-the user's would be taken for the library's; and where PYTHONSAFEPATH is set, none there. A module
-of this checkout is found in the checkout, all others where Python has its libraries.
+`-m` looks for modules first in the folder of the call, where a `yaml.py` or `logging.py` of the
+user's would be taken for the library's; with PYTHONSAFEPATH it does not look there at all. Here a
+module of this checkout is found in the checkout, any other module where Python has its libraries.
 
-All others are torchrun, or start it. It ends with its agent. It never removes its temporary
-folders: an agent says where they may be, and removes that. And for each of its events it asks for
-this machine's full name, which it only logs: where the server of names is silent, that takes
-seconds each time. So the machine's own name is given.
+Modules that are not ours are torchrun, or start it. Here torchrun ends with its agent. It never
+removes its temporary folders, so its agent names the folder for them, and removes that. For each of
+its events torchrun asks for this machine's full name, and only logs it. Without an answer of DNS
+that takes seconds each time (see https://github.com/pytorch/pytorch/issues/150532). So here that
+call gives the machine's own name.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -25,8 +26,8 @@ from pathlib import Path
 
 MUSTER = Path(__file__).resolve().parent
 OURS = ("launch", "muster", "train")
-NEEDED = ("yaml", "rich")  # every command imports them first; a bare Python does not have them
-HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # of its script, first on the path
+NEEDED = ("yaml", "rich")  # every command imports these packages first
+HAS_OWN_FOLDER = not getattr(sys.flags, "safe_path", False)  # the script's, first on the path
 
 
 def main() -> None:
@@ -35,17 +36,17 @@ def main() -> None:
     package = sys.argv[0].partition(".")[0]
     if package in OURS:
         sys.path[:HAS_OWN_FOLDER] = [str(MUSTER.parent)]
-        begin(needs_base=package != "muster")  # that needs the standard library alone
+        begin(needs_base=package != "muster")  # `muster` needs the standard library alone
     else:
         del sys.path[:HAS_OWN_FOLDER]
-        _be_torchrun()
+        _prepare_torchrun()
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def start(module: str, function: str = "main") -> None:
-    """Run a script of the checkout, which has put that first on the path: `start("launch.submit")`.
+    """Run the script that calls this: `start("launch.submit")`; the checkout is first on the path.
 
-    It is imported as `module`; the process ends with the exit code of its `function`.
+    The script is imported as `module`. The process ends with the exit code of its `function`.
     """
     del sys.path[1 : 1 + HAS_OWN_FOLDER]  # a file in the script's own folder could hide a library
     begin()
@@ -57,13 +58,13 @@ def start(module: str, function: str = "main") -> None:
 def begin(*, needs_base: bool = True) -> None:
     """Make Ctrl-C end this process without a traceback of imports, until `errors.run`.
 
-    From here on a module that PYTHONPATH has for the user's program, a yaml.py say, hides none of
-    those that our environment has; workers inherit the variable as it is.
+    PYTHONPATH may have modules for the user's program, such as a yaml.py. From here on they hide
+    none of our environment; workers inherit the variable as it is.
 
-    `needs_base`: in a Python without our packages, one line says what is missing.
+    `needs_base`: refuse a Python without our packages; one line says what is missing.
 
     Raises:
-        SystemExit: it is such a Python.
+        SystemExit: this Python has not all of our packages.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -78,7 +79,7 @@ def begin(*, needs_base: bool = True) -> None:
 def _put_own_packages_first() -> None:
     """Put the folders of PYTHONPATH last on the path of modules, but for this checkout.
 
-    So what they have for a user's program hides nothing of ours; our own packages may be there.
+    So their modules for a user's program hide none of ours. Our own packages may be there, too.
     """
     if sys.flags.ignore_environment or not os.environ.get("PYTHONPATH"):
         return
@@ -89,8 +90,8 @@ def _put_own_packages_first() -> None:
     sys.path.sort(key=lambda name: name in folders)
 
 
-def _be_torchrun() -> None:
-    """Do for torchrun what it does not do itself; see above."""
+def _prepare_torchrun() -> None:
+    """Do for torchrun what it does not do itself; see the text at the top of this file."""
     import socket
     import tempfile
 

@@ -1,9 +1,9 @@
-"""Other programs that we call, such as squeue or git: their environment, and one that is missing.
+"""The environment of other programs that we call, such as squeue or git; refuse a missing one.
 
-Variables of their own change what they answer: SQUEUE_PARTITION hides jobs, GIT_DIR names another
-repository. They are a user's settings for that user's own commands, so they do not reach ours. What
-stays says where a tool is configured or who the user is; and sbatch's variables, since those are
-documented as settings of a job.
+Some variables change the answers of these programs: SQUEUE_PARTITION hides jobs, GIT_DIR names
+another repository. They are a user's settings for the user's own commands, so our calls do not get
+them. Variables stay that say where a tool is configured, or who the user is. So do those of sbatch,
+since they are documented as settings of a job.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ SETTINGS = {
     "git": ("GIT_",),
     "rsync": ("RSYNC_",),
 }
-STAYS = ("GIT_CONFIG",)  # which files git ignores may be said there
+STAYS = ("GIT_CONFIG",)  # they may name the files that git ignores
 # The Debian package of a program, where it has another name.
 PACKAGES = {"ssh": "openssh-client", "srun": "slurm-client"}
 
 
 def require(tool: str, use: str) -> None:
-    """Refuse what needs a program that this machine lacks; `use` says what that is.
+    """Refuse if this machine has no program `tool`; `use` says what needs it.
 
     Raises:
-        UsageError: there is no such program on PATH; the message says how to install it.
+        UsageError: it is not on PATH; the message says how to install it.
     """
     if shutil.which(tool) is None:
         package = PACKAGES.get(tool, tool)

@@ -1,8 +1,8 @@
 """Leave nothing half done on a disk, however a process ends.
 
-Small files are written whole or not at all; a full disk gives one line of error. Temporary folders
-are known to be left over once the process that made them is gone: it holds a lock on a file in the
-folder, which the kernel releases when the process ends, however that happens.
+Small files are written whole or not at all; a full disk gives one line of error. A temporary
+folder is left over if the process that made it has ended. That process holds a lock on a file in
+the folder, and the kernel releases it, however the process ends.
 """
 
 import errno
@@ -53,7 +53,7 @@ def write_text(path: Path, text: str, *, forced: bool = False, mode: int = 0o644
 def read_json(path: Path, *needed: str) -> dict[str, Any] | None:
     """The value that `write_json` wrote; None if there is no such file, or no whole value in it.
 
-    Also None if it lacks one of the `needed` keys, as a file of another version may.
+    Also None if the value lacks one of the `needed` keys, as in a file of another version.
 
     A file may be empty after a power failure, unreadable for this user, or on a disk that is not
     mounted. A reader of many files must not fail because of one.
@@ -100,18 +100,18 @@ def parsed(data: bytes) -> Any:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a file to read it; a FIFO would have to be waited for, and is not opened.
+    """Open a file to read it; a FIFO is not opened, since that would wait for its writer.
 
     Raises:
         OSError: it cannot be opened, or is no plain file.
     """
-    other = OSError(errno.EINVAL, "it is not a plain file", str(path))
+    no_plain_file = OSError(errno.EINVAL, "it is not a plain file", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
-        raise other
+        raise no_plain_file
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced since
         os.close(descriptor)
-        raise other
+        raise no_plain_file
     return os.fdopen(descriptor, "rb")
 
 
@@ -121,12 +121,12 @@ def tail(path: Path, most_bytes: int) -> bytes:
         with open_plain(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
             return file.read(most_bytes)
-    except OSError:  # put aside as we look
+    except OSError:  # it was moved meanwhile
         return b""
 
 
 def write_last(path: Path, value: Any) -> None:
-    """Like `write_json`, with the space that was reserved for it.
+    """Like `write_json`, with the space that was reserved for `path`.
 
     Raises:
         CannotWrite: the disk is full, and nothing was reserved; or it refuses.
@@ -172,7 +172,7 @@ def writing(path: Path) -> Iterator[None]:
 def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[Path]:
     """A new folder for this user alone, removed at the end of the context.
 
-    `prefix`: the begin of its name; `within`: the folder that it is made in (default: TMPDIR).
+    `prefix`: the beginning of its name; `within`: the folder in which it is made (default: TMPDIR).
 
     Raises:
         OSError: it cannot be made.
@@ -185,9 +185,13 @@ def scratch_folder(prefix: str = PREFIX, within: str | None = None) -> Iterator[
         unlocked = Path(folder, f"{LOCK}.new")
         descriptor = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            with suppress(OSError):  # a file system without locks: it is never taken for left over
+            with suppress(
+                OSError
+            ):  # a file system without locks: the folder never counts as left over
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                unlocked.rename(unlocked.with_name(LOCK))  # no lock is seen that nobody holds yet
+                unlocked.rename(
+                    unlocked.with_name(LOCK)
+                )  # a file that is called LOCK is locked already
             yield Path(folder)
         finally:
             os.close(descriptor)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # sbatch slurm/multinode_manual.sh [train flags]       one Slurm task for each worker, by plain srun
-# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder; by
-#         the active environment's Python; python train.py by the one that is on PATH
+# sbatch slurm/multinode_manual.sh -- train.py --lr 1e-3        any program, from its own folder: with
+#         the active environment's Python; `python train.py` with the Python on PATH
 # sbatch --nodes 2 --ntasks-per-node 2 slurm/multinode_manual.sh --sync all_reduce
 #
-# No agent of Muster is between Slurm and the workers: nothing watches them, and none is
-# restarted. To have that without torchrun: slurm/multinode.sh --workers manual.
+# No agent of Muster is between Slurm and the workers: nothing watches or restarts them. Agents
+# without torchrun: slurm/multinode.sh --workers manual.
 # Edit the SITE lines once for your cluster; options given to sbatch itself override them.
 #SBATCH --job-name=muster
 #SBATCH --nodes=4
@@ -30,7 +30,7 @@
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
+# $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
@@ -44,11 +44,11 @@ python=$(bash launch/own_python.sh) || exit 2
 TORCHELASTIC_RUN_ID=$(date +%Y%m%d-%H%M%S)-job$SLURM_JOB_ID
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export TORCHELASTIC_RUN_ID MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-# Each task reads its rank from its own environment: here, in the batch shell, all would be 0.
+# Each task reads its rank from its own environment: in the batch shell each rank would be 0.
 step=(srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --unbuffered)
 [[ ${1-} == -- ]] || exec "${step[@]}" "$python" "$checkout/muster/run_module.py" train.worker "$@"
 shift && cd "$SLURM_SUBMIT_DIR" || exit 2
-# Refuses torchrun, which would start all workers in each task; prints the active environment's Python.
+# It refuses torchrun, which would start all workers in each task; it prints the environment's Python.
 active=$("$python" "$checkout/muster/run_module.py" launch.programs.other_launchers "$@") || exit
 [[ ${1-} != -m && ${1-} != *.py && ${1-} != *.pyz && ! -f ${1-}/__main__.py ]] || set -- "$active" "$@"
 [[ $* != *"{"*"}"* ]] || set -- "$python" "$checkout/muster/worker/placeholders.py" "$@" # --rank {rank}

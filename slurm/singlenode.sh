@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sbatch slurm/singlenode.sh [train flags]        all GPUs of one node, or so many CPU workers:
+# sbatch slurm/singlenode.sh [train flags]        a worker for each GPU of one node, or CPU workers
 # sbatch slurm/singlenode.sh [flags] -- train.py --lr 1e-3        any program, from its own folder
 # sbatch --cpus-per-task=8 slurm/singlenode.sh --nproc-per-node 8
 #
@@ -30,7 +30,7 @@ trap '' USR1
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
+# $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2

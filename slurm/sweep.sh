@@ -14,7 +14,7 @@
 #SBATCH --ntasks=1
 # SITE: cores for all workers together, enough for the largest number of them.
 #SBATCH --cpus-per-task=4
-# SITE: with GPUs remove one #: as many as the largest number of workers.
+# SITE: with GPUs remove one #; give as many as the largest number of workers.
 ##SBATCH --gpus-per-node=4
 # SITE: time limit of one point, and other options that the cluster requires.
 #SBATCH --time=00:30:00
@@ -29,7 +29,7 @@
 # is restarted and continues from it.
 #SBATCH --signal=B:USR1@120
 
-# SITE: the grid; the last changes fastest. fp16 needs GPUs.
+# SITE: the grid; the values of the last line change fastest. fp16 needs GPUs.
 grid=(
     'workers=1,2,4'
     'precision=fp32,bf16'
@@ -41,7 +41,7 @@ trap '' USR1
 # SITE: what Python needs on this cluster, on the first node and in all steps.
 # module load cuda
 
-# $0 is Slurm's own copy of this file. Muster's folder holds the file that was given to sbatch, or it is
+# $0 is Slurm's own copy of this file. Muster's folder is that of the file that was given to sbatch, or
 # the folder of the sbatch call.
 checkout=$(scontrol show job "$SLURM_JOB_ID" | sed -nE 's|^ *Command=(.*)/slurm/[a-z_]+\.sh( .*)?$|\1|p' | head -n 1)
 cd "${MUSTER_DIR:-${checkout:-$SLURM_SUBMIT_DIR}}" || exit 2
@@ -63,5 +63,6 @@ else
     set -- --task synthetic "${settings[@]}" "$@"
 fi
 
-# The leader of the run: on this node it starts an agent with srun, and restarts, stops and explains the run. exec: the leader must get Slurm's signals to this shell.
+# The leader of the run: on this node it starts an agent with srun, and restarts, stops and explains the
+# run. exec: the leader must get Slurm's signals to this shell.
 exec "$python" "$checkout/muster/run_module.py" launch.leading.batch_job new --nproc-per-node "$count" "$@"

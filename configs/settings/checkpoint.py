@@ -18,7 +18,7 @@ DIRECTIONS = {"min": True, "max": False}
 
 
 class Interval(NamedTuple):
-    """Every `count` steps, epochs or minutes."""
+    """Every so many steps, epochs or minutes."""
 
     every: float
     unit: Literal["step", "epoch", "min"]
@@ -81,7 +81,7 @@ class CheckpointConfig:
         """Which checkpoint is the best; None: none is kept as such.
 
         Raises:
-            ValueError: --keep-best gives no direction, and its name does not tell.
+            ValueError: --keep-best gives no direction, and the metric's name does not say it.
         """
         if self.keep_best is None:
             return None
@@ -103,9 +103,9 @@ class CheckpointConfig:
         if text == "never":
             return None
         if text.endswith("min"):
-            found = Interval(float(text.removesuffix("min")), "min")
+            interval = Interval(float(text.removesuffix("min")), "min")
         else:
-            found = Interval(1, "epoch") if text == "epoch" else Interval(int(text), "step")
-        if not 0 < found.every < float("inf"):
+            interval = Interval(1, "epoch") if text == "epoch" else Interval(int(text), "step")
+        if not 0 < interval.every < float("inf"):
             raise ValueError(text)
-        return found
+        return interval

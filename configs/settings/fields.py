@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from configs import plugins
 from muster.errors import refuse
 
-# What a setting changes in a run, beside its name:
+# What a setting changes in a run:
 # losses     what is computed, and so the losses
 # gradients  what is sent of the gradients: the losses, but not the work of a step
 # sending    how gradients are sent: only seconds; `single` sends none
@@ -27,10 +27,10 @@ MIN_PORT, MAX_PORT = 1024, 65535  # below it only root may listen, and the cours
 def setting(default: Any, help: str, *, affects: Affects | None = None, **more: Any) -> Any:
     """A field with the text that --help shows; `aliases` are further flags for it.
 
-    Without `affects`, a setting of the training changes the losses, and one of a launch nothing.
-    --help leaves out one that is `internal`. Its value may have a limit: `least`, `positive`,
-    `port`, or `share`, which is at least 0 and below 1; or be the name of a file of the folder
-    `files`, or what it is by default. None is always right.
+    Without `affects`, a setting of the training changes the losses, and a setting of a launch
+    nothing. --help leaves out a setting that is `internal`. Its value may have a limit: `least`,
+    `positive`, `port`, or `share`, which is at least 0 and below 1. Or it is the name of a file in
+    the folder `files`, or the default. None is always right.
     """
     return field(default=default, metadata={"help": help, "affects": affects, **more})
 
@@ -50,7 +50,7 @@ def flag(name: str) -> str:
 def add_new(problems: list[str], more: Iterable[str]) -> None:
     """Add to `problems` those of `more` that are about other settings.
 
-    A setting that is wrong itself, or was misspelt, may make others look wrong.
+    A setting that is wrong, or was misspelt, may make others look wrong.
     """
     named = named_in(problems)
     problems += [line for line in more if not named & named_in([line])]
@@ -67,7 +67,7 @@ def named_in(problems: Iterable[str]) -> set[str]:
 
 
 def applying(rules: Mapping[str, object]) -> Iterator[str]:
-    """The lines whose conditions, beside them, hold."""
+    """The lines of the rules whose conditions hold."""
     return (line for line, holds in rules.items() if holds)
 
 
@@ -78,7 +78,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if all(getattr(self, item.name) == item.default for item in fields(self)):  # type: ignore[arg-type]
-            return  # what we chose ourselves is right
+            return  # the defaults are right
         problems = [*self._beyond_limits()]
         add_new(problems, self._problems())
         refuse(problems)
@@ -89,7 +89,9 @@ class Config:
 
     def _beyond_limits(self) -> Iterator[str]:
         for item in fields(self):  # type: ignore[arg-type]  # each subclass is a dataclass
-            name, value, limits = flag(item.name), getattr(self, item.name), item.metadata
+            name = flag(item.name)
+            value = getattr(self, item.name)
+            limits = item.metadata
             if value is None:
                 continue
             if "least" in limits:
@@ -101,15 +103,15 @@ class Config:
             if "share" in limits and not 0 <= value < 1:
                 yield f"{name} must be at least 0 and below 1 (got {value})"
             if "files" in limits:
-                yield from self._no_plugin(item, value)
+                yield from self._plugin_problems(item, value)
 
-    def _no_plugin(self, item: "Field[Any]", value: str) -> Iterator[str]:
-        """A line if `value` is no plug-in; the workers' own may be asked elsewhere."""
+    def _plugin_problems(self, item: "Field[Any]", value: str) -> Iterator[str]:
+        """A line if `value` is no plug-in; those of workers may be checked in another Python."""
         package = item.metadata["files"]
-        is_asked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
-        if value != item.default and is_asked_here and not plugins.is_known(package, value):
-            known = ", ".join(known_values(item))
-            yield f"{flag(item.name)}: unknown {value!r}; known: {known}"
+        is_checked_here = self.asks_plugins_here or package not in plugins.OF_WORKERS
+        if value != item.default and is_checked_here and not plugins.is_known(package, value):
+            values = ", ".join(known_values(item))
+            yield f"{flag(item.name)}: unknown {value!r}; known: {values}"
 
 
 def known_values(item: "Field[Any]") -> list[str]:

@@ -28,12 +28,12 @@ PORTS = (
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LONGEST_NAME = 240  # of a run; a folder's name has at most 255 bytes, and ours add to it
 PLACEHOLDERS = ("snapshot", "run_dir", "cwd")
-# Variables that launcher and torchrun set for workers, which the user must not set.
+# Variables that launcher and torchrun set for workers; the user must not set them.
 OURS = frozenset(
     "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT".split()
 )
-# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. They are named one
-# by one: PET_DATA may be a user's own, who has pictures of pets, or from PET scanners.
+# torchrun reads its settings from these: PET_RDZV_BACKEND is its --rdzv-backend. Each name is
+# listed, since PET_DATA may be a user's own variable.
 TORCHRUN_FLAGS = (
     "DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR "
     "LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS MODULE MONITOR_INTERVAL "
@@ -49,15 +49,15 @@ def whole_number(text: str) -> int:
     """The number that `text` is.
 
     Raises:
-        ValueError: it is none.
+        ValueError: `text` is no whole number.
     """
     if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):  # int() also takes 1_000, and spaces
         raise ValueError(text)
     return int(text)
 
 
-# Values of settings that are more than a text or a number. `parse` reads what a flag or a file has,
-# and raises a ValueError where it has another form; `str` writes it again.
+# Values of settings that are more than a text or a number. `parse` reads the text of a flag or a
+# file, and raises a ValueError if it has another form; `str` writes the text again.
 @dataclass(frozen=True)
 class NodeCount:
     """A number of nodes; 2:4 is two at least and four at most."""
@@ -78,7 +78,7 @@ class NodeCount:
 
 @dataclass(frozen=True)
 class WorkersPerNode:
-    """The number of a node's workers; None is one for each of its GPUs, which are not counted yet.
+    """The number of a node's workers; None: a worker for each GPU, and these are not counted yet.
 
     It is written as a number, or gpu.
     """
@@ -123,7 +123,7 @@ class PortRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable for the program; one without a value has the value that it has here."""
+    """A variable for the program; without a value, the launcher's own value is passed on."""
 
     name: str
     value: str | None = field(default=None, repr=False)  # perhaps a secret
@@ -344,11 +344,11 @@ class ProgramConfig(Config):
             yield f"--wrap {self.wrap}: {error}; it is split into words as a shell does it"
         for name in re.findall(r"{(\w*)}", self.wrap or ""):
             if name not in PLACEHOLDERS:
-                known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
-                yield f"--wrap: unknown {{{name}}}; known: {known}"
+                placeholders = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
+                yield f"--wrap: unknown {{{name}}}; known: {placeholders}"
 
     def variables(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables for the program; they must not be written where other users can read them.
+        """The variables for the program; no other user may read where they are written.
 
         Raises:
             UsageError: a line of the file is wrong, or a variable to pass on is not set.
@@ -384,7 +384,7 @@ def _text_problems(flag: str, path: Path) -> Iterator[str]:
 
 
 def name_problems(flag: str, name: str) -> Iterator[str]:
-    """A line if `name` cannot be that of a run, and so of a folder."""
+    """A line if `name` cannot be the name of a run, and so of a folder."""
     plain = name.translate(str.maketrans("", "", "._-+="))
     if not (plain.isascii() and plain.isalnum()) or name.startswith((".", "-")):
         yield f"{flag}{name!r}: use letters, digits, '.', '_', '-', '+' and '='"
@@ -394,20 +394,19 @@ def name_problems(flag: str, name: str) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, str]:
     """The variables of an `.env` file in the form of python-dotenv; `$` is not expanded."""
-    from dotenv.parser import parse_stream  # here: workers read no such file
+    from dotenv.parser import parse_stream  # imported here: workers read no such file
 
     with path.open(encoding="utf-8-sig") as stream:
-        found = [one for one in parse_stream(stream) if one.key is not None or one.error]
+        lines = [line for line in parse_stream(stream) if line.key is not None or line.error]
     problems = []
-    for one in found:
-        if one.value is None or not NAME.fullmatch(str(one.key)):
-            text = one.original.string
-            # its line is counted from the end of the one before, and empty lines may lie
-            # between
+    for line in lines:
+        if line.value is None or not NAME.fullmatch(str(line.key)):
+            text = line.original.string
+            # its number is that of the first empty line before it, if any
             empty = text[: len(text) - len(text.lstrip())].count("\n")
-            problems.append(f"{path}:{one.original.line + empty}: not NAME=VALUE")
+            problems.append(f"{path}:{line.original.line + empty}: not NAME=VALUE")
     refuse(problems)
-    return {str(one.key): str(one.value) for one in found}
+    return {str(line.key): str(line.value) for line in lines}
 
 
 def is_setting_of_torchrun(name: str) -> bool:
@@ -415,7 +414,7 @@ def is_setting_of_torchrun(name: str) -> bool:
 
 
 def without_settings_of_torchrun(env: Mapping[str, str]) -> dict[str, str]:
-    """`env` without what would change the torchrun of a run, which has its settings from us."""
+    """`env` without torchrun's settings: Muster gives them to the torchrun of a run itself."""
     return {name: value for name, value in env.items() if not is_setting_of_torchrun(name)}
 
 

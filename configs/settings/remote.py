@@ -10,7 +10,7 @@ from configs.settings import sbatch_options
 from configs.settings.fields import Config, applying, setting
 from configs.settings.launch import LaunchConfig
 
-DEFAULT_TIME = "60"  # minutes of a job, if nothing says how many
+DEFAULT_TIME = "60"  # minutes of a job whose time limit is not set
 # In the forms of `man sbatch`: minutes, minutes:seconds, hours:minutes:seconds, with days first.
 TIME = re.compile(r"(\d+-\d+(:\d+){0,2}|\d+(:\d+){0,2}|UNLIMITED|INFINITE)", re.ASCII)
 NAME = re.compile(r"[a-z][a-z0-9-]*", re.ASCII | re.IGNORECASE)

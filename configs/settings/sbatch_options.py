@@ -1,13 +1,13 @@
-"""What `--slurm` may ask of sbatch: anything but what makes its job another one than a run's.
+"""What `--slurm` may ask of sbatch: any option with which a job is still one of our runs.
 
-The same options can be set as sbatch's variables, such as SBATCH_OUTPUT. What is refused here does
-not reach sbatch from there either.
+The same options can be set as sbatch's variables, such as SBATCH_OUTPUT. The variable of a refused
+option does not reach sbatch either.
 """
 
 from collections.abc import Iterator
 
 FORM = "use KEY=VALUE, such as --slurm mail-type=END"
-# Those with a flag of ours, which does more than pass them on.
+# Options with a flag of ours, which does more than pass them on.
 WITH_FLAG = frozenset(
     "account constraint cpus-per-task exclude gpus-per-node gres mem nodelist nodes partition qos "
     "reservation time wait".split()
@@ -18,7 +18,7 @@ GPUS = "use --gpus-per-node, the GPUs of each node"
 VARIABLES = "use --env, --env-file, or --prologue"
 SUBMITS_NOTHING = "it submits nothing; --dry-run shows the batch script"
 CONTAINER = "use --wrap, a command in front of each worker"
-# What to use in place of the others that a run's job cannot have.
+# What to use in place of other options that the job of a run cannot have.
 REFUSED = {
     "array": "use muster sweep, whose runs are a job array",
     "chdir": "the program starts in the folder in which the command is called",
@@ -47,7 +47,7 @@ REFUSED = {
     "quiet": "use --quiet",
     "requeue": "the job has it already; MUSTER_MAX_REQUEUES is how often it is restarted",
     "signal": "Muster has Slurm say when the job's time is nearly over; see --stop-grace-s",
-    "tasks-per-node": WORKERS,  # as ntasks-per-node, in no list of sbatch's
+    "tasks-per-node": WORKERS,  # means ntasks-per-node; no list of sbatch has it
     "test-only": SUBMITS_NOTHING,
     "tres-per-task": GPUS,
     "uid": "submit it as that user",
@@ -55,12 +55,12 @@ REFUSED = {
     "version": SUBMITS_NOTHING,
     "wrap": "the program follows after --: -- train.py",
 }
-# Those that need no value.
+# Options that need no value.
 SWITCHES = frozenset(
     "contiguous exclusive hold ignore-pbs nice no-kill overcommit oversubscribe propagate reboot "
     "spread-job use-min-nodes verbose".split()
 )
-# Those of the Slurm versions that we know, for the short forms of which sbatch would take a key.
+# Options of the Slurm versions that we know: sbatch would take a key for the short form of one.
 KNOWN = (
     WITH_FLAG
     | REFUSED.keys()
@@ -92,7 +92,7 @@ ALTERNATIVES = (
 
 
 def problems(key: str, value: str | None) -> Iterator[str]:
-    """A line if `--slurm key=value` is not passed on to sbatch; None: without a value."""
+    """A line if `--slurm key=value` is not passed on to sbatch; `value` None: without one."""
     given = f"--slurm {key}" if value is None else f"--slurm {key}={value}"
     if key in WITH_FLAG:
         yield f"{given}: use --{key}, a flag of Muster's own"
@@ -109,7 +109,7 @@ def variable(option: str) -> str:
     return f"SBATCH_{NAMES.get(option, option.replace('-', '_').upper())}"
 
 
-# A user's variables for these are not passed on to sbatch; the names of jobs are ours to give.
+# sbatch does not get these variables of a user, for the reason given; Muster names jobs itself.
 UNUSED = {variable(name): why for name, why in REFUSED.items()}
 UNUSED |= {
     "SBATCH_JOB_NAME": "--run-id names the job and its run",

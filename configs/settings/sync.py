@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from configs.settings.fields import applying, gradients, sending, sharing
 
-COMPRESSED = ("all_reduce", "ddp", "accelerate")  # can send fewer bytes than the gradients
-REMEMBERING = ("int8", "powersgd", "topk")  # add what they left out to the next gradient
+# These modes can send fewer bytes than the gradients have.
+COMPRESSED = ("all_reduce", "ddp", "accelerate")
+REMEMBERING = ("int8", "powersgd", "topk")  # these add what they left out to the next gradient
 PARTED = ("zero1", "fsdp")  # each worker has a part of the optimizer's state
 
 
@@ -46,7 +47,9 @@ class SyncingConfig:
 
     def syncing_problems(self, precision: str, compiles: bool) -> Iterator[str]:
         """A line for each wrong setting among these, together with --precision and --compile."""
-        sync, is_half, compress = self.sync, precision == "fp16", f"--compress {self.compress}"
+        sync = self.sync
+        is_half = precision == "fp16"
+        compress = f"--compress {self.compress}"
         compresses = self.compress != "none"
         in_buckets = self.bucket_mb != 0 and self.overlap
         yield from applying({

@@ -239,13 +239,13 @@ class TrainConfig(
 class TrainElsewhere(TrainConfig):
     """The settings of a training whose workers have another Python, with packages of its own.
 
-    Whether it has the task, the sync mode and the compressor is asked there.
+    That Python is asked whether it has the task, the sync mode and the compressor.
     """
 
     asks_plugins_here: ClassVar[bool] = False
 
     def plugins(self) -> dict[str, tuple[str, str]]:
-        """The plug-ins that no file of ours is: folder and name, by flag."""
+        """The chosen plug-ins that are no files of ours: folder and name, by flag."""
         chosen = {flag(item.name): (item, getattr(self, item.name)) for item in fields(self)}
         return {
             name: (item.metadata["files"], value)
@@ -257,7 +257,7 @@ class TrainElsewhere(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand(Config):
-    """Which worker this is, where no launcher says so: given on each node, as in the courses."""
+    """Which worker this is, without a launcher: given on each node, as in the courses."""
 
     master_ip: str | None = setting(None, "address of rank 0")
     master_port: int | None = setting(None, "port of rank 0 (default: 29500)", port=True)
@@ -267,7 +267,8 @@ class ByHand(Config):
     )
 
     def _problems(self) -> Iterator[str]:
-        rank, size = self.rank or 0, self.world_size
+        rank = self.rank or 0
+        size = self.world_size
         yield from applying({
             f"--rank {rank} is not below --world-size {size}; ranks go from 0 to {(size or 0) - 1}":
                 size is not None and rank >= size,
@@ -289,9 +290,13 @@ class BenchConfig(Config):
     operations: str = setting("all", "collectives to measure, such as all_reduce,gather")
 
     def _problems(self) -> Iterator[str]:
-        low, top, order = self.min_bytes, self.max_bytes, "from the smallest to the largest"
+        low = self.min_bytes
+        top = self.max_bytes
         if top < low:
-            yield f"--max-bytes {top} is below --min-bytes {low}; sizes go {order}"
+            yield (
+                f"--max-bytes {top} is below --min-bytes {low}; sizes go from the smallest to the "
+                "largest"
+            )
         for name in self.names():
             if name not in OPERATIONS:
                 yield f"--operations: unknown {name!r}; known: all, {', '.join(OPERATIONS)}"
@@ -302,8 +307,9 @@ class BenchConfig(Config):
 
     def sizes(self) -> tuple[int, ...]:
         """Sizes in bytes, ascending, multiples of 4 bytes."""
-        found, size = [], float(self.min_bytes)
+        sizes = []
+        size = float(self.min_bytes)
         while size <= self.max_bytes:
-            found.append(int(size) // 4 * 4)
+            sizes.append(int(size) // 4 * 4)
             size *= self.factor
-        return tuple(found)
+        return tuple(sizes)

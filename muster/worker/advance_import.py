@@ -42,7 +42,8 @@ def import_all(names: Iterable[str], folder: str) -> dict[str, str]:
     Raises:
         Unforkable: a module must not be imported here; this process cannot be used any more.
     """
-    failed, count = {}, len(tasks())
+    failed = {}
+    count = len(tasks())
     with _apart_from_the_program():
         for name in names:
             package = name.partition(".")[0]
@@ -65,7 +66,7 @@ def _apart_from_the_program() -> Iterator[None]:
     path = sys.path[:]
     os.environ.update(WHILE_IMPORTING)
     hidden = (Path(__file__).resolve().parent, Path.cwd())
-    sys.path[:] = [one for one in path if one and Path(one).resolve() not in hidden]
+    sys.path[:] = [entry for entry in path if entry and Path(entry).resolve() not in hidden]
     try:
         yield
     finally:
@@ -76,34 +77,34 @@ def _apart_from_the_program() -> Iterator[None]:
 
 def _problem(folder: str, before: frozenset[str], count: int) -> str:
     """Why no fork is possible after an import, with the modules that it loaded; or ""."""
-    if len(here := tasks()) > count:
-        return f"leaves a thread or process ({', '.join(here[1:])})"
+    if len(names := tasks()) > count:
+        return f"leaves a thread or process ({', '.join(names[1:])})"
     if uses_cuda():
         return "starts CUDA as it is imported"
     new = {name.partition(".")[0] for name in sys.modules.keys() - before}
-    for name in sorted(new - {one.partition(".")[0] for one in before}):
-        found = PathFinder.find_spec(name, [folder])
-        if found is not None and found.loader is not None:  # not a folder that only has this name
+    for name in sorted(new - {module.partition(".")[0] for module in before}):
+        spec = PathFinder.find_spec(name, [folder])
+        if spec is not None and spec.loader is not None:  # not a folder that only has this name
             return f"imports {name}, which the program's folder has, too"
     return ""
 
 
 def tasks() -> list[str]:
     """The names of this process's threads and children, its main thread first."""
-    found = []
+    names = []
     with suppress(OSError):
         for thread in sorted(map(int, os.listdir("/proc/self/task"))):  # noqa: PTH208 (as numbers)
             folder = Path(f"/proc/self/task/{thread}")
-            found.append((folder / "comm").read_text().strip())
-            found += (folder / "children").read_text().split()
-    return found
+            names.append((folder / "comm").read_text().strip())
+            names += (folder / "children").read_text().split()
+    return names
 
 
 def uses_cuda() -> bool:
     """Whether the CUDA driver was started in this process."""
     with suppress(OSError):
-        paths = [str(one.resolve()) for one in Path("/proc/self/fd").iterdir()]
-        return any(one.startswith("/dev/nvidia-uvm") for one in paths)
+        paths = [str(link.resolve()) for link in Path("/proc/self/fd").iterdir()]
+        return any(path.startswith("/dev/nvidia-uvm") for path in paths)
     return False
 
 

@@ -16,11 +16,12 @@ ENTRIES = 50  # latest collectives of each group
 
 def groups() -> dict[str, dict[str, Any]]:
     """torch's process groups by name: their ranks, and the last collective that began."""
-    trace, known = _trace(), _known_groups()
+    trace = _trace()
+    by_name = _registered_groups()
     for name, status in trace.get("pg_status", {}).items():
         begun = int(status.get("last_enqueued_collective", -1))
-        known.setdefault(name, {})["begun"] = begun
-    return known
+        by_name.setdefault(name, {})["begun"] = begun
+    return by_name
 
 
 def collectives() -> list[dict[str, Any]]:
@@ -30,7 +31,8 @@ def collectives() -> list[dict[str, Any]]:
         name: int(status.get("last_completed_collective", -1))
         for name, status in trace.get("pg_status", {}).items()
     }
-    now, found = time.time(), []
+    now = time.time()
+    latest = []
     seen: dict[str, int] = {}
     for entry in reversed(trace.get("entries", [])):
         group, description = (*entry.get("process_group", ["", ""]), "")[:2]
@@ -38,7 +40,7 @@ def collectives() -> list[dict[str, Any]]:
         if seen[group] > ENTRIES or entry.get("is_p2p"):
             continue
         number = int(entry.get("collective_seq_id", -1))
-        found.append(
+        latest.append(
             {
                 "group": group,
                 "description": description,
@@ -46,14 +48,14 @@ def collectives() -> list[dict[str, Any]]:
                 "operation": str(entry.get("profiling_name", "")).partition(":")[2],
                 "shapes": entry.get("input_sizes", []),
                 "types": entry.get("input_dtypes", []),
-                # with TORCH_DISTRIBUTED_DEBUG=DETAIL they have no group: see unrecorded_waits.py
+                # an entry of TORCH_DISTRIBUTED_DEBUG=DETAIL has no group: see unrecorded_waits.py
                 "waits": bool(group) and not entry.get("retired") and number > ended.get(group, -1),
                 "begun_unix_s": entry.get("time_created_ns", 0) / 1e9,
                 "age_s": round(now - entry.get("time_created_ns", 0) / 1e9, 1),
                 "limit_s": entry.get("timeout_ms", 0) / 1e3,
             }
         )
-    return found[::-1]
+    return latest[::-1]
 
 
 def _trace() -> dict[str, Any]:
@@ -67,10 +69,11 @@ def _trace() -> dict[str, Any]:
         return {}
 
 
-def _known_groups() -> dict[str, dict[str, Any]]:
+def _registered_groups() -> dict[str, dict[str, Any]]:
     module = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(module, "_world", None)
-    ranks, names = getattr(world, "pg_group_ranks", {}), getattr(world, "pg_names", {})
+    ranks = getattr(world, "pg_group_ranks", {})
+    names = getattr(world, "pg_names", {})
     return {
         str(name): {"ranks": sorted(ranks.get(group, {}))} for group, name in list(names.items())
     }

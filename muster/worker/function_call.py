@@ -26,7 +26,8 @@ from pathlib import Path
 from .lost_peer import text_of
 from .process import write_whole
 
-CALL, ABOUT = "call.pkl", "call.json"
+CALL = "call.pkl"
+ABOUT = "call.json"
 
 
 def python_version() -> str:
@@ -45,8 +46,9 @@ def call(folder: Path, run_dir: Path, rank: int) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     if "__mp_main__" in sys.modules:  # multiprocessing was imported in advance
         sys.modules["__mp_main__"] = sys.modules["__main__"]
-    sys.path[:1] = [os.path.abspath(one) for one in about["path"]]  # noqa: PTH100 (no links followed)
-    result, worker = run_dir / "results" / f"rank_{rank:05d}.pkl", os.getpid()
+    sys.path[:1] = [os.path.abspath(entry) for entry in about["path"]]  # noqa: PTH100 (follows no links)
+    result = run_dir / "results" / f"rank_{rank:05d}.pkl"
+    worker = os.getpid()
     try:
         function, args, kwargs = pickle.loads(read_private(folder / CALL))
         value = function(*args, **kwargs)
@@ -93,13 +95,13 @@ def read_private(path: Path) -> bytes:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     with os.fdopen(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
             raise OSError(f"{path} is not a plain file")
-        if facts.st_uid != os.geteuid() or facts.st_mode & 0o077:
+        if state.st_uid != os.geteuid() or state.st_mode & 0o077:
             raise PermissionError(
                 f"{path} is not unpickled, since others may have written it: its owner is user "
-                f"{facts.st_uid}, its mode {facts.st_mode & 0o777:o}; it must be yours alone (600)"
+                f"{state.st_uid}, its mode {state.st_mode & 0o777:o}; it must be yours alone (600)"
             )
         return file.read()
 

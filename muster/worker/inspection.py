@@ -1,11 +1,11 @@
 """A worker answers its agent: where its threads are, in which collectives, and since when.
 
 How it works: a thread waits at a unix socket in a folder that only the user can enter. Once a
-second it notes where the main thread is, so it can say for how long. It needs the interpreter,
-which C code may hold. In that case faulthandler, triggered by a signal, writes the stacks into a
-file beside the socket without the interpreter. Forked children, such as a data loader's processes,
-inherit the signal but not the socket. The collectives are read from torch's flight recorder, by
-names that torch may change: missing ones are left out.
+second it notes where the main thread is, so it can say for how long. The thread needs the
+interpreter, which C code may hold. In that case faulthandler, triggered by a signal, writes the
+stacks into a file beside the socket, without the interpreter. Forked children, such as the
+processes of a data loader, inherit the signal but not the socket. The collectives are read from
+torch's flight recorder, by names that torch may change: missing ones are left out.
 
 This file is loaded into every worker by its path. It needs the standard library alone, of Python
 3.8 or newer.
@@ -41,8 +41,12 @@ from . import flight_recorder, unrecorded_waits
 
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536
-THREADS, FRAMES = 20, 60  # at most, the innermost of each: a message has a few MB
-LOOKS, LOOK_S = 60, 0.003  # at the main thread, to see whether it runs through different code
+# At most: a message may have a few MB.
+THREADS = 20
+FRAMES = 60  # the innermost ones of each thread
+# At the main thread, to see whether it runs through different code.
+LOOKS = 60
+LOOK_S = 0.003
 GIVE_UP_S = 5.0
 END_S = 10.0  # for the last answer, on a busy machine
 # By convention, real-time signals are free; schedulers use SIGUSR1 and SIGUSR2.
@@ -76,9 +80,9 @@ class Inspector:
         self._waited: dict[str, Any] | None = None  # likewise, if torch has not recorded it
         self._answers = _thread.allocate_lock()  # held while it answers, and at the end
         stem = f"rank_{rank:05d}"
-        self._sign = folder / f"{stem}.gave_up"
+        self._gave_up_file = folder / f"{stem}.gave_up"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):  # of a program that has become another
+        with contextlib.suppress(FileNotFoundError):  # left by a program that this one has replaced
             (folder / f"{stem}.sock").unlink()
         self._listener.bind(str(folder / f"{stem}.sock"))
         self._listener.listen(8)
@@ -87,20 +91,22 @@ class Inspector:
             faulthandler.register(DUMP_SIGNAL, file=self._threads, all_threads=True, chain=False)
         # Python 3.12 and newer warn of a fork beside threads; ours is harmless
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        _thread.start_new_thread(self._run, ())  # a program may wait for all that threading knows
-        os.register_at_fork(after_in_child=self._leave)
+        _thread.start_new_thread(
+            self._run, ()
+        )  # not by threading: a program may wait for all of its threads
+        os.register_at_fork(after_in_child=self._close_in_child)
         atexit.register(self._end)
         (folder / f"{stem}.json").write_text(json.dumps({"rank": rank, "pid": self._owner}))
 
-    def _leave(self) -> None:
-        """Close the socket in a forked process, which nobody asks."""
+    def _close_in_child(self) -> None:
+        """Close the socket in a forked process: an agent asks workers alone."""
         global inspector
         inspector = None
         self._answers = _thread.allocate_lock()
         self._listener.close()
 
     def _end(self) -> None:
-        """Let the last answer be given; a thread still in torch's code would abort the end."""
+        """Wait for the last answer: a thread in torch's code would abort the interpreter's end."""
         self._answers.acquire(timeout=END_S)
 
     def give_up(self, message: str, trace: TracebackType | None) -> None:
@@ -114,14 +120,16 @@ class Inspector:
         self._waited = self._unrecorded(innermost[0] if innermost else None, 0.0)
         deadline = time.monotonic() + GIVE_UP_S
         try:
-            self._sign.touch()
-            while self._sign.exists() and time.monotonic() < deadline:
+            self._gave_up_file.touch()
+            while self._gave_up_file.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
         except OSError:
             return
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the program's
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, signal.valid_signals()
+        )  # signals are for the program's threads
         while True:
             try:
                 if not select.select((self._listener.fileno(),), (), (), WAKE_S)[0]:
@@ -146,12 +154,13 @@ class Inspector:
         reply: dict[str, Any] = {"rank": self.rank, "pid": self._owner, "time_unix_s": time.time()}
         reply["gave_up"] = self._gave_up
         if request.get("ask") == "progress":
-            begun = [one.get("begun", -1) for one in flight_recorder.groups().values()]
+            begun = [group.get("begun", -1) for group in flight_recorder.groups().values()]
             reply["begun"] = sum(begun)
             reply["places"] = self._places() if request.get("closely") else []
         else:
             self._note()
-            reply["threads"], reply["groups"] = self._stacks(), flight_recorder.groups()
+            reply["threads"] = self._stacks()
+            reply["groups"] = flight_recorder.groups()
             frames = _outermost_first(sys._current_frames().get(self._main or 0))
             since = [*self._noted.values()][-1:]
             for_s = time.monotonic() - since[0] if since else None
@@ -167,29 +176,32 @@ class Inspector:
 
     def _note(self) -> None:
         """Note where the main thread is; an unchanged frame keeps its time."""
-        frames, now = _outermost_first(sys._current_frames().get(self._main or 0)), time.monotonic()
-        marks = [(at, id(one), one.f_code.co_name) for at, one in enumerate(frames)]
+        frames = _outermost_first(sys._current_frames().get(self._main or 0))
+        now = time.monotonic()
+        marks = [(at, id(frame), frame.f_code.co_name) for at, frame in enumerate(frames)]
         self._noted = {mark: self._noted.get(mark, now) for mark in marks}
 
     def _places(self) -> list[int]:
         """Positions at which the main thread is seen within 0.1 to 0.2 s, each as a number."""
-        found = set()
+        places = set()
         for _ in range(LOOKS):
             frames = _outermost_first(sys._current_frames().get(self._main or 0))
-            found.add(hash(tuple((id(one.f_code), one.f_lasti) for one in frames)))
+            places.add(hash(tuple((id(frame.f_code), frame.f_lasti) for frame in frames)))
             time.sleep(LOOK_S)
-        return list(found)
+        return list(places)
 
     def _stacks(self) -> list[dict[str, Any]]:
         names = _thread_names()
-        found = []
+        stacks = []
         for ident, frame in sys._current_frames().items():
             if ident == threading.get_ident():
                 continue
             is_main = ident == self._main
-            since, rows = [*self._noted.values()] if is_main else [], []
-            for position, one in enumerate(_outermost_first(frame)):
-                code, line = one.f_code, one.f_lineno
+            since = [*self._noted.values()] if is_main else []
+            rows = []
+            for position, caller in enumerate(_outermost_first(frame)):
+                code = caller.f_code
+                line = caller.f_lineno
                 row: dict[str, Any] = {
                     "file": code.co_filename,
                     "line": line,
@@ -200,17 +212,17 @@ class Inspector:
                     row["for_s"] = round(time.monotonic() - since[position], 1)
                 rows.append(row)
             name = "main" if is_main else names.get(ident, str(ident))
-            found.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
-        return sorted(found, key=lambda thread: not thread["main"])[:THREADS]
+            stacks.append({"name": name, "main": is_main, "frames": rows[-FRAMES:]})
+        return sorted(stacks, key=lambda thread: not thread["main"])[:THREADS]
 
 
 def _thread_names() -> dict[int | None, str]:
-    """As the program's own `threading` has them; it is another than what was imported here."""
+    """By identifier, from the program's own `threading`: that is not the module imported here."""
     try:
         return {thread.ident: thread.name for thread in sys.modules["threading"].enumerate()}
-    except Exception:  # noqa: BLE001 (it is not imported, or is the user's own file)
+    except Exception:  # noqa: BLE001 (not imported, or a file of the user's)
         return {}
 
 
 def _outermost_first(frame: FrameType | None) -> list[FrameType]:
-    return [one for one, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []
+    return [caller for caller, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []

@@ -1,4 +1,4 @@
-"""Why a program that is there cannot be started: the kernel only says that a file is missing.
+"""Why a program that exists cannot be started: the kernel only says that a file is missing.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -46,7 +46,7 @@ def explained(error: OSError, program: str, path: str | None = None) -> str:
 
 
 def first_line(place: str) -> bytes:
-    """Empty where it cannot be read."""
+    """The first line of a program; empty if it cannot be read."""
     try:
         with Path(place).open("rb") as file:
             return file.read(FIRST_BYTES).partition(b"\n")[0]

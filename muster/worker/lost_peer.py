@@ -1,4 +1,4 @@
-"""Recognise errors of a worker that failed because another was gone: a consequence, no cause."""
+"""Recognise errors of a worker that failed because another had ended: a consequence, no cause."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-# What gloo, nccl and the store report when the other end is gone.
+# What gloo, nccl and the store report when the other end of a connection has ended.
 WORDS = (
     "connection closed by peer",
     "connection reset by peer",
@@ -35,7 +35,7 @@ INSPECTION = "_muster.inspection"
 
 
 def report_timeout(message: str, trace: TracebackType | None) -> None:
-    """Let the agents look at all ranks before this one ends because others did not come."""
+    """Let the agents inspect all ranks before this one ends, as it waited for others in vain."""
     inspector = getattr(sys.modules.get(INSPECTION), "inspector", None)
     if inspector is not None and TIMED_OUT.search(message):
         inspector.give_up(message, trace)
@@ -54,7 +54,8 @@ def is_of_torch(message: str) -> bool:
 
 def print_as_consequence(kind: type[BaseException], error: BaseException, trace: object) -> None:
     """What Python prints of an error that ends it, with our prefix before each line."""
-    stream, sys.stderr = sys.stderr, io.StringIO()
+    stream = sys.stderr
+    sys.stderr = io.StringIO()
     try:
         sys.excepthook(kind, error, trace)  # type: ignore[arg-type]
         printed = sys.stderr.getvalue()
@@ -66,7 +67,7 @@ def print_as_consequence(kind: type[BaseException], error: BaseException, trace:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error; that of a user's class may fail when asked for it."""
+    """The text of an error, or a text in its place: `__str__` of a user's class may fail."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (the user's own code)

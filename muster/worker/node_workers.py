@@ -1,11 +1,11 @@
-"""Fork the workers of a node, and wait for them as torchrun does; of one attempt after another.
+"""Fork a node's workers, for one attempt after another, and wait for them as torchrun does.
 
 Signals that stop the run are passed on. If one worker fails, the others are ended. A worker that
 does not end within its grace period is killed. The exit code of an attempt is 0 if all workers
 ended well, 75 if all others stopped cleanly, 128 + N after signal N, else 1.
 
-With an agent this process stays: it reports on a pipe of its own, and is told of the next attempt
-on what was its stdin. Both have a JSON object per line:
+With an agent this process stays. It reports on a pipe of its own, and reads the next attempt from
+what was its stdin. Both have a JSON object per line:
 
     report        {"attempt": 0, "pids": [4711, 4712]}      it has forked
                   {"attempt": 0, "rank": 2, "exit_code": null, "signal": 9, "time_unix_s": 1.5e9}
@@ -13,8 +13,8 @@ on what was its stdin. Both have a JSON object per line:
     next attempt  {"attempt": 1, "nproc": 2, "first_rank": 2, "argv": ["train.py"],
                    "env": {"RANK": ...}, "log": "/..."}
 
-Between attempts it heeds no signal that is meant for workers: the end of its stdin ends it, and so
-does that of its agent.
+Between attempts it ignores signals that are meant for workers. It ends when its stdin or its agent
+ends.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -32,16 +32,17 @@ from typing import Any
 
 from .process import STOPPED
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GRACE, GRACE_S = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30.0  # torchrun's variable, in seconds
-# Time for the other workers to find that one has failed, and to record how they ended. Each worker
-# that ends starts it again, since they end one after another.
-ECHO_S = 1.5
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's, in seconds
+GRACE_S = 30.0
+# Time for the other workers to notice that one has failed, and to record how they ended. It begins
+# anew with each worker that ends, since they end one after another.
+LOST_PEER_S = 1.5
 READ_BYTES = 65_536
 
 
-class Agent:
-    """The agent's two pipes: what it asks for, and what is reported to it."""
+class AgentPipes:
+    """The two pipes to the agent: one brings the next attempts, the other takes reports."""
 
     def __init__(self, reports: int) -> None:
         """Take over stdin, which no module and no worker may read."""
@@ -54,11 +55,11 @@ class Agent:
         self._unread = b""
 
     def report(self, **values: Any) -> None:
-        with suppress(OSError):  # it has ended: then the kernel ends this process, too
+        with suppress(OSError):  # the agent has ended: then the kernel ends this process, too
             os.write(self._reports, json.dumps(values).encode() + b"\n")
 
     def next_attempt(self) -> dict[str, Any] | None:
-        """Wait for it; None if there will be none."""
+        """Wait for the next attempt; None if there is none."""
         while b"\n" not in self._unread:
             new = os.read(self._orders, READ_BYTES)
             if not new:
@@ -69,19 +70,19 @@ class Agent:
         return attempt
 
     def leave(self) -> None:
-        """In a worker."""
+        """Close the pipes in a worker."""
         os.close(self._orders)
         os.close(self._reports)
 
 
-def start(attempt: dict[str, Any], agent: Agent | None) -> tuple[dict[str, Any], int]:
-    """Fork; return the attempt and the local rank in each worker.
+def start(attempt: dict[str, Any], agent: AgentPipes | None) -> tuple[dict[str, Any], int]:
+    """Fork workers; in each of them return the attempt and the local rank.
 
-    The forking process stays for the next attempts if it has an agent. At last it ends, with the
-    exit code of an attempt.
+    The forking process never returns. With an agent it stays for the next attempts. It ends with
+    the exit code of the last attempt.
     """
     while True:
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
         if "log" in attempt:
             _write_to(attempt["log"])
         sys.stdout.flush()
@@ -90,7 +91,7 @@ def start(attempt: dict[str, Any], agent: Agent | None) -> tuple[dict[str, Any],
         for local_rank in range(attempt["nproc"]):
             pid = os.fork()
             if pid == 0:
-                _be_a_new_process()
+                _reset_process()
                 if agent is not None:
                     agent.leave()
                 return attempt, local_rank
@@ -98,7 +99,7 @@ def start(attempt: dict[str, Any], agent: Agent | None) -> tuple[dict[str, Any],
         if agent is not None:
             agent.report(attempt=attempt["attempt"], pids=list(ranks))
         code = _wait(ranks, attempt, agent)
-        _heed_nothing()
+        _ignore_signals()
         if agent is not None:
             agent.report(attempt=attempt["attempt"], code=code)
         following = None if agent is None else agent.next_attempt()
@@ -116,33 +117,33 @@ def _write_to(log: str) -> None:
     os.close(opened)
 
 
-def _be_a_new_process() -> None:
+def _reset_process() -> None:
     """Give the process its own session, and Python's signal handlers of a new process."""
     os.setsid()
-    for number in (*ENDING, signal.SIGALRM):
+    for number in (*END_SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
 
 
-def _heed_nothing() -> None:
-    """Between attempts. These are functions, as Python may be about to call a handler."""
+def _ignore_signals() -> None:
+    """Ignore signals between attempts, by functions: Python may be about to call a handler."""
     signal.setitimer(signal.ITIMER_REAL, 0)
-    for number in (*ENDING, signal.SIGALRM):
+    for number in (*END_SIGNALS, signal.SIGALRM):
         signal.signal(number, lambda number, frame: None)
 
 
-def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -> int:
-    """Wait until no worker runs; return the exit code. `ranks`: of the workers, by pid."""
+def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: AgentPipes | None) -> int:
+    """Wait until no worker runs; return the exit code. `ranks`: those of the workers, by pid."""
     received: list[int] = []
     codes: list[int] = []  # 0, STOPPED, or 1 for all others
     left = [signal.SIGTERM, signal.SIGKILL]  # for workers that still run when the alarm rings
-    grace_s = float(attempt.get("env", os.environ).get(GRACE) or GRACE_S)
+    grace_s = float(attempt.get("env", os.environ).get(GRACE_VARIABLE) or GRACE_S)
 
     def send(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGALRM:
             number = left[0]
-        elif received:  # one is enough
+        elif received:  # a stop has begun already
             return
         else:
             received.append(number)
@@ -152,9 +153,9 @@ def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -
             with suppress(ProcessLookupError):  # it has ended just now
                 os.kill(pid, number)
 
-    for number in (*ENDING, signal.SIGALRM):
+    for number in (*END_SIGNALS, signal.SIGALRM):
         signal.signal(number, send)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
     while ranks:
         pid, status = os.wait()
         rank = ranks.pop(pid)
@@ -165,7 +166,7 @@ def _wait(ranks: dict[int, int], attempt: dict[str, Any], agent: Agent | None) -
             agent.report(attempt=attempt["attempt"], rank=rank, **how)
         if code not in (0, STOPPED):
             if len(left) > 1:
-                signal.setitimer(signal.ITIMER_REAL, ECHO_S)
+                signal.setitimer(signal.ITIMER_REAL, LOST_PEER_S)
             code = 1
         codes.append(code)
     if received:

@@ -3,8 +3,8 @@
     python placeholders.py COMMAND [argument ...]      replace them, and become the command
 
 `{{rank}}` becomes `{rank}`. All other braces stay, and so does `${rank}`, a variable of a shell.
-The name of the program is not changed. Values are variables that what starts a worker has set, so
-they are known in the worker alone.
+The name of the program is not changed. The values are variables that the starter of a worker sets,
+so they are known in the worker alone.
 
 This file is loaded by its path. It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -28,10 +28,10 @@ VARIABLES = {
     "master_port": "MASTER_PORT",
     "run_dir": "MUSTER_RUN_DIR",
 }
-# Names that others have for them.
-OF_OTHERS = {"master_ip": "master_addr", "num_nodes": "nnodes"}
-# What starts a single worker may set none of them, as `accelerate launch` does.
-OF_ONE_WORKER = {
+# Names of other launchers for them.
+OTHER_NAMES = {"master_ip": "master_addr", "num_nodes": "nnodes"}
+# Their values where none is set, as in the single worker of `accelerate launch`.
+OF_SINGLE_WORKER = {
     "RANK": "0",
     "LOCAL_RANK": "0",
     "WORLD_SIZE": "1",
@@ -41,15 +41,15 @@ OF_ONE_WORKER = {
     "MASTER_ADDR": "127.0.0.1",
 }
 NAME = f"(?:{'|'.join(VARIABLES)})"
-PLACE = re.compile(rf"\${{+{NAME}}}+|{{{{{NAME}}}}}|{{{NAME}}}")
-OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what may have been meant as one
-ALIKE = 0.85  # of difflib: such a part of the letters is the same
+PLACEHOLDER = re.compile(rf"\${{+{NAME}}}+|{{{{{NAME}}}}}|{{{NAME}}}")
+OTHER = re.compile(r"(?<![${]){(\w+)}(?!})")  # what a user may have meant as a placeholder
+LEAST = 0.85  # of difflib's ratio
 
 
 def used(words: Sequence[str]) -> set[str]:
     """The names in arguments for which `filled` writes something else, `{{rank}}` included."""
-    places = (place[0] for word in _arguments(words) for place in PLACE.finditer(word))
-    return {text.strip("{}") for text in places if not text.startswith("$")}
+    matches = (match[0] for word in _arguments(words) for match in PLACEHOLDER.finditer(word))
+    return {text.strip("{}") for text in matches if not text.startswith("$")}
 
 
 def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -58,10 +58,10 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     Raises:
         SystemExit: with an error, if a variable is not set.
     """
-    values = env if "RANK" in env else {**OF_ONE_WORKER, **env}
+    values = env if "RANK" in env else {**OF_SINGLE_WORKER, **env}
 
-    def value(place: re.Match[str]) -> str:
-        text = place[0]
+    def value(match: re.Match[str]) -> str:
+        text = match[0]
         if text.startswith("$"):
             return text
         if text.startswith("{{"):
@@ -74,7 +74,10 @@ def filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         return values[variable]
 
     arguments = _arguments(words)
-    return [*words[: len(words) - len(arguments)], *(PLACE.sub(value, word) for word in arguments)]
+    return [
+        *words[: len(words) - len(arguments)],
+        *(PLACEHOLDER.sub(value, word) for word in arguments),
+    ]
 
 
 def _arguments(words: Sequence[str]) -> Sequence[str]:
@@ -83,13 +86,13 @@ def _arguments(words: Sequence[str]) -> Sequence[str]:
 
 
 def notes(words: Sequence[str]) -> Iterator[str]:
-    """A line for each name in braces that is nearly one of ours, and so stays as it is."""
-    import difflib  # here: workers have no use for it
+    """A line for each name in braces that is like one of ours, but is not replaced."""
+    import difflib  # imported here: workers do not need it
 
     for name in dict.fromkeys(name for word in _arguments(words) for name in OTHER.findall(word)):
-        known = difflib.get_close_matches(name.lower(), [*VARIABLES, *OF_OTHERS], 1, ALIKE)
-        if name not in VARIABLES and known:
-            meant = OF_OTHERS.get(known[0], known[0])
+        similar = difflib.get_close_matches(name.lower(), [*VARIABLES, *OTHER_NAMES], 1, LEAST)
+        if name not in VARIABLES and similar:
+            meant = OTHER_NAMES.get(similar[0], similar[0])
             yield f"{{{name}}} is not replaced; did you mean {{{meant}}}?"
 
 

@@ -1,8 +1,8 @@
 """Start the workers of a node from one process that has already imported what they need.
 
-python preload.py --nproc N --first-rank R --modules torch,transformers -- train.py [argument ...]
+    python preload.py --nproc N --first-rank R --modules torch,numpy -- train.py [argument ...]
 
-After `--` are the arguments of `worker_main.py`. An agent adds `--reports FD`, a pipe of its own:
+After `--` are the arguments of `worker_main.py`. An agent adds `--reports FD`, a pipe for reports:
 then this process stays for further attempts (`node_workers.py`).
 
 How it works: its environment has torchrun's variables except the ranks. It imports the given
@@ -45,7 +45,7 @@ def main() -> None:
     words = sys.argv[at + 1 :]
     nproc, first_rank, modules, *reports = own[1::2]
     node_workers = load("node_workers")
-    agent = node_workers.Agent(int(reports[0])) if reports else None
+    agent = node_workers.AgentPipes(int(reports[0])) if reports else None
     attempt: dict[str, Any] = {
         "attempt": 0,
         "nproc": int(nproc),
@@ -53,7 +53,7 @@ def main() -> None:
         "argv": words,
     }
     set_threads(attempt["nproc"])
-    gc.disable()  # a fifth of an import's time; what it leaves is little, and shared
+    gc.disable()  # collections take a fifth of an import's time, and free little
     import_modules(modules.split(","), words[words[0] == "--fill-in" :])
     gc.freeze()  # otherwise the first collection in each worker would copy all pages
     attempt, local_rank = node_workers.start(attempt, agent)
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def set_threads(nproc: int) -> None:
-    """As torchrun does for several workers."""
+    """Let each of several workers use one thread, as torchrun does."""
     if nproc > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -73,10 +73,10 @@ def set_threads(nproc: int) -> None:
 def import_modules(names: list[str], words: list[str]) -> None:
     """Import the given modules; refuse those that cannot be imported in advance."""
     advance = load("advance_import")
-    for name in sys.modules.keys() - BEFORE:  # the modules have their own, and so has the program
+    for name in sys.modules.keys() - BEFORE:  # modules and program import them anew
         if name.partition(".")[0] != "_muster":
             del sys.modules[name]
-    script = Path(words[0])  # the program's path begins with its folder, or with a zipapp
+    script = Path(words[0])  # its folder is first on the program's path; or it is a zipapp
     folder = Path.cwd() if str(script) == "-m" else script.resolve().parent
     is_application = importlib.machinery.PathFinder.find_spec("__main__", [str(script.absolute())])
     try:

@@ -36,14 +36,14 @@ PR_SET_CHILD_SUBREAPER = 36
 PACKAGE = Path(__file__).resolve().parents[1]  # the package `muster`
 _INSTALLED = "_checkout"  # a wheel has launch/, train/ and so on in this folder of the package
 CHECKOUT = PACKAGE / _INSTALLED if (PACKAGE / _INSTALLED).is_dir() else PACKAGE.parent
-# A clone may have that name, too.
+# The folder of a clone may have that name, too; it is not in our package.
 IS_INSTALLED = CHECKOUT.name == _INSTALLED and (CHECKOUT.parent / "checkout.py").is_file()
 
 
 def prctl(option: int, value: int) -> None:
     """Ask Linux for something about this process; other systems have no such call."""
     if sys.platform == "linux":
-        import ctypes  # not above: most processes have no use for it
+        import ctypes  # imported here: most processes do not need it
 
         ctypes.CDLL(None).prctl(option, value)
 
@@ -60,12 +60,12 @@ def end_with_parent(number: int = signal.SIGKILL, parent: int | None = None) -> 
 
 
 def end_with_agent() -> None:
-    """Make this process end when what has started it ends, and ignore a scheduler's notices.
+    """Make this process end with its parent, and ignore a scheduler's notices.
 
     torchrun would die of these notices, and leave its workers. The agent blocks them until they are
     ignored here.
 
-    If the agent ended before Linux was asked, it is no longer an ancestor.
+    If the agent ended before Linux was asked, it is no ancestor any more: this process ends.
     """
     for number in NOTICE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -77,7 +77,7 @@ def end_with_agent() -> None:
 
 
 def ending_with(parent: int, argv: Sequence[str]) -> tuple[str, ...]:
-    """The command that becomes another one, and ends with process `parent`."""
+    """The command that becomes `argv`, which ends with the process `parent`."""
     return (sys.executable, "-ISs", __file__, str(parent), *argv)
 
 
@@ -141,7 +141,7 @@ def force(path: Path) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Reserve the space for `path`, while there is some: its disk may be full at the end."""
+    """Reserve the space for `path`, while its disk has room: it may be full at the end."""
     if path.exists():  # it was already written
         return
     with suppress(OSError):
@@ -161,7 +161,7 @@ def _reserved(path: Path) -> Path:
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM`; one without a name of its own, such as a real-time signal, is `signal 40`."""
+    """`SIGTERM`; a signal without a name, such as a real-time signal, is `signal 40`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -177,7 +177,10 @@ def main() -> None:
     argv = sys.argv[2:]
     end_with_agent()
     end_with_parent(parent=parent)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; its successor should not
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores them; the other program should not
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)

@@ -1,6 +1,6 @@
-"""Whether this process has ever made one of torch's process groups, even if it is destroyed again.
+"""Whether this process has ever made a process group of torch, even if that is destroyed again.
 
-The names are private to torch: where one is missing, nothing is known. This file is loaded into
+The names are private to torch: if one is missing, the answer is None. This file is loaded into
 every worker by its path, needs the standard library alone, of Python 3.8 or newer, and loads no
 torch itself.
 """
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import sys
 
-# Libraries by which ranks may meet otherwise.
+# Other libraries by which ranks may connect.
 OTHERS = ("mpi4py.MPI", "horovod", "ray", "jax", "hivemind", "distributed")
-# How a program starts processes of its own, which may make the group in its place; a data loader
-# forks (until Python 3.14).
+# Modules by which a program starts processes of its own, which may make the group in its place. A
+# data loader does not use them, but forks (until Python 3.14).
 SPAWNS = ("multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver")
-UNSET, MISSING = (None, "undefined"), "missing"
+UNSET = (None, "undefined")
+MISSING = "missing"
 
 
 def was_made() -> bool | None:
-    """False: this process has met no other by torch, nor by what else is known to be for that.
+    """False: this process has connected to no other rank, by torch or another known library.
 
-    None: nothing can be said, as of a program without torch.
+    None: the answer is not known, as for a program without torch.
     """
     if "torch" not in sys.modules or any(name in sys.modules for name in (*OTHERS, *SPAWNS)):
         return None
@@ -34,4 +35,4 @@ def was_made() -> bool | None:
     backend = getattr(module, "_backend", MISSING)
     if MISSING in (method, backend):
         return None
-    return method not in UNSET or backend not in UNSET  # a group leaves them behind
+    return method not in UNSET or backend not in UNSET  # they stay set after a group is destroyed

@@ -1,7 +1,7 @@
 """Where the main thread waits for other ranks without a collective that torch has recorded.
 
 With TORCH_DISTRIBUTED_DEBUG=DETAIL torch first waits for all ranks, then records the collective:
-until then only the stack tells it. In `init_process_group` there is no group yet.
+until then only the stack shows it. In `init_process_group` there is no group yet.
 
 This file is loaded into every worker by its path, needs the standard library alone, of Python 3.8
 or newer, and loads no torch itself.
@@ -21,7 +21,7 @@ OPERATIONS = frozenset(
     "all_gather_into_tensor gather scatter reduce_scatter reduce_scatter_tensor all_to_all "
     "all_to_all_single barrier".split()
 )
-# Innermost Python frames of DDP while its C++ code waits: a file of torch, and a function.
+# The innermost Python frame of DDP while its C++ code waits: a file of torch, and a function.
 OF_DDP = (
     ("torch/autograd/graph.py", "_engine_run_backward"),
     ("torch/nn/parallel/distributed.py", ""),
@@ -70,7 +70,7 @@ def collective(
 
 
 def meeting(frames: list[FrameType]) -> dict[str, Any] | None:
-    """If one of `frames`, outermost first, is `init_process_group`: what it waits for."""
+    """What `init_process_group` waits for, if one of `frames`, outermost first, is its frame."""
     names = [
         frame.f_code.co_name if "torch/distributed/" in frame.f_code.co_filename else ""
         for frame in frames

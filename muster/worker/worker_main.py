@@ -1,10 +1,10 @@
-"""What every worker starts as: it makes itself at home in the run, then becomes the program.
+"""What every worker starts as: it sets itself up as a rank of the run, then becomes the program.
 
     python worker_main.py train.py [argument ...]      or a folder, or zipapp, with __main__.py
     python worker_main.py -m package.module [argument ...]
     python worker_main.py --exec COMMAND [argument ...]
-    python worker_main.py --function FOLDER            what `muster.launch` has left there
-    python worker_main.py --fill-in ...                one of these, with placeholders in arguments
+    python worker_main.py --function FOLDER            the call that `muster.launch` wrote there
+    python worker_main.py --fill-in ...                any of these, with placeholders in arguments
 
 A script finds its own folder first on the path, its `sys.argv`, its `__main__` and its exit code
 as with plain `python`. This file needs the standard library alone, of Python 3.8 or newer, and
@@ -15,18 +15,18 @@ too. The one name that is added, last on the path, is `muster` (`muster/on_path/
 Its agent hands everything in through the environment:
 
     MUSTER_RUN_DIR       output goes to workers/rank_*.{out,err} there, how it ended to exits/
-    MUSTER_LAUNCHER      pid of the agent: without that process this one ends
+    MUSTER_LAUNCHER      pid of the agent: when that process ends, so does this one
 
-How a program may end, and what is done then; `write_exit` keeps the first record of a rank.
+How a program may end, and what is done then; the first record of `write_exit` stays.
 
     its last line      write_exit(0); Python joins threads and calls what is registered with atexit
     an exception       end_with: write_exit(1) with the traceback, sys.excepthook, exit code 1
     sys.exit           end_with: write_exit(code), then as Python does
     os._exit           sudden_exit: write_exit(code); nothing else is called
-    a signal           no record: the agent sees it, and knows that this rank left none
+    a signal           no record; the agent sees the signal
 
 `wait_for_gloo` is registered with atexit before the program runs, so it comes after all that the
-program registers. What a worker forks has no rank: `leave_rank` takes its records away from it.
+program registers. A process that a worker forks has no rank: `leave_rank` stops its records.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     is_filled = words[0] == FILL_IN
     words = words[is_filled:]
     process.end_with_agent()
-    for number in process.NOTICE_SIGNALS:  # a program does what is usual
+    for number in process.NOTICE_SIGNALS:  # the program gets the default actions
         signal.signal(number, signal.SIG_DFL)
     if "MUSTER_RUN_DIR" in os.environ:
         run_dir = Path(os.environ["MUSTER_RUN_DIR"])
@@ -94,7 +94,7 @@ def main() -> None:
             end_with(error)
     if words[0] == "--exec":
         run_command(words[1:])
-    # behind the program's own path, but before packages that are installed as links
+    # after the program's own path, but before packages that are installed as links
     sys.path.append(str(FACE / "on_path"))
     faulthandler.enable()
     if "MUSTER_INSPECTION" in os.environ:  # the agent may ask what this process does
@@ -130,7 +130,7 @@ def leave_rank() -> None:
 
 
 def wait_for_gloo() -> None:
-    """Let gloo's threads finish: one that needs the interpreter while that ends would abort it."""
+    """Let gloo's threads finish: a thread that needs the interpreter at its end would abort it."""
     if "torch.distributed.distributed_c10d" in sys.modules:
         load_beside("gloo_threads").wait()
 
@@ -174,7 +174,9 @@ def load_module(name: str, arguments: list[str]) -> types.CodeType:
 def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
     """An empty `__main__`; it stays after the program's end, for threads that continue."""
     module = types.ModuleType("__main__")
-    module.__file__, module.__spec__, module.__package__ = path, spec, package
+    module.__file__ = path
+    module.__spec__ = spec
+    module.__package__ = package
     module.__loader__ = loader
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
@@ -232,8 +234,8 @@ def described(error: BaseException) -> tuple[str, str]:
     if isinstance(generated, dict):
         linecache.cache.update(generated)
     try:
-        shown = traceback.TracebackException(type(error), error, error.__traceback__)
-        return f"{kind}: {' '.join(str(shown).split())}", "".join(shown.format())
+        report = traceback.TracebackException(type(error), error, error.__traceback__)
+        return f"{kind}: {' '.join(str(report).split())}", "".join(report.format())
     except Exception:  # noqa: BLE001 (the user's own code)
         return kind, "".join(traceback.format_tb(error.__traceback__)) + kind
 
@@ -249,7 +251,7 @@ def note_stop() -> str:
 
 
 def sudden_exit(status: int, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
-    """os._exit, with a record of how the program ended, which nothing else would write."""
+    """Write the record of how the program ended, then end as `os._exit` does."""
     write_exit(status & 0xFF, f"exit code {status & 0xFF}")
     leave(status)
 
@@ -290,7 +292,7 @@ def group_was_made() -> bool | None:
     """Whether this process has made a process group of torch; None if that is not known."""
     try:
         return load_beside("process_group").was_made()  # type: ignore[no-any-return]
-    except Exception:  # noqa: BLE001 (whatever the program has left behind: the record is written)
+    except Exception:  # noqa: BLE001 (the record is written, whatever the program did to torch)
         return None
 
 

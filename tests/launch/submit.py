@@ -44,7 +44,7 @@ def run_well(*flags: str, **how: Any) -> str:
 def unnamed(run_dir: Path) -> list[str]:
     """The files of a run folder that `muster/run_files.py` does not name."""
     paths = (path.relative_to(run_dir).as_posix() for path in run_dir.rglob("*") if path.is_file())
-    return sorted(path for path in paths if run_files.known(path) is None)
+    return sorted(path for path in paths if run_files.matching(path) is None)
 
 
 def alive(folder: Path) -> list[int]:

@@ -146,7 +146,7 @@ ORDER = [
     (NODE_CONNECTS_S, NODE_ANSWERS_SURVEY_S, "a node tells of a firewall as its answer"),
     # a failure: worker < agent < leader
     (TELL_S, WORKERS_RECORD_LOST_PEER_S, "train's ranks report a lost peer"),
-    (node_workers.ECHO_S, AGENTS_RECORD_LOST_PEER_S, "a starter waits for its other workers"),
+    (node_workers.LOST_PEER_S, AGENTS_RECORD_LOST_PEER_S, "a starter waits for its other workers"),
     (
         WORKERS_RECORD_LOST_PEER_S,
         AGENTS_RECORD_LOST_PEER_S,

@@ -3,7 +3,7 @@
 import pytest
 
 from muster.errors import UsageError
-from muster.rank_variables import SIGNS, torchrun_variables
+from muster.rank_variables import RANK_VARIABLES, torchrun_variables
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"]
 TORCHRUN = dict(zip(NAMES, "542221", strict=True)) | {"MASTER_ADDR": "a", "MASTER_PORT": "7"}
@@ -71,7 +71,10 @@ def test_a_process_alone(env):
         ({**SRUN, "SLURM_NODEID": ""}, "but its variables do not say which one this is"),
         ({**MPIRUN, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "mpirun -x MASTER_ADDR"),
         (STEP_OF_NINE, "give MASTER_ADDR"),  # there is no scontrol
-        *(({sign: "0"}, f"{sign}=0 says that this process is one of several") for sign in SIGNS),
+        *(
+            ({name: "0"}, f"{name}=0 says that this process is one of several")
+            for name in RANK_VARIABLES
+        ),
     ],
 )
 def test_what_is_not_known_is_asked_for(monkeypatch, env, problem):

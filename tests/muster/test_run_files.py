@@ -41,8 +41,10 @@ def test_every_name_is_that_of_one_file_and_has_known_fates(file, data):
     }
     for unfinished in (f"{name}.4711.partial", f"{name}.partial", f"{name}.reserved"):
         assert run_files.is_unfinished(unfinished)
-    assert run_files.known(f"{name}.4711.partial") is run_files.known(f"{name}.reserved") is file
-    assert run_files.known(f"thesis/{name}") is None
+    assert (
+        run_files.matching(f"{name}.4711.partial") is run_files.matching(f"{name}.reserved") is file
+    )
+    assert run_files.matching(f"thesis/{name}") is None
 
 
 def test_an_entry_of_the_folder_is_either_the_runs_or_an_attempts():

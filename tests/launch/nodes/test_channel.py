@@ -300,7 +300,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
     everything(there, (0,))
     home = {file.pattern for file in run_files.FILES if file.home != "stays"}
     messages = sent_by(source_of(there, 0))
-    assert {run_files.known(message["file"]).pattern for message in messages} == home
+    assert {run_files.matching(message["file"]).pattern for message in messages} == home
     (model,) = {one["file"] for one in messages if one["file"].startswith("model/")}
     parts = [one for one in messages if one["file"] == model]
     assert len(parts) > 1 and [one["last"] for one in parts] == [False] * (len(parts) - 1) + [True]
@@ -309,7 +309,7 @@ def test_every_file_that_a_node_writes_comes_home(tmp_path):
         take(here, message)
     arrived = [path.relative_to(here) for path in here.rglob("*") if path.is_file()]
     assert all((here / path).read_bytes() == (there / path).read_bytes() for path in arrived)
-    assert {run_files.known(path.as_posix()).pattern for path in arrived} == home
+    assert {run_files.matching(path.as_posix()).pattern for path in arrived} == home
 
 
 def test_nodes_that_share_a_disk_send_each_file_once(tmp_path):
