@@ -354,6 +354,7 @@ class Attempt:
         self._signals = signals
         self._is_nearly_over = is_nearly_over
         self._state = State.RUNNING
+        self._looks_at_s = 0.0  # when it looks at more than messages next
         self._ends_s = 0.0  # by when the state has to change
         self._has_announced_end = False  # of the job's time, to all agents
         self._may_leave = False  # whether all agents know that all have done their part
@@ -468,17 +469,37 @@ class Attempt:
         )
 
     def _tick(self) -> None:
-        tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
-        wait_for_news([agent.channel for agent in self._agents], tick_s)
-        if not self._has_announced_end and self._is_nearly_over():
-            self._has_announced_end = True
-            self._send_all(notice=True)
-        for agent in self._agents:
+        """Hear at once what has come; look at all else once a tick, however much comes.
+
+        Each of many agents sends a sign of life a second, and files may be on a file server.
+        """
+        news = wait_for_news(
+            [agent.channel for agent in self._agents], max(self._looks_at_s - running_s(), 0.0)
+        )
+        is_due = running_s() >= self._looks_at_s
+        heard = [agent for agent in self._agents if is_due or agent.channel in news]
+        for agent in heard:
             self._hear(agent)
         if self._meeting.has_begun:
             self._look_for_lost_nodes()
         else:
             self._gather()
+        if is_due:
+            tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
+            self._looks_at_s = running_s() + tick_s
+            self._look()
+        for agent in heard:
+            if lost := agent.loss():
+                self._hear_of(lost)
+        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
+            self._may_leave = True
+            self._send_all(go=True)
+
+    def _look(self) -> None:
+        """Do what no message asks for."""
+        if not self._has_announced_end and self._is_nearly_over():
+            self._has_announced_end = True
+            self._send_all(notice=True)
         self._show()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -490,12 +511,6 @@ class Attempt:
             self._inspection.tick()
             if self._inspection.hang is not None:
                 self._hear_of(self._inspection.hang, tells=False)
-        for agent in self._agents:
-            if lost := agent.loss():
-                self._hear_of(lost)
-        if not self._may_leave and all(agent.is_done or agent.is_over for agent in self._agents):
-            self._may_leave = True
-            self._send_all(go=True)
 
     def _recovers(self) -> Recovery:
         channel = self._agents[0].channel
