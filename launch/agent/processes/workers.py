@@ -173,7 +173,8 @@ def spawn(
     env = {**env, **command.env}
     program = command.argv[0]
     path = str(Path(command.cwd, program)) if "/" in program else program
-    if shutil.which(path, path=env.get("PATH")) is None:
+    place = shutil.which(path, path=env.get("PATH"))
+    if place is None:
         raise NoSuchProgram(program)
     # the Python of this agent can be started
     if program != sys.executable and (why := interpreter.problem(path, env.get("PATH"))):
@@ -182,7 +183,9 @@ def spawn(
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
     argv = command.argv
-    if not any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2]):
+    # a Python that is a script may stay above the one that it starts, and would not end by itself
+    ends_itself = any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2])
+    if not ends_itself or interpreter.is_script(place):
         argv = ending_with(os.getpid(), argv)
     # until it ignores them, see `end_with_agent`
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICE_SIGNALS)

@@ -16,6 +16,7 @@ from muster.checkout import CHECKOUT
 from muster.worker import process
 from tests.commands import begin
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import executable
 
 SOURCES = [
     path
@@ -72,11 +73,14 @@ def test_of_a_file_that_cannot_be_finished_nothing_is_left(tmp_path):
 
 @pytest.fixture
 def own_scripts(tmp_path) -> list[tuple[str, ...]]:
-    """Commands as of torchrun, and of a worker."""
+    """Commands as of torchrun, of a worker, and of one whose Python is a script around another."""
     (tmp_path / "tool.py").write_text(SAYS_SO)
+    around = executable(tmp_path / "python", f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    worker = (str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py"))
     return [
         (sys.executable, str(REPOSITORY / RUN_MODULE), "tool"),
-        (sys.executable, str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py")),
+        (sys.executable, *worker),
+        (str(around), *worker),
     ]
 
 
@@ -92,7 +96,7 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
         child.wait()
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["torchrun", "worker"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["torchrun", "worker", "script"])
 def test_they_end_with_their_agent(which, own_scripts, tmp_path):
     """Even by kill -9."""
     code = (
@@ -108,8 +112,9 @@ def test_they_end_with_their_agent(which, own_scripts, tmp_path):
     with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
         child = psutil.Process(int(agent.stdout.readline()))
         assert agent.stdout.readline() == "here\n"
+        below = child.children(recursive=True)
         agent.kill()
-    child.wait(300)
+    assert psutil.wait_procs([child, *below], timeout=300)[1] == []
 
 
 def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
