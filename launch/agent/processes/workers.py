@@ -176,16 +176,17 @@ def spawn(
     place = shutil.which(path, path=env.get("PATH"))
     if place is None:
         raise NoSuchProgram(program)
-    # the Python of this agent can be started
-    if program != sys.executable and (why := interpreter.problem(path, env.get("PATH"))):
-        raise MusterError(why)
+    argv = command.argv
+    ends_itself = any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2])
+    if program != sys.executable:  # the Python of this agent can be started
+        if why := interpreter.problem(path, env.get("PATH")):
+            raise MusterError(why)
+        # it may stay above the Python that it starts, and would not end by itself
+        ends_itself = ends_itself and not interpreter.is_script(place)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
-    argv = command.argv
-    # a Python that is a script may stay above the one that it starts, and would not end by itself
-    ends_itself = any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2])
-    if not ends_itself or interpreter.is_script(place):
+    if not ends_itself:
         argv = ending_with(os.getpid(), argv)
     # until it ignores them, see `end_with_agent`
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICE_SIGNALS)
