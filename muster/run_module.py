@@ -6,10 +6,10 @@
 the user's would be taken for the library's; and where PYTHONSAFEPATH is set, none there. A module
 of this checkout is found in the checkout, all others where Python has its libraries.
 
-All others are torchrun, or start it. It ends with its agent. It never removes its temporary
-folders: an agent says where they may be, and removes that. And for each of its events it asks for
-this machine's full name, which it only logs: where the server of names is silent, that takes
-seconds each time. So the machine's own name is given.
+All others are torchrun, or start it. It ends with its agent, if it has one. It never removes its
+temporary folders: an agent says where they may be, and removes that. And for each of its events it
+asks for this machine's full name, which it only logs: where the server of names is silent, that
+takes seconds each time. So the machine's own name is given.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -96,7 +96,9 @@ def _be_torchrun() -> None:
 
     package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
     package.__path__ = [str(MUSTER / "worker")]  # `muster` may be another package's name there
-    importlib.import_module("_muster.process").end_with_agent()
+    process = importlib.import_module("_muster.process")
+    if process.AGENT in os.environ:  # a pasted line of a dry run may outlive its shell
+        process.end_with_agent()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     socket.getfqdn = lambda name="": name or socket.gethostname()
 

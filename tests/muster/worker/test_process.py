@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_they_end_with_their_agent(which, own_scripts, tmp_path):
 def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
     """A Python that starts has no reaction to it yet; the agent lets it wait."""
     log = tmp_path / "log"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), process.AGENT: str(os.getpid())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with log.open("wb") as output:
         child = spawn(NodeCommand("node0", 0, own_scripts[0], {}, str(tmp_path)), env, output)
@@ -136,3 +137,28 @@ def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_pat
         child.kill()
         child.wait()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+LIVES = """
+import os, time
+shell = os.getppid()
+print("begun", flush=True)
+while os.getppid() == shell:
+    time.sleep(0.05)
+print("lives", flush=True)
+"""
+
+
+def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
+    """As with `nohup ... &`: no agent has started torchrun there."""
+    (tmp_path / "tool.py").write_text(LIVES)
+    log = tmp_path / "log"
+    words = [sys.executable, str(REPOSITORY / RUN_MODULE), "tool"]
+    line = f"{shlex.join(words)} > {shlex.quote(str(log))} 2>&1 & read -r _"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop(process.AGENT, None)
+    with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, env=env) as shell:
+        assert wait_until(lambda: log.exists() and log.read_text())
+        (torchrun,) = psutil.Process(shell.pid).children()
+    psutil.wait_procs([torchrun], timeout=300)
+    assert log.read_text() == "begun\nlives\n"
