@@ -6,11 +6,11 @@
 user's would be taken for the library's; with PYTHONSAFEPATH it does not look there at all. Here a
 module of this checkout is found in the checkout, any other module where Python has its libraries.
 
-Modules that are not ours are torchrun, or start it. Here torchrun ends with its agent. It never
-removes its temporary folders, so its agent names the folder for them, and removes that. For each of
-its events torchrun asks for this machine's full name, and only logs it. Without an answer of DNS
-that takes seconds each time (see https://github.com/pytorch/pytorch/issues/150532). So here that
-call gives the machine's own name.
+Modules that are not ours are torchrun, or start it. Here torchrun ends with its agent, if it has
+one. It never removes its temporary folders, so its agent names the folder for them, and removes
+that. For each of its events torchrun asks for this machine's full name, and only logs it. Without
+an answer of DNS that takes seconds each time (see
+https://github.com/pytorch/pytorch/issues/150532). So here that call gives the machine's own name.
 
 It needs the standard library alone, of Python 3.8 or newer.
 """
@@ -97,7 +97,9 @@ def _prepare_torchrun() -> None:
 
     package = sys.modules.setdefault("_muster", types.ModuleType("_muster"))
     package.__path__ = [str(MUSTER / "worker")]  # `muster` may be another package's name there
-    importlib.import_module("_muster.process").end_with_agent()
+    process = importlib.import_module("_muster.process")
+    if process.AGENT in os.environ:  # a pasted line of a dry run may outlive its shell
+        process.end_with_agent()
     tempfile.tempdir = os.environ.get("MUSTER_SCRATCH")  # not TMPDIR, which workers inherit
     socket.getfqdn = lambda name="": name or socket.gethostname()
 

@@ -361,6 +361,7 @@ class Attempt:
         self._signals = signals
         self._is_nearly_over = is_nearly_over
         self._state = AttemptState.RUNNING
+        self._looks_at_s = 0.0  # when it looks at more than messages next
         self._ends_s = 0.0  # when the state has to change
         self._has_announced_end = False  # all agents know that the job's time is nearly over
         self._has_released_agents = False  # all agents know that all have done their part
@@ -478,17 +479,39 @@ class Attempt:
         )
 
     def _tick(self) -> None:
-        tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
-        wait_for_news([agent.channel for agent in self._agents], tick_s)
-        if not self._has_announced_end and self._is_nearly_over():
-            self._has_announced_end = True
-            self._send_all(notice=True)
-        for agent in self._agents:
+        """Hear at once what has come; look at all else once a tick, however much comes.
+
+        Each of many agents sends a sign of life a second, and files may be on a file server.
+        """
+        news = wait_for_news(
+            [agent.channel for agent in self._agents], max(self._looks_at_s - running_s(), 0.0)
+        )
+        is_due = running_s() >= self._looks_at_s
+        heard = [agent for agent in self._agents if is_due or agent.channel in news]
+        for agent in heard:
             self._hear(agent)
         if self._meeting.has_begun:
             self._look_for_lost_nodes()
         else:
             self._meet()
+        if is_due:
+            tick_s = MAIN_LOOP_TICK_S if self._meeting.has_begun else MEETING_TICK_S
+            self._looks_at_s = running_s() + tick_s
+            self._look()
+        for agent in heard:
+            if lost := agent.loss():
+                self._note_end(lost)
+        if not self._has_released_agents and all(
+            agent.is_done or agent.is_over for agent in self._agents
+        ):
+            self._has_released_agents = True
+            self._send_all(go=True)
+
+    def _look(self) -> None:
+        """Do what no message asks for."""
+        if not self._has_announced_end and self._is_nearly_over():
+            self._has_announced_end = True
+            self._send_all(notice=True)
         self._print_output()
         recovery = self._recovery
         if recovery is not None and recovery.is_due() and (line := recovery.look()):
@@ -500,14 +523,6 @@ class Attempt:
             self._inspection.tick()
             if self._inspection.hang is not None:
                 self._note_end(self._inspection.hang, tells=False)
-        for agent in self._agents:
-            if lost := agent.loss():
-                self._note_end(lost)
-        if not self._has_released_agents and all(
-            agent.is_done or agent.is_over for agent in self._agents
-        ):
-            self._has_released_agents = True
-            self._send_all(go=True)
 
     def _new_recovery(self) -> Recovery:
         channel = self._agents[0].channel

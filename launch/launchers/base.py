@@ -26,7 +26,7 @@ from launch.spec import (
     NodeFacts,
     WorkersPython,
 )
-from launch.starters.base import commands_of
+from launch.starters.base import commands_of, starter_of
 from muster.errors import UsageError, refuse
 from muster.rank_variables import SIZES
 from muster.tool_environment import environment_for
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # each launcher imports what it returns
 
 # Slurm's commands are installed but belong to no cluster, so this is no login node.
 NO_CLUSTER = b"Could not establish a configuration source"
+UNCOUNTED = "# the commands are known once each node has counted its GPUs"
 
 
 class NodePool(Protocol):
@@ -112,12 +113,14 @@ class Launcher(ABC):
         """For a dry run: the facts that are known without asking any machine."""
 
     def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; a pure function."""
+        """The processes of every node; none if they must count GPUs first. A pure function."""
+        if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
+            return []
         return commands_of(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         """The output of a dry run: lines that one could paste into a shell on each node."""
-        return "\n".join(folded(self.plan(spec, facts)))
+        return "\n".join(folded(self.plan(spec, facts))) or UNCOUNTED
 
     @property
     def submits(self) -> bool:

@@ -21,8 +21,7 @@ from launch.slurm import batch_script, controller, node_survey, run_job
 from launch.slurm.current_job import CurrentJob, current_job, srun_environment
 from launch.slurm.job_nodes import JobNodes
 from launch.slurm.run_watcher import SlurmRunWatcher
-from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeCommand, NodeFacts, NodeSpec
-from launch.starters.base import starter_of
+from launch.spec import PLACEHOLDER, RUN_MODULE, Facts, LaunchSpec, NodeFacts, NodeSpec
 from muster.checkout import CHECKOUT
 from muster.errors import UsageError
 from muster.run_files import SUBMITIT
@@ -115,12 +114,6 @@ class Slurm(Launcher):
         choose = partial(node_survey.choose, network=self._config.network)
         python = batch_script.python()
         return look(transport, self.name, choose, self.workers_python, python=python, disks=disks)
-
-    def plan(self, spec: LaunchSpec, facts: Facts) -> list[NodeCommand]:
-        """The processes of every node; none if only the job can count their GPUs."""
-        if facts.world_size is None and not starter_of(spec.workers).counts_gpus:
-            return []
-        return super().plan(spec, facts)
 
     def show(self, spec: LaunchSpec, facts: Facts) -> str:
         nodes = ["", "# which runs, on each node:", super().show(spec, facts)]

@@ -266,13 +266,13 @@ class Channel:
             self._reads = self._writes = -1
 
 
-def wait_for_news(channels: Iterable[Channel], seconds: float) -> None:
-    """Wait until something can be received on one of these channels, and so long at most."""
+def wait_for_news(channels: Iterable[Channel], seconds: float) -> set[Channel]:
+    """Wait until something can be received, and so long at most; on which channels it can be."""
     poll = select.poll()
-    for channel in channels:
-        if not channel.ended:
-            poll.register(channel, select.POLLIN)
-    poll.poll(seconds * 1000)
+    waiting = {channel.fileno(): channel for channel in channels if not channel.ended}
+    for number in waiting:
+        poll.register(number, select.POLLIN)
+    return {waiting[number] for number, _ in poll.poll(seconds * 1000)}
 
 
 class Heartbeat:

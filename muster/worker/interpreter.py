@@ -21,9 +21,9 @@ def problem(program: str, path: str | None = None) -> str | None:
     `path`: where programs are looked for, instead of PATH.
     """
     place = shutil.which(program, path=path)
-    first = first_line(place) if place is not None else b""
-    if place is None or not first.startswith(b"#!"):
+    if place is None or not is_script(place):
         return None
+    first = first_line(place)
     if first.endswith(b"\r"):
         return (
             f"{program} has {DOS}, with which its first line names no program; "
@@ -43,6 +43,11 @@ def explained(error: OSError, program: str, path: str | None = None) -> str:
         run = f"bash {shlex.quote(program)}"
         return f"{program} has no first line such as #!/bin/bash; add it, or run: {run}"
     return problem(program, path) or f"{program}: {error.strerror}"
+
+
+def is_script(place: str) -> bool:
+    """Whether its first line names the program that is started."""
+    return first_line(place).startswith(b"#!")
 
 
 def first_line(place: str) -> bytes:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings.launch import ONE_WORKER, LaunchConfig, NodeCount, PortRange, WorkersPerNode
+from configs.settings.launch import (
+    ONE_PER_GPU,
+    ONE_WORKER,
+    LaunchConfig,
+    NodeCount,
+    PortRange,
+    WorkersPerNode,
+)
 from configs.settings.remote import Settings, SlurmConfig, SshConfig
 from configs.settings.train import BenchConfig, TrainConfig
 from launch.launchers.local import Local
@@ -75,6 +82,13 @@ def test_by_hand_each_worker_is_told_who_it_is():
         usual = {"TORCHELASTIC_RUN_ID": "my-run", "WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "2"}
         usual |= {"MASTER_ADDR": "10.10.1.1", "MASTER_PORT": "29123"}
         assert command.env.items() >= usual.items()
+
+
+@pytest.mark.parametrize("workers", ["manual", "preload", "accelerate"])
+def test_before_nodes_have_counted_their_gpus_a_dry_run_names_no_ranks(workers):
+    uncounted = [replace(each, nproc=ONE_PER_GPU) for each in FACTS.nodes]
+    facts = replace(FACTS, nodes=(*uncounted, *FACTS.nodes))
+    assert "counted its GPUs" in local().show(replace(SPEC, workers=workers), facts)
 
 
 @pytest.mark.parametrize("style", ["torchrun", "manual", "accelerate", "preload"])

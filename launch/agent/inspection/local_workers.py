@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from launch.agent.processes import process_tree
@@ -37,8 +38,6 @@ def ask(
     """The report on each of these workers: its reply, or else what can be seen of its process."""
     if not ranks:
         return {}
-    from concurrent.futures import ThreadPoolExecutor  # imported here: an agent starts without it
-
     pids = pids_of(folder, ranks)
     with ThreadPoolExecutor(len(ranks)) as pool:
         replies = pool.map(lambda rank: _reply(folder, rank, request, patience_s), ranks)

@@ -173,16 +173,20 @@ def spawn(
     env = {**env, **command.env}
     program = command.argv[0]
     path = str(Path(command.cwd, program)) if "/" in program else program
-    if shutil.which(path, path=env.get("PATH")) is None:
+    place = shutil.which(path, path=env.get("PATH"))
+    if place is None:
         raise NoSuchProgram(program)
-    # the agent's own Python needs no check: it runs
-    if program != sys.executable and (why := interpreter.problem(path, env.get("PATH"))):
-        raise MusterError(why)
+    argv = command.argv
+    ends_itself = any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2])
+    if program != sys.executable:  # the agent's own Python needs no check: it runs
+        if why := interpreter.problem(path, env.get("PATH")):
+            raise MusterError(why)
+        # it may stay above the Python that it starts, and would not end by itself
+        ends_itself = ends_itself and not interpreter.is_script(place)
     if not Path(command.cwd).is_dir():
         where = f"{command.cwd}: no such folder on {socket.gethostname()}"
         raise MusterError(f"{where}; make it there, or leave out --no-snapshot")
-    argv = command.argv
-    if not any(word.endswith(ENDS_WITH_AGENT) for word in argv[1:2]):
+    if not ends_itself:
         argv = ending_with(os.getpid(), argv)
     # the child ignores these signals soon; until then they are blocked, see `end_with_agent`
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICE_SIGNALS)

@@ -178,6 +178,13 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
 
 
+def test_what_looks_at_workers_is_loaded_whole_as_long_as_nothing_has_failed():
+    """An agent does so as soon as its workers have begun; after a failure others would wait."""
+    words = "import sys; from launch.agent.inspection import node_inspection; "
+    words += "print('concurrent.futures.thread' in sys.modules)"
+    assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "True\n"
+
+
 @pytest.mark.needs("prlimit")
 def test_too_many_open_files_are_one_line_that_names_the_limit(tmp_path):
     (tmp_path / "t.py").write_text("print('here')\n")

@@ -5,12 +5,13 @@ import subprocess
 
 import pytest
 
-from launch.agent.led_run import AgentConnection, LedRun
+from launch.agent import led_run
+from launch.agent.led_run import AgentConnection, Attempt, LedRun
 from launch.nodes import channel
 from launch.nodes.channel import AgentProcess, Channel
 from launch.spec import LaunchSpec, Program
 from launch.starters.base import commands_of
-from tests.launch.pretended import FACTS
+from tests.launch.pretended import FACTS, assignment
 
 
 def test_an_agent_that_dies_while_an_attempt_starts_is_not_started_twice(tmp_path, monkeypatch):
@@ -65,3 +66,26 @@ def test_an_agent_that_fell_silent_while_other_nodes_were_waited_for_does_not_li
     assert not own.lives()
     other.send(beat=1.0)
     assert own.lives()
+
+
+def test_signs_of_life_of_many_agents_cause_no_more_looks_at_the_run_s_files(
+    agent, tmp_path, monkeypatch
+):
+    """A look asks for the state of two files of each rank, perhaps of a file server."""
+    own, other = agent
+    now_s = [channel.running_s()]
+    monkeypatch.setattr(led_run, "running_s", lambda: now_s[0])
+    spec = LaunchSpec("run", tmp_path, Program(()))
+    attempt = Attempt(spec, [own], [], lambda: False, prefixes=True)
+    attempt.start([assignment(tmp_path)])
+    looks = []
+    monkeypatch.setattr(attempt._follower, "poll", lambda last=False: looks.append(now_s[0]))
+    for _ in range(20):
+        other.send(beat=1.0)
+        attempt._tick()
+    other.send(done=True)
+    attempt._tick()
+    assert own.is_done and len(looks) == 1
+    now_s[0] += 1.0
+    attempt._tick()
+    assert len(looks) == 2

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launch.agent import log_sync
 from launch.agent.log_sync import LogSync, ReceivedFiles
 from launch.deadlines import ITSELF_STOPPED_AFTER_S, STOP_COUNTS_AS_S
-from launch.nodes.channel import MARK, Channel, RunningClock, waiting_for
+from launch.nodes.channel import MARK, Channel, RunningClock, wait_for_news, waiting_for
 from muster import run_files
 from muster.errors import MusterError
 from tests.written import write
@@ -105,6 +105,17 @@ def test_a_full_pipe_blocks_nobody(channel_and_other):
     other.close()
     channel.flush()
     assert channel.waiting_bytes == 0  # there is nobody to take it
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_comes_on_one_channel_ends_the_wait_for_all(ends):
+    with pair() as (channel, other), pair() as (quiet, _), pair() as (over, gone):
+        gone.close()
+        assert over.receive() == [] and over.ended  # which nobody waits for
+        other.close() if ends else other.sendall(b"x")
+        assert wait_for_news([quiet, channel, over], 300.0) == {channel}
+        channel.receive()
+        assert wait_for_news([quiet, channel, over], 0.0) == set()
 
 
 def test_what_came_while_this_process_was_held_up_counts_before_it_is_read(

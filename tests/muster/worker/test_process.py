@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from muster.checkout import CHECKOUT
 from muster.worker import process
 from tests.commands import begin
 from tests.launch.submit import REPOSITORY, wait_until
+from tests.written import executable
 
 SOURCES = [
     path
@@ -36,8 +38,8 @@ ONCE = {
 RENAME = {
     "launch/agent/log_sync.py": "it comes from a node in several messages",
     "muster/run_files.py": "files of an earlier attempt are put aside",
-    "muster/scratch.py": "a lock, which is held before it has its name",
     "muster/worker/process.py": "this is where files are written",
+    "muster/writing.py": "a lock, which is held before it has its name",
     "train/checkpoints/storage.py": "folders",
     "train/loop/export.py": "a folder",
     "train/tasks/sources/cache.py": "several nodes write it at the same time",
@@ -72,11 +74,14 @@ def test_of_a_file_that_cannot_be_finished_nothing_is_left(tmp_path):
 
 @pytest.fixture
 def own_scripts(tmp_path) -> list[tuple[str, ...]]:
-    """Commands as of torchrun, and of a worker."""
+    """Commands as of torchrun, of a worker, and of one whose Python is a script around another."""
     (tmp_path / "tool.py").write_text(SAYS_SO)
+    around = executable(tmp_path / "python", f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    worker = (str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py"))
     return [
         (sys.executable, str(REPOSITORY / RUN_MODULE), "tool"),
-        (sys.executable, str(REPOSITORY / WORKER_MAIN), str(tmp_path / "tool.py")),
+        (sys.executable, *worker),
+        (str(around), *worker),
     ]
 
 
@@ -92,7 +97,7 @@ def test_no_python_stands_between_an_agent_and_its_processes(which, own_scripts,
         child.wait()
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["torchrun", "worker"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["torchrun", "worker", "script"])
 def test_they_end_with_their_agent(which, own_scripts, tmp_path):
     """Even by kill -9."""
     code = (
@@ -108,14 +113,15 @@ def test_they_end_with_their_agent(which, own_scripts, tmp_path):
     with begin(sys.executable, "-c", code, cwd=REPOSITORY) as agent:
         child = psutil.Process(int(agent.stdout.readline()))
         assert agent.stdout.readline() == "here\n"
+        below = child.children(recursive=True)
         agent.kill()
-    child.wait(300)
+    assert psutil.wait_procs([child, *below], timeout=300)[1] == []
 
 
 def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_path):
     """A Python that starts has no reaction to it yet; the agent lets it wait."""
     log = tmp_path / "log"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), process.AGENT: str(os.getpid())}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with log.open("wb") as output:
         child = spawn(NodeCommand("node0", 0, own_scripts[0], {}, str(tmp_path)), env, output)
@@ -131,3 +137,28 @@ def test_a_notice_in_its_first_moment_does_not_end_torchrun(own_scripts, tmp_pat
         child.kill()
         child.wait()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+LIVES = """
+import os, time
+shell = os.getppid()
+print("begun", flush=True)
+while os.getppid() == shell:
+    time.sleep(0.05)
+print("lives", flush=True)
+"""
+
+
+def test_a_pasted_line_of_a_dry_run_outlives_its_shell(tmp_path):
+    """As with `nohup ... &`: no agent has started torchrun there."""
+    (tmp_path / "tool.py").write_text(LIVES)
+    log = tmp_path / "log"
+    words = [sys.executable, str(REPOSITORY / RUN_MODULE), "tool"]
+    line = f"{shlex.join(words)} > {shlex.quote(str(log))} 2>&1 & read -r _"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env.pop(process.AGENT, None)
+    with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, env=env) as shell:
+        assert wait_until(lambda: log.exists() and log.read_text())
+        (torchrun,) = psutil.Process(shell.pid).children()
+    psutil.wait_procs([torchrun], timeout=300)
+    assert log.read_text() == "begun\nlives\n"
