@@ -205,7 +205,7 @@ def _lines(file: _File, new: bytes) -> Iterator[bytes]:
     bar = _drawn_last(unfinished)
     if bar is not None:
         unfinished = b"\r" + bar + b"\r" * unfinished.endswith(b"\r") if bar else b""
-    if bar and bar != file.printed_bar and time.monotonic() - file.shown_at > BAR_PRINTED_EVERY_S:
+    if bar and bar != file.printed_bar and time.monotonic() - file.printed_at > BAR_PRINTED_EVERY_S:
         yield bar
         file.printed_bar = bar
         file.printed_at = time.monotonic()
