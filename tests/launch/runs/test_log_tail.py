@@ -108,7 +108,7 @@ def test_a_line_without_an_end_is_not_held_in_memory(tmp_path, workers, capfdbin
         workers(0, "".join(map(drawn.format, range(20_000))))
         follower.poll()
         (file,) = follower._files.values()
-        assert len(file.begun) <= log_tail.LINE_BYTES
+        assert len(file.unfinished) <= log_tail.LINE_BYTES
     follower.poll(last=True)
     assert b"19999 of 100000" in capfdbinary.readouterr().out[-100:]
 
