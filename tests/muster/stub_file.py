@@ -98,7 +98,7 @@ def _source(path: str) -> dict[str, ast.stmt]:
 def _function_text(name: str) -> str:
     place = muster._MODULES.get(name, orderly_stop.__name__)
     path = place.replace(".", "/") + ".py"
-    node = _source(path)[muster._NAMES.get(name, name)]
+    node = _source(path)[muster._OTHER_NAMES.get(name, name)]
     assert isinstance(node, ast.FunctionDef)
     node.name = name
     return ast.unparse(_without_body(node))

@@ -56,7 +56,7 @@ PIECES = st.sampled_from(["{", "}", "$", "{{", "}}", *VARIABLES, "{rank}", '"', 
 def test_what_has_no_placeholder_is_unchanged_and_all_can_be_written(text):
     if not placeholders.used(["a.py", text]):
         assert filled(["a.py", text], ENV) == ["a.py", text]
-    doubled = placeholders.PLACE.sub(
+    doubled = placeholders.PLACEHOLDER.sub(
         lambda place: place[0] if place[0].startswith("$") else f"{{{place[0]}}}", text
     )
     assert filled(["a.py", doubled], ENV) == ["a.py", text]
