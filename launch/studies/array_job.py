@@ -103,15 +103,27 @@ def _submit(sweep: Sweep, wanted: Sequence[Cell], at_once: int) -> str:
 
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
     watchers = Watchers()
+    unrecorded = list[Cell]()
     while waiting:
         states = run_state.of_all([sweep.run_dir(cell) for cell in waiting], watchers)
+        left = []
         for cell, state in zip(waiting, states, strict=True):
+            if state.over and cell not in unrecorded and not _is_recorded(sweep, cell):
+                unrecorded.append(cell)  # its record may be seen here later than what Slurm says
+                left.append(cell)
+                continue
             before = cell.state
             _look_at(sweep, cell, state)
             if cell.state != before:
                 tell(sweep, cell)
-        waiting = [cell for cell, state in zip(waiting, states, strict=True) if not state.over]
+            if not state.over:
+                left.append(cell)
+        waiting = left
         time.sleep(ARRAY_JOB_TICK_S if waiting else 0)
+
+
+def _is_recorded(sweep: Sweep, cell: Cell) -> bool:
+    return run_record.read_end(sweep.run_dir(cell)) is not None
 
 
 def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:
@@ -123,9 +135,11 @@ def _look_at(sweep: Sweep, cell: Cell, found: run_state.State) -> None:
     if not found.over:
         cell.state = "waiting" if found.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
-    elif end is None:  # ended before it began, or lost
-        cell.state = "stopped" if found.word == "stopped" else "failed"
-        cell.message = last_line((found.end or {}).get("message", "")) or found.word
-    else:
+    elif end is not None:
         cell.seconds = float(end["time_unix_s"]) - started_s
         conclude(sweep, cell, int(end["code"]))
+    elif found.word == "done":  # as its ranks and Slurm say
+        conclude(sweep, cell, 0)
+    else:  # ended before it began, or lost
+        cell.state = "stopped" if found.word == "stopped" else "failed"
+        cell.message = last_line((found.end or {}).get("message", "")) or found.word
