@@ -28,6 +28,7 @@ OF_TESTBED = (RATE, BUSY)
 # Settings of an entry of the grid: the name of its runs in tables and figures. Entries of one name
 # are one series, as are the runs of one entry.
 NAME = "name"
+SEED = "seed"  # of which each repeat has another, unless the study says otherwise
 OWN = CHECKOUT / "configs" / "studies"
 
 
@@ -78,7 +79,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         if isinstance(one, list | dict)
     )
     of_grid = dict.fromkeys(key for block in blocks for key in block)
-    refuse(_twice(path, of_grid, more, rate))
+    own_seeds = repeats if repeats > 1 and SEED not in of_all else 0
+    refuse(_twice(path, of_grid, own_seeds, more, rate))
     base = {**of_all, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or any(one not in OPERATIONS for one in collectives):
@@ -104,11 +106,16 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
 
 
 def _twice(
-    path: Path, of_grid: Collection[object], more: Sequence[str], rate: str | None
+    path: Path,
+    of_grid: Collection[object],
+    own_seeds: int,
+    more: Sequence[str],
+    rate: str | None,
 ) -> Iterator[str]:
     """A line for each setting of the grid that a flag behind the file sets, too.
 
     With the flag's value all runs would be alike in it, under the names of the grid's values.
+    `own_seeds`: how many repeats have seeds of their own.
     """
     typed = {given.name for given in cli.given(CLASSES, more) if not given.where}
     if rate is not None:
@@ -118,6 +125,8 @@ def _twice(
         if name in typed:
             twice = f"the grid of {path} has {key} already"
             yield f"{flag(name)}: {twice}; give it in one of the two places"
+    if own_seeds and SEED in typed - {*map(str, of_grid)}:
+        yield f"{flag(SEED)}: each of the {own_seeds} repeats of {path} has another; leave it out"
 
 
 def _shown(path: Path) -> str:
@@ -151,7 +160,7 @@ def _cells(
         for name, point in points:
             settings = {**base, **point}
             if repeats > 1:
-                settings.setdefault("seed", TrainConfig.seed + repeat)
+                settings.setdefault(SEED, TrainConfig.seed + repeat)
             flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
             cell = Cell(f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more), repeat, name)
             cell.busy, rate = settings.get(BUSY, 0), settings.get(RATE)
