@@ -155,6 +155,8 @@ def _add(group: Any, item: Field[Any], value: Any) -> None:
         kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
     if value not in (None, "", ()):
         shown = format(value, "g") if isinstance(value, float) else str(value)
+        if type(value) is tuple:
+            shown = item.metadata.get("between", " ").join(map(str, value))
         text += f" (default: {shown.replace('%', '%%')})"  # argparse expands a text of help
     group.add_argument(*options, metavar=kind, help=text)
 
