@@ -36,8 +36,8 @@ ONCE = {
 RENAME = {
     "launch/agent/log_sync.py": "it comes from a node in several messages",
     "muster/run_files.py": "files of an earlier attempt are put aside",
-    "muster/scratch.py": "a lock, which is held before it has its name",
     "muster/worker/process.py": "this is where files are written",
+    "muster/writing.py": "a lock, which is held before it has its name",
     "train/checkpoints/storage.py": "folders",
     "train/loop/export.py": "a folder",
     "train/tasks/sources/cache.py": "several nodes write it at the same time",
