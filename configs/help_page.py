@@ -158,6 +158,8 @@ def _add(group: Any, item: Field[Any], value: Any) -> None:
         kind = next((unit for end, unit in UNITS.items() if item.name.endswith(end)), kind)
     if value not in (None, "", ()):
         default = format(value, "g") if isinstance(value, float) else str(value)
+        if type(value) is tuple:
+            default = item.metadata.get("between", " ").join(map(str, value))
         text += f" (default: {default.replace('%', '%%')})"  # argparse expands % in help
     group.add_argument(*options, metavar=kind, help=text)
 

@@ -189,7 +189,8 @@ def _spec(launch: LaunchConfig, train: TrainConfig, facts: Facts, python: str | 
     logs = train.logs_root.absolute() if facts.shared else None
     on_nodes = replace(train, logs_dir=logs, redirect=True, overwrite=False)
     program = replace(Program.module(MODULE, *cli.to_argv(on_nodes)), python=python)
-    return replace(LaunchSpec.of(program, train, launch), env={}, quiet=True)
+    spec = LaunchSpec.of(program, train, launch)
+    return replace(spec, env={}, quiet=True, max_restarts=0)  # restarts are for the run itself
 
 
 def _show(rows: Sequence[Row]) -> None:

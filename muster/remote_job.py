@@ -131,7 +131,7 @@ class Job:
         """What the run is doing now, and how it has ended, if that is known."""
         if not self._has_begun() and self._sweep_lock.exists():
             return self._before_it_began(), None
-        raw = json.loads(self._ask("status", "--json"))
+        raw = json.loads(self._ask("status", "--json").splitlines()[-1])
         return Status(raw["word"], raw["over"], raw["detail"], tuple(raw["notes"])), raw["end"]
 
     def _before_it_began(self) -> Status:

@@ -134,7 +134,9 @@ def _on_disk(facts: EndFacts, of_job: End | None) -> End:
     cause = cause_of(ends, facts.nodes)
     if cause is None or cause.kind not in OF_ITS_OWN:
         ends += _aborted_at_exit(facts)
-        full = [*facts.full_disks, full_disk(EXIT.path(facts.run_dir))]
+        full = [*facts.full_disks]
+        if of_job is None:  # who looks at a run later writes nothing into its folder
+            full.append(full_disk(EXIT.path(facts.run_dir)))
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
     if cause.kind is Kind.NOT_STARTED:  # whose record has no reason

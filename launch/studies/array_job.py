@@ -105,15 +105,27 @@ def _submit(sweep: Sweep, cells: Sequence[Cell], at_once: int) -> str:
 def _watch(sweep: Sweep, waiting: Sequence[Cell]) -> None:
     """Report each change of these cells, until their runs are over."""
     watchers = Watchers()
+    unrecorded = list[Cell]()
     while waiting:
         states = run_state.states_of([sweep.run_dir(cell) for cell in waiting], watchers)
+        left = []
         for cell, state in zip(waiting, states, strict=True):
+            if state.over and cell not in unrecorded and not _is_recorded(sweep, cell):
+                unrecorded.append(cell)  # its record may be seen here later than what Slurm says
+                left.append(cell)
+                continue
             before = cell.state
             _update(sweep, cell, state)
             if cell.state != before:
                 report_change(sweep, cell)
-        waiting = [cell for cell, state in zip(waiting, states, strict=True) if not state.over]
+            if not state.over:
+                left.append(cell)
+        waiting = left
         time.sleep(ARRAY_JOB_TICK_S if waiting else 0)
+
+
+def _is_recorded(sweep: Sweep, cell: Cell) -> bool:
+    return run_record.read_end(sweep.run_dir(cell)) is not None
 
 
 def _update(sweep: Sweep, cell: Cell, state: run_state.State) -> None:
@@ -125,9 +137,11 @@ def _update(sweep: Sweep, cell: Cell, state: run_state.State) -> None:
     if not state.over:
         cell.state = "waiting" if state.word in ("pending", "requeued") else "running"
         cell.seconds = time.time() - started_s if cell.state == "running" else 0.0
-    elif end is None:  # the run was cancelled before it began, or lost
-        cell.state = "stopped" if state.word == "stopped" else "failed"
-        cell.message = last_line((state.end or {}).get("message", "")) or state.word
-    else:
+    elif end is not None:
         cell.seconds = float(end["time_unix_s"]) - started_s
         record_result(sweep, cell, int(end["code"]))
+    elif state.word == "done":  # as its ranks and Slurm say
+        record_result(sweep, cell, 0)
+    else:  # the run was cancelled before it began, or lost
+        cell.state = "stopped" if state.word == "stopped" else "failed"
+        cell.message = last_line((state.end or {}).get("message", "")) or state.word

@@ -29,6 +29,7 @@ OF_TESTBED = (RATE, BUSY)
 # A setting of an entry of the grid: the name of its runs in tables and figures. Entries with the
 # same name are one series, and so are the runs of one entry.
 NAME = "name"
+SEED = "seed"  # of which each repeat has another, unless the study says otherwise
 OWN = CHECKOUT / "configs" / "studies"
 
 
@@ -80,7 +81,8 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
         if isinstance(entry, list | dict)
     )
     grid_keys = dict.fromkeys(key for block in blocks for key in block)
-    refuse(_given_twice(path, grid_keys, more, rate))
+    own_seeds = repeats if repeats > 1 and SEED not in common else 0
+    refuse(_given_twice(path, grid_keys, own_seeds, more, rate))
     base = {**common, **({} if rate is None else {RATE: rate})}
     collectives = raw.get("collectives") or []
     if not isinstance(collectives, list) or any(name not in OPERATIONS for name in collectives):
@@ -107,11 +109,16 @@ def read(path: Path, more: Sequence[str] = (), rate: str | None = None) -> Sweep
 
 
 def _given_twice(
-    path: Path, grid_keys: Collection[object], more: Sequence[str], rate: str | None
+    path: Path,
+    grid_keys: Collection[object],
+    own_seeds: int,
+    more: Sequence[str],
+    rate: str | None,
 ) -> Iterator[str]:
     """A line for each setting of the grid that a flag after the file sets, too.
 
-    All runs would have the flag's value, but be named by the values of the grid.
+    All runs would have the flag's value, but be named by the values of the grid. `own_seeds`: how
+    many repeats have seeds of their own.
     """
     flags = {given.name for given in cli.given(CLASSES, more) if not given.where}
     if rate is not None:
@@ -121,6 +128,8 @@ def _given_twice(
         if name in flags:
             problem = f"the grid of {path} has {key} already"
             yield f"{flag(name)}: {problem}; give it in one of the two places"
+    if own_seeds and SEED in flags - {*map(str, grid_keys)}:
+        yield f"{flag(SEED)}: each of the {own_seeds} repeats of {path} has another; leave it out"
 
 
 def _name_in_reports(path: Path) -> str:
@@ -154,7 +163,7 @@ def _cells(
         for name, point in points:
             settings = {**base, **point}
             if repeats > 1:
-                settings.setdefault("seed", TrainConfig.seed + repeat)
+                settings.setdefault(SEED, TrainConfig.seed + repeat)
             flags = [cli.word(key, settings[key]) for key in settings if key not in OF_TESTBED]
             cell = Cell(f"{grid.name_of(point)}_{repeat}", settings, (*flags, *more), repeat, name)
             rate = settings.get(RATE)

@@ -8,7 +8,8 @@ import pytest
 
 from configs import plugins
 from configs.help_page import parser_of
-from configs.settings.remote import DEFAULT_TIME
+from configs.settings.launch import WorkersPerNode
+from configs.settings.remote import DEFAULT_TIME, SbatchOption
 from configs.settings.train import ByHand, TrainConfig
 from launch.programs.command_line import CLASSES, DEFAULTS, setting_names
 from tests.commands import call
@@ -80,6 +81,17 @@ def test_a_default_of_a_file_may_have_a_percent_sign():
     values = {**DEFAULTS, "model": "a%s", "logs_dir": "%(d)s"}
     text = parser_of(CLASSES, values, "muster run", "", {"model", "logs_dir"}).format_help()
     assert "(default: a%s)" in text and "(default: %(d)s)" in text
+
+
+def test_a_default_of_several_values_is_shown_as_it_is_typed():
+    """As a cluster of muster.toml may set it."""
+    counts = (WorkersPerNode(2), WorkersPerNode(None))
+    options = (SbatchOption("mail-type", "END"), SbatchOption("exclusive"))
+    values = {**DEFAULTS, "nproc_per_node": counts, "slurm": options}
+    text = parser_of(CLASSES, values, "muster run", "", {"nproc_per_node", "slurm"}).format_help()
+    flags = lines_of(text)
+    assert flags["--nproc-per-node"].endswith("(default: 2,gpu)")
+    assert flags["--slurm"].endswith("(default: mail-type=END exclusive)")
 
 
 def test_all_that_a_command_takes_is_listed():

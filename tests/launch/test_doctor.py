@@ -2,9 +2,11 @@
 
 import json
 import re
+import sys
 
 import pytest
 
+import launch.doctor
 from tests.commands import call
 from tests.launch.submit import REPOSITORY, alive
 from tests.preload import interpreter
@@ -53,6 +55,19 @@ def test_it_takes_the_line_of_a_run_and_names_what_is_for_the_run_alone(tmp_path
     code, out, err = doctor(*flags[:3], "--env", "X=1", "--", "train.py", "--lr", "1")
     assert code == 0 and err == "", (out, err)
     assert out.startswith("only for the run itself, not checked here: --env, -- train.py --lr 1\n")
+
+
+@pytest.mark.needs("ip")
+def test_a_measurement_that_fails_is_not_started_again(tmp_path, monkeypatch):
+    """--max-restarts is for the run alone."""
+    specs = []
+    monkeypatch.setattr(
+        launch.doctor, "lead_or_submit", lambda launcher, spec, *_, **__: specs.append(spec) or 1
+    )
+    flags = ["--launcher=local", "--nodes=2", f"--logs-dir={tmp_path}", "--max-restarts=2"]
+    monkeypatch.setattr(sys, "argv", [DOCTOR, *flags])
+    assert launch.doctor.main() == 1
+    assert [spec.max_restarts for spec in specs] == [0]
 
 
 def test_what_the_run_would_refuse_is_refused(monkeypatch):

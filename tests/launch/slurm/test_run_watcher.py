@@ -133,6 +133,21 @@ def test_a_run_without_a_record_of_its_end_is_judged_alike(
     assert not (run / "exit.json").exists()
 
 
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", ""])
+def test_who_looks_at_a_run_writes_nothing_into_its_folder(slurm, tmp_path, monkeypatch, state):
+    """Nor does it matter whether the disk is full by then."""
+    run = write(run_folder(tmp_path, "run", JOB), NPROC)
+    if state:
+        slurm.job_is(state)
+    else:
+        slurm.forget()
+    before = run.stat().st_mtime_ns
+    seen = run_state.of(run)
+    assert seen.over and run.stat().st_mtime_ns == before
+    monkeypatch.setattr("launch.runs.failure.full_disk", lambda path: f"{path}: the disk is full")
+    assert run_state.of(run).end["message"] == seen.end["message"]
+
+
 def test_what_a_job_has_printed_that_never_had_a_leader_is_shown(slurm, tmp_path, capsys):
     slurm.job_is("FAILED")
     run = write(run_folder(tmp_path, "run", JOB), NPROC)

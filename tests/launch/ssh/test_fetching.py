@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from launch.ssh.login_node import fetching
-from muster import remote_job
-from muster.errors import MusterError, UsageError
+from muster import login_job, remote_job
+from muster.command import LOGIN
+from muster.errors import MusterError, RunFailed, UsageError
 from muster.login_job import LoginJob
 from muster.writing import write_json
 from tests.written import executable, write
@@ -77,6 +78,20 @@ def test_results_stay_private(fetch, remote_run):
     result.chmod(0o600)
     here = fetch("run", remote_run)
     assert stat.S_IMODE((here / "results" / "rank_00000.pkl").stat().st_mode) == 0o600
+
+
+def test_a_login_node_s_greeting_is_no_part_of_how_a_run_has_ended(tmp_path, monkeypatch):
+    """One that has no record of its end, which would have come with the results."""
+    state = {"word": "failed", "over": True, "detail": "", "notes": []}
+    end = {"exit_code": 1, "rank": None, "message": "Slurm says NODE_FAIL of job 12"}
+    answer = {"code": 1, "word": "failed", "is_over": True, "detail": "", "notes": []}
+    monkeypatch.setattr(login_job, "run_command", lambda *_: json.dumps(answer))
+    printed = f"Welcome to the cluster!\n{json.dumps({**state, 'end': end})}\n"
+    monkeypatch.setattr(remote_job, "run_command", lambda *_: printed)
+    monkeypatch.chdir(tmp_path)
+    job = LoginJob("run", "/there/logs/run", {**dict.fromkeys(LOGIN), "login": "me@node0"})
+    with pytest.raises(RunFailed, match="run: Slurm says NODE_FAIL of job 12"):
+        job.results()
 
 
 def test_a_run_known_here_as_the_login_node_s_is_never_one_of_this_machine(tmp_path, monkeypatch):

@@ -48,6 +48,18 @@ def test_repeats_come_last_each_with_a_seed_of_its_own(read):
     assert found[2:] == [("ddp", 43, 1), ("all_reduce", 43, 1)]
 
 
+def test_a_flag_that_would_give_all_repeats_one_seed_is_refused(read, tmp_path):
+    text = "{{base: {{task: synthetic{}}}, grid: [{{sync: ddp}}], repeats: {}}}"
+    with pytest.raises(UsageError) as refused:
+        read(text.format("", 3), "--seed=5")
+    mine = tmp_path / "mine.yaml"
+    assert (
+        str(refused.value) == f"--seed: each of the 3 repeats of {mine} has another; leave it out"
+    )
+    assert read(text.format("", 1), "--seed=5").first.train.seed == 5
+    assert read(text.format(", seed: 4", 3), "--seed=5").first.train.seed == 5
+
+
 def test_an_entry_can_have_a_name_which_is_no_setting(read):
     text = "{base: {task: synthetic}, grid: [{name: 'Task 3: DDP', sync: ddp, nodes: [2, 4]}]}"
     cells = read(text).cells

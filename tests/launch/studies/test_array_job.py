@@ -1,0 +1,70 @@
+"""What came of each run of a sweep's job array is told as by all others who look at it."""
+
+import pytest
+
+from launch.programs.command_line import CommandLine
+from launch.runs import run_record, run_state
+from launch.studies import array_job
+from launch.studies.cells import Cell, Sweep
+from tests.launch.slurm.test_outages import JOB
+from tests.launch.slurm.test_run_watcher import NPROC, of_ranks
+from tests.launch.test_jobs import run_folder
+from tests.written import write
+
+
+@pytest.fixture
+def sweep(slurm, tmp_path, monkeypatch):
+    """One run, which is being run by job 12."""
+    monkeypatch.setattr(array_job, "ARRAY_JOB_TICK_S", 0.0)
+    monkeypatch.setattr("launch.slurm.run_watcher.JOB_ASKED_EVERY_S", 0.0)
+    cell = Cell("a", {}, ("--task=synthetic",))
+    cell.parsed = CommandLine.of(cell.words)
+    write(run_folder(tmp_path / "runs", "a", JOB), NPROC)
+    return Sweep("s", (cell,), folder=tmp_path)
+
+
+def ends(monkeypatch, sweep, act):
+    """Call `act` with each look's number, before it; return what the run's row says at the end."""
+    looks = []
+    of_all = run_state.of_all
+
+    def look(*given):
+        looks.append(len(looks))
+        act(looks[-1])
+        return of_all(*given)
+
+    monkeypatch.setattr(run_state, "of_all", look)
+    assert array_job.run(sweep, 1, wait=True)
+    (cell,) = sweep.cells
+    return cell.state, cell.message
+
+
+def test_a_run_that_is_done_by_its_ranks_has_not_failed(slurm, sweep, tmp_path, monkeypatch):
+    write(tmp_path / "runs" / "a", of_ranks("done", "", 0))
+
+    def act(look):
+        if look == 1:
+            slurm.job_is("COMPLETED")
+
+    assert ends(monkeypatch, sweep, act) == ("done", "")
+
+
+def test_a_record_that_is_seen_after_slurm_s_word_counts(slurm, sweep, monkeypatch):
+    """A shared disk may show it later."""
+
+    def act(look):
+        if look == 1:
+            slurm.job_is("FAILED")
+        elif look == 2:
+            text = "error: rank 0 on node0: no data"
+            run_record.end(sweep.run_dir(sweep.cells[0]), 7, text, 0, "program")
+
+    assert ends(monkeypatch, sweep, act) == ("failed", "rank 0 on node0: no data")
+
+
+def test_a_run_that_slurm_has_ended_is_told_by_its_word(slurm, sweep, monkeypatch):
+    def act(look):
+        if look == 1:
+            slurm.job_is("OUT_OF_MEMORY")
+
+    assert ends(monkeypatch, sweep, act) == ("failed", "Slurm says OUT_OF_MEMORY of job 12")
