@@ -9,7 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 ENTRIES = 50  # latest collectives of each group
 

@@ -35,9 +35,12 @@ import traceback
 import warnings
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
 from . import flight_recorder, unrecorded_waits
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 WAKE_S = 1.0
 REQUEST_BYTES = 65_536

@@ -28,9 +28,12 @@ import sys
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any
 
 from .process import STOPPED
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # torchrun's, in seconds

@@ -25,7 +25,10 @@ import importlib.machinery
 import os
 import types
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 HERE = Path(__file__).resolve().parent
 

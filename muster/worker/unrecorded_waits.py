@@ -13,7 +13,10 @@ import os
 import sys
 import time
 from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any
 
 C10D = "torch/distributed/distributed_c10d.py"
 OPERATIONS = frozenset(

@@ -46,14 +46,16 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import time
 import traceback
 import types
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # without `typing`, which takes long to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 NEEDED_LATER = ("gloo_threads", "lost_peer", "process_group")  # beside this file
@@ -186,6 +188,8 @@ def new_main(path: str, spec: Any, package: str | None, loader: Any) -> None:
 
 def run_command(argv: list[str]) -> NoReturn:
     """Run another command to its end, pass signals on to it, and end with its exit code."""
+    import subprocess  # here: Python programs need it later, or never
+
     try:
         command = subprocess.Popen(argv, preexec_fn=process.end_with_parent)  # noqa: PLW1509 (there are no threads)
     except OSError as error:

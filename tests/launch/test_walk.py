@@ -14,7 +14,7 @@ from tests.launch.submit import REPOSITORY, wait_until
 from tests.launch.walked.sitecustomize import ANEW
 
 OF_RUN = 31
-OF_RESTART = 23  # in the leader
+OF_RESTART = 24  # in the leader
 OF_STACKS = 18
 MUSTER = str(REPOSITORY / "muster" / "command.py")
 WORDS = ("run", "--launcher", "local", "--nodes", "2", "--workers", "manual", "--run-id", "walk")
