@@ -341,7 +341,7 @@ def _signalled_worker(facts: EndFacts, cause: End) -> Failure:
 def _never_started(facts: EndFacts, cause: End) -> Failure:
     """Workers that failed before they had files of their own: their agent's log has the reason."""
     ranks = facts.never_started or cause.ranks
-    # the agent that wrote nothing any more before all others was not stopped by them
+    # the oldest log is first: the agent that wrote it was not stopped by other agents
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     if printed := last_output.of_logs(logs):
