@@ -17,7 +17,7 @@ from muster.printable import printable, signal_name
 from muster.records import LAST_UNIX_S, fits, is_exit_code, is_rank, is_time
 from muster.worker.lost_peer import TIMED_OUT, is_of_torch
 
-# The most that is sent or recorded; longer texts lose their middle.
+# Limits of what is sent or recorded; longer texts lose their middle.
 MESSAGE_CHARACTERS = 20_000
 TRACEBACK_CHARACTERS = 60_000
 NODE_CHARACTERS = 4_096
@@ -36,7 +36,7 @@ class WorkerEnd:
     rank: int
     exit_code: int | None  # None: a signal ended it
     signal: int | None
-    time_unix_s: float  # by the clock of its node
+    time_unix_s: float  # its node's clock gives this time
 
 
 @dataclass(frozen=True)
@@ -52,24 +52,24 @@ class StarterEnd:
 class Kind(Enum):
     """What can end a rank, a node's part or a run; the name of a member is its name in JSON."""
 
-    # a rank, by itself
-    RAISED = auto()  # an exception, which its worker has recorded
-    EXITED = auto()  # with an exit code
+    # ends of a rank that no other end has caused
+    RAISED = auto()  # its worker has recorded an exception
+    EXITED = auto()  # it ended with an exit code other than 0
     INVALID = auto()  # it refused its settings, or its data
-    KILLED = auto()  # a signal ended it; without a rank: it ended the starter of a node's ranks
+    KILLED = auto()  # a signal ended it; if the end has no rank: the starter of a node's ranks
     VANISHED = auto()  # it has no record, and nobody has seen how it ended
-    STOPPED = auto()  # in order, on request
-    DONE = auto()  # with exit code 0
-    # a rank, because of others
+    STOPPED = auto()  # it stopped in order, on request
+    DONE = auto()  # it ended with exit code 0
+    # ends of a rank that other ends have caused
     LOST_PEER = auto()
     TIMED_OUT = auto()  # it waited for another rank in vain
     TOLD = auto()  # it was sent a signal, and recorded that
     ENDED = auto()  # its agent ended it, and it has recorded nothing
-    # a node
+    # ends of a node's part
     STARTER = auto()  # its starter ended with an exit code, as torchrun after its workers
     NOT_STARTED = auto()  # its starter ended with an exit code before it had any worker
-    REFUSED = auto()  # nothing could be started: no such program, a prologue that fails
-    SIGNAL = auto()  # its agent was sent a signal; without a node: the leader was
+    REFUSED = auto()  # nothing could be started: there is no such program, or a prologue failed
+    SIGNAL = auto()  # its agent was sent a signal; if the end has no node: the leader was
     TIME_UP = auto()  # the scheduler has announced the end of the job's time
     GONE = auto()  # the connection to its agent is closed
     SILENT = auto()  # nothing came from its agent
@@ -77,11 +77,11 @@ class Kind(Enum):
     ODD = auto()  # its agent sent something that is no message
     LAUNCHER = auto()  # its agent has lost its leader
     FULL = auto()  # the run folder's disk is full
-    # a run
+    # ends of a run
     HANG = auto()
     TIMEOUT = auto()  # ranks waited in a collective in vain, and all ranks were inspected
-    JOB = auto()  # what the scheduler reports of its job
-    OTHER = auto()  # in the words of an agent, as earlier versions have recorded it
+    JOB = auto()  # the scheduler reported how its job ended
+    OTHER = auto()  # only an agent's message says why, as in records of earlier versions
 
     @property
     def word(self) -> str:
@@ -112,17 +112,17 @@ WORDS = {
 
 @dataclass(frozen=True)
 class End:
-    """One end: of a rank, or without a rank of a node's part, or without a node of the run."""
+    """One end of a rank; of a node's part, if `rank` is None; of the run, if `node` is empty."""
 
     kind: Kind
-    node: str  # as Muster calls it; "" is the leader
-    time_unix_s: float  # by the leader's clock
+    node: str  # its name in Muster; "" is the leader
+    time_unix_s: float  # the leader's clock gives this time
     rank: int | None = None
     code: int = 1  # the exit code that the run gets from this end, if no signal ended it
     signal: int | None = None
     message: str = ""  # an exception's words, a refusal's lines, a starter's name
     traceback: str = ""
-    address: str = ""  # of a lost node
+    address: str = ""  # the address of a lost node
     ranks: tuple[int, ...] = ()  # the ranks that a starter had started
 
     @property
@@ -141,7 +141,7 @@ class End:
 
     @property
     def text(self) -> str:
-        """The sentence that is printed of it; its traceback is not part of that."""
+        """The sentence that is printed about this end, without its traceback."""
         who = f"rank {self.rank} on {self.node}"
         place = f"{self.node} ({self.address})" if self.address else self.node
         name = "" if self.signal is None else signal_name(self.signal)
@@ -179,7 +179,7 @@ class End:
 
     @property
     def line(self) -> str:
-        """One line about it, for agents of other nodes."""
+        """One line about this end, for agents of other nodes."""
         text = self.text.partition("\n")[0]
         who = f"rank {self.rank} on {self.node}"
         return text if self.rank is None or text.startswith(who) else f"{who}: {text}"
@@ -198,8 +198,8 @@ class End:
         if not isinstance(raw, dict) or not fits(raw, FORM):
             return None
         texts = {
-            name: shortened(printable(raw[name]), most)
-            for name, most in (
+            name: shortened(printable(raw[name]), limit)
+            for name, limit in (
                 ("node", NODE_CHARACTERS),
                 ("message", MESSAGE_CHARACTERS),
                 ("traceback", TRACEBACK_CHARACTERS),
@@ -209,8 +209,8 @@ class End:
         return cls(**{**raw, **texts, "kind": Kind[raw["kind"]], "ranks": tuple(raw["ranks"])})
 
 
-def _text(most: int) -> Any:
-    return lambda value: isinstance(value, str) and len(value) <= most
+def _text(limit: int) -> Any:
+    return lambda value: isinstance(value, str) and len(value) <= limit
 
 
 # The form of an end as JSON; see muster/records.py.
@@ -227,24 +227,25 @@ FORM: dict[str, Any] = {
     "ranks": lambda value: fits(value, [is_rank]) and len(value) <= MOST_RANKS,
 }
 
-# Kinds that end a run by themselves.
-OF_ITS_OWN = frozenset(
+# These kinds of ends are causes: no other end has caused them.
+PRIMARY_KINDS = frozenset(
     {
         *(Kind.RAISED, Kind.EXITED, Kind.INVALID, Kind.KILLED, Kind.REFUSED, Kind.SIGNAL),
         *(Kind.TIME_UP, Kind.GONE, Kind.SILENT, Kind.APART, Kind.ODD, Kind.HANG, Kind.TIMEOUT),
     }
 )
-LOSSES = frozenset({Kind.GONE, Kind.SILENT})
-OF_SIGNALS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
-OF_PEERS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
+LOSS_KINDS = frozenset({Kind.GONE, Kind.SILENT})
+SIGNAL_KINDS = frozenset({Kind.SIGNAL, Kind.TIME_UP})
+PEER_KINDS = frozenset({Kind.LOST_PEER, Kind.TIMED_OUT, Kind.TOLD})
 NO_KINDS: frozenset[Kind] = frozenset()
 
 
 def cause_of(ends: Iterable[End], nodes: Collection[str] = ()) -> End | None:
     """The end that is the cause of all others, in whatever order they come; None: there is none.
 
-    What ended by itself comes before what lost another, and the earliest comes first. `nodes`: all
-    nodes of the run. A signal to each of them is a signal to the run.
+    An end that no other end has caused comes before the end of a rank that lost another one. Among
+    ends of one group, the earliest is the cause. `nodes`: all nodes of the run. A signal to each of
+    them is a signal to the run.
     """
     all_ends = set(ends)
     for kinds in _groups(frozenset(end.kind for end in all_ends)):
@@ -260,18 +261,18 @@ def _groups(kinds: frozenset[Kind]) -> tuple[frozenset[Kind], ...]:
     """Groups of kinds, in order: an end of the first group that occurs in `kinds` is the cause."""
     return (
         # a scheduler sends signals to all others when it has lost a node, or ends the job
-        OF_ITS_OWN - (OF_SIGNALS if kinds & (LOSSES | {Kind.JOB}) else NO_KINDS),
+        PRIMARY_KINDS - (SIGNAL_KINDS if kinds & (LOSS_KINDS | {Kind.JOB}) else NO_KINDS),
         frozenset({Kind.FULL}),  # perhaps the disk had no space for the record of another cause
         frozenset({Kind.VANISHED}),
-        # others waited in vain for a rank that its agent had to end; a rank that recorded a
-        # signal is a weaker sign
+        # if others waited in vain, they waited for the rank that its agent had to end; that a
+        # rank recorded a signal is a weaker sign
         frozenset({Kind.ENDED}) if Kind.TIMED_OUT in kinds else NO_KINDS,
         frozenset({Kind.TOLD}) if Kind.TIMED_OUT in kinds else NO_KINDS,
         frozenset({Kind.NOT_STARTED}),
         frozenset({Kind.JOB}),
         frozenset({Kind.LAUNCHER}),
-        frozenset({Kind.DONE}) if kinds & OF_PEERS else NO_KINDS,  # others needed it, and lost it
-        OF_PEERS,
+        frozenset({Kind.DONE}) if kinds & PEER_KINDS else NO_KINDS,  # others needed it, and lost it
+        PEER_KINDS,
         frozenset({Kind.STOPPED}),
         frozenset({Kind.STARTER, Kind.OTHER}),
         frozenset(Kind),
@@ -295,14 +296,14 @@ def end_of_worker(
     `record`: the content of exits/rank_*.json. Returns None where neither says that it has ended.
     """
     if process is not None and (record is None or record["cause"] == "done"):
-        at = on_leaders_clock(process.time_unix_s, clock_offset_s)
+        time_unix_s = on_leaders_clock(process.time_unix_s, clock_offset_s)
         if process.signal is not None:
             message = "" if record is None else ENDED_WELL
-            return End(Kind.KILLED, node, at, rank, signal=process.signal, message=message)
+            return End(Kind.KILLED, node, time_unix_s, rank, signal=process.signal, message=message)
         code = (process.exit_code or 0) % 256
         if record is None or code:
             kind = {0: Kind.DONE, STOPPED: Kind.STOPPED}.get(code, Kind.EXITED)
-            return End(kind, node, at, rank, code)
+            return End(kind, node, time_unix_s, rank, code)
     if record is None:
         return None
     return End(
@@ -345,9 +346,9 @@ def named(ranks: Iterable[int]) -> str:
     return f"{'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}"
 
 
-def shortened(text: str, most: int) -> str:
-    """`text` without its middle, if it is longer than `most` characters."""
-    if len(text) <= most:
+def shortened(text: str, limit: int) -> str:
+    """`text` without its middle, if it is longer than `limit` characters."""
+    if len(text) <= limit:
         return text
-    half = (most - len(CUT)) // 2
+    half = (limit - len(CUT)) // 2
     return f"{text[:half]}{CUT}{text[-half:]}"

@@ -19,7 +19,7 @@ The states of this node's part of an attempt; only `_change` changes the state:
     RUNNING    its workers run
     STOPPING   somebody asked for the end; workers have their time to end by themselves
     FINISHED   its workers have ended, well or as requested; it waits for those of other nodes
-    ENDING     nothing is waited for any more: what still runs is ended
+    ENDING     it waits for nothing any more, and ends what still runs
 
 MEETING -> RUNNING -> FINISHED -> ENDING is an attempt without failure. Signal handlers only note
 which signals came; the loop acts on them in `_tick`.
@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launch.agent.connections import Connections
 from launch.agent.log_sync import LogSync, make_room
@@ -94,7 +94,8 @@ if TYPE_CHECKING:
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
-PATH_BYTES = 60  # of a temporary folder: a socket's path below it may have 103 bytes in all
+# The longest path of a temporary folder: a socket's path below it may have 103 bytes in all.
+PATH_BYTES = 60
 
 
 def main() -> int:
@@ -124,7 +125,7 @@ class Agent:
     def run(self) -> int:
         """Carry out assignments; return the exit code of the last one."""
         message = read_leader(self._leader.first("assignment", "stop") or {"stop": 1})
-        if "stop" in message:  # before there was anything to do
+        if "stop" in message:  # the run ended before this agent had anything to do
             return int(message["stop"])
         for number in STOP_SIGNALS:
             signal.signal(number, lambda number, _: self._signals.note_stop(number))
@@ -133,10 +134,10 @@ class Agent:
         process_tree.adopt_orphans()
         try:
             code = 0
-            due: LeaderMessage | None = message
-            while due is not None:
-                code = self._carry_out(self._assignment(due))
-                due = self._next_assignment()
+            request: LeaderMessage | None = message
+            while request is not None:
+                code = self._carry_out(self._assignment(request))
+                request = self._next_assignment()
             return code
         finally:
             self._warm.end()
@@ -169,7 +170,7 @@ class Agent:
     def _next_assignment(self) -> LeaderMessage | None:
         """The message with the next assignment; None if there is none.
 
-        What still comes for the last attempt, such as the request to stop it, is dropped.
+        Messages that still come for the last attempt, such as a request to stop it, are dropped.
         """
         leader = self._leader
         while (
@@ -178,10 +179,10 @@ class Agent:
             and leader.silent_s <= LEADER_LOST_WHEN_SILENT_S
         ):
             messages = leader.receive()
-            for at, message in enumerate(messages, start=1):
+            for count, message in enumerate(messages, start=1):
                 if "assignment" in message:
                     assignment = read_leader(message)
-                    leader.put_back(messages[at:])
+                    leader.put_back(messages[count:])
                     return assignment
             wait_for_news([leader], MAIN_LOOP_TICK_S)
         return None
@@ -197,15 +198,20 @@ class PartState(Enum):
     ENDING = "ending"
 
 
+Cause: TypeAlias = Literal[
+    "done", "stopped", "command", "peer", "signal", "told", "launcher", "refused"
+]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Why a node's part of an attempt is over; a code above 128 is that of a signal."""
 
     code: int
-    cause: str  # done | stopped | command | peer | signal | told | launcher | refused
+    cause: Cause
     message: str
-    why: str = ""  # for workers that are asked to stop
-    ends: tuple[End, ...] = ()  # of this node or its workers, as this agent has seen them
+    why: str = ""  # the reason that workers get when they are asked to stop
+    ends: tuple[End, ...] = ()  # the ends of this node and its workers that this agent has seen
     time_unix_s: float = field(default_factory=time.time)
 
 
@@ -239,19 +245,19 @@ class NodeAttempt:
         self._leader = leader
         self._signals = signals
         self._scratch = scratch
-        # by a clock that stops with the job: Slurm adds the time of a suspension to the job's time
+        # this clock stands still while Slurm suspends the job: the job then ends later by that time
         left_s = assignment.left_s()
-        self._ends_s = None if left_s is None else running_s() + left_s
+        self._job_ends_s = None if left_s is None else running_s() + left_s
         self._oom_kills = oom_kills()  # counted before the workers start
         self._state = PartState.MEETING
-        self._outcome: Outcome | None = None  # of the last three states: why it ends or has ended
+        self._outcome: Outcome | None = None  # set in the last three states: why it ends
         self._clean_outcome: Outcome | None = None  # how its workers ended, if that was no failure
         self._has_asked_all = False  # all workers have got SIGTERM: their ends are no failures
         self._is_urgent = False
-        self._reported: dict[int, End] = {}  # by rank: the ends that the leader knows
-        self._failure_elsewhere: str | None = None  # what has failed elsewhere
-        self._unreported_ends: tuple[End, ...] = ()  # its ends that the leader does not know
-        self._is_released = False
+        self._reported: dict[int, End] = {}  # the ends that the leader knows, by rank
+        self._failure_elsewhere: str | None = None  # a line about a failure elsewhere
+        self._unreported_ends: tuple[End, ...] = ()  # that failure, if the leader does not know
+        self._is_released = False  # the leader said that no other node needs this agent any more
         self._connections: Connections | None = None
         self._workload: Workload | None = None
         shared = (assignment.spec.run_dir / assignment.proof).exists()
@@ -293,9 +299,9 @@ class NodeAttempt:
     ) -> End:
         """An end of this node, as its agent sees it."""
         own_time = time.time() if time_unix_s is None else time_unix_s
-        at = on_leaders_clock(own_time, self._leader.clock_offset_s)
+        leaders_time = on_leaders_clock(own_time, self._leader.clock_offset_s)
         name = self._assignment.name
-        return End(kind, name, at, code=code, signal=number, message=message)
+        return End(kind, name, leaders_time, code=code, signal=number, message=message)
 
     @cached_property
     def _stoppable(self) -> Stoppable:
@@ -384,7 +390,7 @@ class NodeAttempt:
             )
 
     def _look_at_workers(self) -> None:
-        """Inspect the workers once one waits for that, or once their progress is due to be seen."""
+        """Inspect the workers once a worker has waited in vain, or once its progress is due."""
         if self._workload is None:
             return
         if self._inspection is None:
@@ -395,7 +401,7 @@ class NodeAttempt:
 
     def _inspect(self) -> "NodeInspection":
         if self._inspection is None:
-            # imported here: it would hold up the start of workers
+            # this import would delay the start of workers if it were at the top of the file
             from launch.agent.inspection.node_inspection import NodeInspection
 
             folder = self._scratch / INSPECTION
@@ -416,9 +422,9 @@ class NodeAttempt:
     def _hear(self) -> None:
         """Take the leader's messages, up to the assignment of the next attempt."""
         messages = self._leader.receive()
-        for at, received in enumerate(messages):
+        for index, received in enumerate(messages):
             if "assignment" in received:
-                self._leader.put_back(messages[at:])
+                self._leader.put_back(messages[index:])
                 self._is_released = True
                 return
             try:
@@ -459,7 +465,7 @@ class NodeAttempt:
         Other workers are asked at the last moment.
         """
         self._stoppable.ask(NOTICE)  # if none is ready yet, the next tick asks again
-        left_s = None if self._ends_s is None else self._ends_s - running_s()
+        left_s = None if self._job_ends_s is None else self._job_ends_s - running_s()
         if self._stoppable.is_last_moment(left_s):
             end = self._end_of(Kind.TIME_UP, number=signal.SIGTERM)
             self._request_stop(Outcome(end.exit_code, "signal", end.text, NOTICE, (end,)))
@@ -550,7 +556,7 @@ class NodeAttempt:
         deadline = running_s() + LEADER_RELEASES_AGENT_S
         while not self._can_leave() and not leader.ended and running_s() < deadline:
             wait_for_news([leader], MAIN_LOOP_TICK_S)
-            self._hear()  # without an answer: the leader may already be at the next attempt
+            self._hear()  # this answers nothing: the leader may be at the next attempt
         if self._connections is not None:
             self._connections.close()
         return outcome.code
@@ -629,9 +635,10 @@ def write_exit(
 ) -> dict[str, object]:
     """Record how this node's part ended, with each worker's own record of its end.
 
-    In the record, `ends` has the ends that no worker has recorded. `oom_kills`: how many processes
-    the kernel has killed meanwhile for lack of memory. `ended` has the workers that this agent had
-    to end, with their states. `full`: one line, if the run folder's disk is full.
+    In the record, `ends` are the ends that no worker has recorded itself. `ended` are the workers
+    that were alive until this agent ended them, with their states. `oom_kills` is how many
+    processes the kernel has killed for lack of memory. `full` is a line if the run folder's disk is
+    full.
     """
     path = AGENT_END.path(assignment.spec.run_dir, node=assignment.index)
     with waiting_for(str(path)):
@@ -648,11 +655,11 @@ def write_exit(
         "ends": [end.to_json() for end in outcome.ends if not end.is_recorded],
         "noticed_unix_s": outcome.time_unix_s,
         "time_unix_s": time.time(),
-        "clock_offset_s": clock_offset_s,  # to add, to have the leader's clock
+        "clock_offset_s": clock_offset_s,  # the leader's clock less this node's
         "ranks": list(assignment.ranks),
         "oom_kills": oom_kills,
         "full": full,
-        "workers": {} if full else records_of(assignment),  # which may be long
+        "workers": {} if full else records_of(assignment),  # these may be long
         "ended": {each.rank: asdict(each) for each in processes if each.rank is not None},
     }
     with waiting_for(str(path)):

@@ -49,9 +49,10 @@ from launch.deadlines import (
     MAIN_LOOP_TICK_S,
     MEETING_TICK_S,
 )
-from launch.ends import OF_ITS_OWN, End, Kind, cause_of
+from launch.ends import PRIMARY_KINDS, End, Kind, cause_of
 from launch.nodes.channel import (
     AgentProcess,
+    Forms,
     Heartbeat,
     OddMessage,
     cleaned,
@@ -75,20 +76,20 @@ Plan: TypeAlias = Callable[[LaunchSpec, Facts], Sequence[NodeCommand]]
 
 
 @dataclass(frozen=True)
-class SchedulersJob:
+class SchedulerJob:
     """The scheduler's job in which a run is led."""
 
     job_id: str
     cluster: str | None = None
-    # Whether the scheduler has announced the end of the job's time, and when it ends the job.
+    # whether the scheduler has announced the end of the job's time
     is_nearly_over: Callable[[], bool] = lambda: False
-    ends_unix_s: Callable[[], float | None] = lambda: None
+    ends_unix_s: Callable[[], float | None] = lambda: None  # when the scheduler ends the job
 
 
 class LedRun:
     """A run led by this process: `start` starts an attempt, `wait` waits for its end, and so on.
 
-    `complete` adds to the facts what only started agents know; `plan` makes commands from the
+    `complete` adds facts that only started agents know. `plan` makes each node's command from the
     facts. `close` ends all agents.
     """
 
@@ -99,8 +100,8 @@ class LedRun:
         *,
         prefixes: bool,
         is_local: bool = False,  # the agents are on this machine, as children of this process
-        patience_s: float = 0.0,  # for the processes that started the agents to end after them
-        inside: SchedulersJob | None = None,
+        patience_s: float = 0.0,  # the time in which the agents' starters end after the agents
+        job: SchedulerJob | None = None,
         complete: Callable[[Facts], Facts] = lambda facts: facts,
     ) -> None:
         self._start_agents = start_agents
@@ -108,13 +109,13 @@ class LedRun:
         self._prefixes = prefixes
         self._is_local = is_local
         self._patience_s = patience_s
-        self._job = inside or SchedulersJob(str(os.getpid()))
+        self._job = job or SchedulerJob(str(os.getpid()))
         self._complete = complete
         self.job_id = self._job.job_id
         self.cluster = self._job.cluster
         self.signals: list[int] = []
         self._heartbeat = Heartbeat()
-        self._agents: dict[str, AgentConnection] = {}  # by node: the agent that was started last
+        self._agents: dict[str, AgentConnection] = {}  # each node's last agent
         # children of this process that are no agents of this run
         self._other_children: frozenset[int] = frozenset()
         self._attempt: Attempt | None = None
@@ -131,7 +132,7 @@ class LedRun:
 
     @property
     def output_tail(self) -> bytes:
-        """The end of what was printed of its workers' output."""
+        """The last part of the workers' output that was printed."""
         return b"" if self._attempt is None else self._attempt.output_tail
 
     def lives(self, node: NodeFacts) -> bool:
@@ -151,12 +152,13 @@ class LedRun:
             process_tree.adopt_orphans()
         try:
             with between_attempts(self.signals):
-                living = {
-                    _node_key(node) for node in facts.nodes if self.lives(node)
-                }  # once for all
+                # each node is asked only once, since its answer may change meanwhile
+                living = {_node_key(node) for node in facts.nodes if self.lives(node)}
                 self._end_all_but(living)
                 new = {
-                    at: node for at, node in enumerate(facts.nodes) if _node_key(node) not in living
+                    index: node
+                    for index, node in enumerate(facts.nodes)
+                    if _node_key(node) not in living
                 }
                 if new:
                     started = self._start_agents(new, self._heartbeat)
@@ -168,13 +170,14 @@ class LedRun:
             self.close()
             raise
 
-    def _end_all_but(self, stay: Collection[str]) -> None:
-        """End the agents that take no part in the next attempt, and their processes."""
-        self._end([key for key in self._agents if key not in stay])
+    def _end_all_but(self, keys: Collection[str]) -> None:
+        """End the agents of all other nodes, and the processes that have started them."""
+        self._end([key for key in self._agents if key not in keys])
 
     def _begin(self, spec: LaunchSpec, facts: Facts) -> None:
         on_stop(lambda number, _: self.signals.append(number))
-        signal.signal(signal.SIGTSTP, lambda *_: None)  # Ctrl-Z: no other process could lead
+        # Ctrl-Z has no effect: no other process could lead
+        signal.signal(signal.SIGTSTP, lambda *_: None)
         self._attempt = Attempt(
             spec,
             [self._agents[_node_key(node)] for node in facts.nodes],
@@ -227,7 +230,7 @@ class LedRun:
                 in_a_hurry=self._is_in_a_hurry,
                 patience_s=self._patience_s,
             )
-        # not earlier: if a signal interrupts this, `close` ends what is left
+        # these agents are forgotten last: if a signal interrupts this, `close` ends them
         self._agents = {key: agent for key, agent in self._agents.items() if key not in keys}
 
     def _is_in_a_hurry(self) -> bool:
@@ -250,11 +253,21 @@ class AgentConnection:
         self.channel = started.channel
         self._message_of = started.message_of
         self._leaves = False  # the agent got a signal, and ends after this attempt
+        # `begin` sets all of these for each attempt
+        self.assignment: Assignment
+        self.forms: Forms
+        self._run_dir: Path
+        self._files: ReceivedFiles | None = None
+        self.here: Here | None = None  # where the agent is, as soon as it has reported that
+        self.is_done = False
+        self._loss: End | None = None
+        self.record: AgentEnd | None = None  # the agent's record of its attempt's end
+        self._is_stall_printed = False  # it was printed that the agent's work stands still
 
     def lives(self) -> bool:
         """Whether the agent can take part in another attempt, as far as is known by now.
 
-        It looks at the channel itself: between two attempts nobody else does, perhaps for minutes.
+        This reads the channel: between two attempts nothing else reads it, perhaps for minutes.
         """
         if not self.channel.ended:
             self.channel.put_back(self.channel.receive())
@@ -266,12 +279,12 @@ class AgentConnection:
         self.assignment = assignment
         self.forms = forms_of_agent(assignment)
         self._run_dir = run_dir
-        self._files: ReceivedFiles | None = None
-        self.here: Here | None = None  # where the agent is, as soon as it has reported that
+        self._files = None
+        self.here = None
         self.is_done = False
-        self._loss: End | None = None
-        self.record: AgentEnd | None = None  # of the end of its attempt
-        self._is_stall_printed = False  # that the agent's work stands still
+        self._loss = None
+        self.record = None
+        self._is_stall_printed = False
         self.channel.send(**self._message_of(assignment))
 
     @property
@@ -293,7 +306,7 @@ class AgentConnection:
         self._leaves = bool(message.get("leaves"))
 
     def stall_line(self, message: AgentMessage) -> str | None:
-        """The line to print when the agent's work stands still, or goes on after that; once."""
+        """The line to print when the agent's work begins to stand still, or goes on after that."""
         stands_s = float(message.get("stands_s", 0.0))
         if not self._is_stall_printed and stands_s > AGENT_STANDS_NAMED_AFTER_S:
             self._is_stall_printed = True
@@ -310,7 +323,7 @@ class AgentConnection:
         return self.record is not None or self.channel.ended
 
     def loss(self) -> End | None:
-        """Why nothing more will come from the agent; None while it lives, or if all has come."""
+        """Why nothing more will come from the agent; None while it lives, or after its record."""
         if self.record is not None or self._loss is not None:
             return self._loss
         patience_s = AGENT_LOST_WHEN_SILENT_S
@@ -325,9 +338,9 @@ class AgentConnection:
 
     def end_of(self, kind: Kind, message: str = "", time_unix_s: float | None = None) -> End:
         """An end of this agent, as its leader sees it."""
-        at = time.time() if time_unix_s is None else time_unix_s
+        time_unix_s = time.time() if time_unix_s is None else time_unix_s
         address = "" if self.here is None else str(self.here["address"])
-        return End(kind, self.assignment.name, at, message=message, address=address)
+        return End(kind, self.assignment.name, time_unix_s, message=message, address=address)
 
 
 class AttemptState(Enum):
@@ -361,25 +374,29 @@ class Attempt:
         self._signals = signals
         self._is_nearly_over = is_nearly_over
         self._state = AttemptState.RUNNING
-        self._looks_at_s = 0.0  # when it looks at more than messages next
-        self._ends_s = 0.0  # when the state has to change
+        self._looks_at_s = 0.0  # when it next looks at more than messages
+        self._state_deadline_s = 0.0  # when the state has to change
         self._has_announced_end = False  # all agents know that the job's time is nearly over
         self._has_released_agents = False  # all agents know that all have done their part
-        self._ends: list[End] = []  # in the order in which this side heard of them
-        self._first: End | None = None  # the first failure among these
+        self._ends: list[End] = []  # all ends, in the order in which this side heard of them
+        self._first: End | None = None  # the first failure among these ends
         self.noticed_unix_s: float | None = None  # when this side heard of the first failure
         self.cause: End | None = None  # decided when the attempt is over
-        # when a node last sent a part of its files, or that it waits for a disk
-        self._files_came_s = 0.0
-        self._workers_stop_by_s = 0.0  # deadline of workers that are stopping cleanly
+        self._last_file_s = (
+            0.0  # when a node last sent files, or reported that its work stands still
+        )
+        self._workers_deadline_s = 0.0  # when workers that are stopping in order have to be done
         self._follower = Follower(spec.run_dir, prefixes=prefixes)
         self._recovery = self._new_recovery() if spec.attempt else None
         self._requests = RequestFile(spec.run_dir)
         self._inspection: RunInspection | None = None  # made at the first request or answer
+        # `start` sets these
+        self._proof: Path
+        self._meeting: Meeting
 
     @property
     def output_tail(self) -> bytes:
-        """The end of what was printed of the workers' output."""
+        """The last part of the workers' output that was printed."""
         return self._follower.tail
 
     def start(self, assignments: Sequence[Assignment]) -> None:
@@ -407,13 +424,13 @@ class Attempt:
             if self._inspection is not None:
                 self._inspection.finish()
             for agent in self._agents:
-                if not agent.is_over:  # too late: it ends with its channel, with its workers
+                if not agent.is_over:  # it is too late: the end of its channel ends it
                     agent.channel.close()
             self._proof.unlink(missing_ok=True)
             self._print_output(last=True)
         self.cause = self._judge()
         in_order = any(agent.record and agent.record["code"] == STOPPED for agent in self._agents)
-        if in_order and (self._signals or self._first is None):  # else they stopped for a failure
+        if in_order and (self._signals or self._first is None):  # else a failure stopped them
             return STOPPED
         if self._signals:
             return 128 + self._signals[0]
@@ -427,9 +444,9 @@ class Attempt:
             ends.append(timeout)
         nodes = [agent.assignment.name for agent in self._agents]
         cause = cause_of(ends, nodes) if ends else None
-        if cause is None or cause.kind in OF_ITS_OWN:
+        if cause is None or cause.kind in PRIMARY_KINDS:
             return cause
-        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # so records may be missing
+        if line := full_disk(run_files.EXIT.path(self._run_dir)):  # then records may be missing
             ends.append(End(Kind.FULL, "", time.time(), message=line))
         return cause_of(ends, nodes)
 
@@ -462,9 +479,9 @@ class Attempt:
     def _change(self, state: AttemptState) -> None:
         self._state = state
         if state is AttemptState.FAILED:
-            self._ends_s = running_s() + AGENTS_RECORD_LOST_PEER_S
+            self._state_deadline_s = running_s() + AGENTS_RECORD_LOST_PEER_S
         elif state is AttemptState.STOPPING:
-            self._ends_s = running_s() + AGENTS_END_AFTER_STOP_S
+            self._state_deadline_s = running_s() + AGENTS_END_AFTER_STOP_S
             if self._first is not None and not self._signals:
                 self._stop_all(1, self._first.line)
             else:
@@ -472,10 +489,10 @@ class Attempt:
 
     def _latest_s(self) -> float:
         """When the state has to change: later while workers may stop, or while files still come."""
-        stop_by_s = max(self._ends_s, self._workers_stop_by_s)
+        stop_by_s = max(self._state_deadline_s, self._workers_deadline_s)
         return min(
             stop_by_s + AGENTS_SEND_FILES_S,
-            max(stop_by_s, self._files_came_s + AGENTS_PAUSE_BETWEEN_FILES_S),
+            max(stop_by_s, self._last_file_s + AGENTS_PAUSE_BETWEEN_FILES_S),
         )
 
     def _tick(self) -> None:
@@ -508,7 +525,7 @@ class Attempt:
             self._send_all(go=True)
 
     def _look(self) -> None:
-        """Do what no message asks for."""
+        """Look at what comes without a message: the job's time, output, requests, inspections."""
         if not self._has_announced_end and self._is_nearly_over():
             self._has_announced_end = True
             self._send_all(notice=True)
@@ -571,19 +588,19 @@ class Attempt:
                 self._take(agent, message if is_unchanged else cleaned(message))
         except OddMessage as error:
             self._note_end(agent.end_of(Kind.ODD, str(error)))
-            agent.channel.close()  # which ends the agent
+            agent.channel.close()  # this ends the agent
 
     def _take(self, agent: AgentConnection, message: AgentMessage) -> None:
         if line := agent.stall_line(message):
             self._print_line(line)
         if self._inspection is not None:
             self._inspection.note_wait(agent.assignment.index, message.get("waits_for"))
-        if "stands_s" in message:  # a part of a file that it sends may be late
-            self._files_came_s = running_s()
+        if "stands_s" in message:  # the files of this agent may be late
+            self._last_file_s = running_s()
         elif not CONNECTIONS.isdisjoint(message):
             self._connect(agent, message)
         elif "file" in message:
-            self._files_came_s = running_s()
+            self._last_file_s = running_s()
             host = None if agent.here is None else agent.here.get("host")
             agent.files.take(message, host)
         elif "inspected" in message:
@@ -591,13 +608,13 @@ class Attempt:
         elif "here" in message:
             self._note_agent(agent, message["here"])
         elif "stopping" in message:
-            if not self._workers_stop_by_s and not self._spec.quiet:
+            if not self._workers_deadline_s and not self._spec.quiet:
                 again = "; Ctrl-C again ends it at once" if signal.SIGINT in self._signals else ""
                 how = "stopping at the end of this step, with a checkpoint"
                 if message.get("all"):
                     how = f"stopping: workers got SIGTERM; {message['stopping']:g} s to end"
                 self._print_line(f"{how}{again}")
-            self._workers_stop_by_s = (
+            self._workers_deadline_s = (
                 running_s() + float(message["stopping"]) + AGENTS_END_AFTER_STOP_S
             )
         elif "failed" in message:
@@ -608,12 +625,12 @@ class Attempt:
             agent.is_done = True
         elif "ended" in message:
             agent.take_record(message)
-            is_early = message["ended"]["code"] and not agent.is_done
+            is_early = message["ended"]["code"] != 0 and not agent.is_done
             if is_early and self._state is AttemptState.RUNNING and not self._signals:
                 self._fail(self._early_end(agent))
 
     def _early_end(self, agent: AgentConnection) -> End:
-        """Why a node has ended its part of an attempt early, although no end of it is a failure.
+        """Why a node's part has ended early, although no end on that node is a failure.
 
         Some of its ranks may have stopped in order while others were done.
         """
@@ -689,10 +706,10 @@ class Attempt:
         all_here = [other.here for other in self._agents if other.here is not None]
         loopback = str(here["address"]).startswith("127.")
         if len(all_here) == len(self._agents) and not self._spec.quiet and not loopback:
-            ways = (
+            addresses = (
                 f"{where['node']} {where['address']} ({where['interface']})" for where in all_here
             )
-            self._print_line(f"network: {', '.join(ways)}")
+            self._print_line(f"network: {', '.join(addresses)}")
 
     def _send_all(self, **message: object) -> None:
         for agent in self._agents:
@@ -710,7 +727,7 @@ class Attempt:
     def _print_output(self, *, last: bool = False) -> None:
         try:
             self._follower.poll(last=last)
-        except BrokenPipeError:  # as in `... | head`: a run whose output nobody reads ends
+        except BrokenPipeError:  # nobody reads its output any more, as in `... | head`
             self._signals.append(signal.SIGPIPE)
 
     @property

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def new_run(
     line: CommandLine, launcher: Launcher, facts: Facts, *, make: bool, shared: Path | None = None
 ) -> tuple[str, LaunchSpec]:
-    """The program's title, and the run on these nodes; with `make`, its folder is made.
+    """Return the program's title, and the run on these nodes; with `make`, make the run's folder.
 
-    `shared`: the folder whose snapshot of the project is that of several runs.
+    `shared`: a folder with a snapshot of the project that several runs use.
 
     Raises:
         UsageError: the program cannot start, or the folder is not free.
@@ -73,11 +73,11 @@ def with_copies(
     is_sent: bool = False,
     shared: Path | None = None,
 ) -> LaunchSpec:
-    """The run with this id, and copies of the user's files that it needs.
+    """Return the run with this id, and copy the user's files that it needs.
 
-    `takes_snapshot`: it runs from a copy of the project, unless the user wants none. `is_sent`: the
-    nodes have disks of their own. `shared`: the folder with the snapshot of several runs, which the
-    first of them fills.
+    `takes_snapshot`: the run uses a copy of the project, unless the user wants none. `is_sent`: the
+    nodes have disks of their own. `shared`: a folder for the snapshot of several runs; the first of
+    these runs makes the snapshot.
 
     Raises:
         UsageError, CannotWrite: see `copy_project`.
@@ -97,14 +97,14 @@ def with_copies(
     program.announce(is_sent=is_sent)
     function = FUNCTION.path(run_dir)
     if sources.function is not None and sources.function != function:
-        shutil.copytree(sources.function, function)  # with the modes of private files
+        shutil.copytree(sources.function, function)  # this keeps the modes of private files
     return program.spec(run_id, is_sent=is_sent, snapshot=snapshot)
 
 
 def _refuse_running(run_dir: Path) -> None:
     """Refuse to clear the folder of a run that is going on.
 
-    Of a run that is led from another machine nothing is known: its folder is cleared.
+    The state of a run that is led from another machine is unknown; its folder may be cleared.
 
     Raises:
         UsageError: the run is going on.
@@ -125,7 +125,7 @@ def lead_or_submit(
     follows: bool,
     events: "RunEvents | None" = None,
 ) -> int:
-    """Lead the run, or submit it: then its job has a leader of its own, which records its end.
+    """Lead the run, or submit it. The job of a submitted run has a leader, which records its end.
 
     `follows`: whether to wait for the end of a submitted run, and return its exit code. `events`
     gets the end of a run that was followed.
@@ -185,7 +185,7 @@ def _lead(pool: NodePool, run: "LedRun", spec: LaunchSpec, facts: Facts) -> int:
                 print(f"it has failed {times} times in a row in the same way", file=sys.stderr)
             with between_attempts(run.signals):
                 spec = restart.next_attempt(spec)
-                facts = ask_again(pool, spec, facts, run)
+                facts = nodes_for_restart(pool, spec, facts, run)
                 print(restart.announcement(spec, len(facts.nodes)), flush=True)
             run.start(spec, facts)
     finally:
@@ -199,7 +199,7 @@ def conclude(run: "LedRun", world_size: int | None, spec: LaunchSpec) -> int:
     """
     code = run.wait()
     if not code or run.signals or not restart.is_possible(spec, code):
-        run.close()  # before the end is recorded, no process of the run is left
+        run.close()  # when the end is recorded, no process of the run may be left
     _print_new_files(spec)
     if code in BY_SIGNAL:
         return _stopped(spec, code)
@@ -247,13 +247,13 @@ def _stopped(spec: LaunchSpec, code: int) -> int:
     return code
 
 
-def ask_again(pool: NodePool, spec: LaunchSpec, facts: Facts, run: "LedRun") -> Facts:
-    """The facts of the nodes that answer now: some may be ending, or restarting.
+def nodes_for_restart(pool: NodePool, spec: LaunchSpec, facts: Facts, run: "LedRun") -> Facts:
+    """The facts of the nodes that answer now; other nodes may be going down, or starting again.
 
     This prints what it waits for, and prints it again whenever that has changed.
 
     Raises:
-        MusterError: too few of them answer, for as long as nodes wait for each other.
+        MusterError: too few of them have answered in the time that nodes wait for each other.
     """
     deadline = running_s() + spec.join_s
     printed = ""
@@ -266,6 +266,6 @@ def ask_again(pool: NodePool, spec: LaunchSpec, facts: Facts, run: "LedRun") -> 
                 raise
             if str(error) != printed:
                 printed = str(error)
-                why = "; ".join(printed.splitlines())
-                print(f"a restart waits, {duration(left_s)} at most: {why}", file=sys.stderr)
+                problems = "; ".join(printed.splitlines())
+                print(f"a restart waits, {duration(left_s)} at most: {problems}", file=sys.stderr)
         time.sleep(RESTART_ASKS_NODES_AGAIN_S)

@@ -1,9 +1,9 @@
 """What a failed run prints: its cause, and what its folder adds to that.
 
-The leader of a run has judged the cause from what its agents reported: an `End`, see
-launch/ends.py. `explain` adds what stands in the run folder: a traceback, the last lines that the
-rank printed, where others waited, which of them stopped because of it. Where no leader is left, or
-another process reads the records, the same rule judges the values that these hold.
+The leader of a run has chosen the cause among the ends that its agents reported: an `End`, see
+launch/ends.py. `explain` adds what the run folder has: a traceback, the last lines that the rank
+printed, where other ranks waited, and which of them stopped because of it. If there is no leader
+any more, or another process reads the records, the same rule is applied to the ends in the records.
 """
 
 import os
@@ -19,9 +19,9 @@ from launch.ends import (
     DISK_FULL,
     ENDED_WELL,
     NODE_LOST,
-    OF_ITS_OWN,
     OUT_OF_MEMORY,
     OWN_CAUSES,
+    PRIMARY_KINDS,
     End,
     Kind,
     cause_of,
@@ -49,7 +49,7 @@ MEMORY = re.compile(
 )
 NO_CUDA = "Torch not compiled with CUDA enabled"
 MISSING = re.compile(r"No such file or directory: '([^']*)'")
-BRIEF = 300  # characters of an exception's text
+BRIEF = 300  # how many characters of an exception's text are in `Failure.brief`
 FULL = re.compile(r"No space left|the disk is full")  # the kernel's message, and Muster's
 
 
@@ -59,12 +59,12 @@ class Failure:
 
     code: int
     text: str  # the cause, in the original words: printed last
-    context: tuple[str, ...] = ()  # lines to print before it
+    context: tuple[str, ...] = ()  # lines to print before `text`
     rank: int | None = None  # the rank that failed first, if it was a rank
-    cause: str = ""  # in one word: see docs/automation.md
-    brief: str = ""  # if `text` is a traceback: one line, with the end of `context`, in its place
-    output: str = ""  # of a rank without a traceback: the last lines that it printed
-    end: End | None = None  # what `text` is about
+    cause: str = ""  # one word: see docs/automation.md
+    brief: str = ""  # one line in place of `text` and the last of `context`, for a traceback
+    output: str = ""  # the last lines that a rank without a traceback printed
+    end: End | None = None  # the end that `text` is about
 
 
 def explain(
@@ -87,7 +87,7 @@ def explain(
         word = DISK_FULL
     return replace(
         failure,
-        code=failure.code % 256 or code or 1,  # a record that says 0 of a failure is no success
+        code=failure.code % 256 or code or 1,  # never 0, even if a record says so
         cause=word,
         context=(*facts.unreadable, *failure.context),
         end=cause,
@@ -97,13 +97,13 @@ def explain(
 def failure_of(run_dir: Path, world_size: int | None, record: Mapping[str, Any]) -> Failure | None:
     """The failure in the record of a run's end; None if the run ended well.
 
-    The leader of a scheduler's job has written the record, or it was judged from what is left.
+    The leader of a scheduler's job has written the record, or `unrecorded_end` has made it.
     """
     code = record["code"]
     if not code:
         return None
     end = End.from_json(record.get("end"))
-    is_of_job = end is not None and end.kind is Kind.JOB  # records may say less
+    is_of_job = end is not None and end.kind is Kind.JOB  # the ranks' records may say less
     failure = None if end is None or is_of_job else explain(run_dir, world_size, code, end)
     if failure is None:
         context = _jobs_output(run_dir) if is_of_job else ()
@@ -128,18 +128,18 @@ def end_record_of(failure: Failure, noticed_unix_s: float | None = None) -> dict
 
 
 def _on_disk(facts: EndFacts, of_job: End | None) -> End:
-    """The cause by the records alone, for a process that has not led the run."""
+    """The cause that the records alone give, for a process that has not led the run."""
     ends = ends_on_disk(facts)
     ends += [of_job] if of_job is not None else []
     cause = cause_of(ends, facts.nodes)
-    if cause is None or cause.kind not in OF_ITS_OWN:
+    if cause is None or cause.kind not in PRIMARY_KINDS:
         ends += _aborted_at_exit(facts)
         full = [*facts.full_disks]
         if of_job is None:  # who looks at a run later writes nothing into its folder
             full.append(full_disk(EXIT.path(facts.run_dir)))
         ends += [End(Kind.FULL, "", 0.0, message=line) for line in full[:1] if line]
     cause = cause_of(ends, facts.nodes) or End(Kind.JOB, "", 0.0, message="no record says why")
-    if cause.kind is Kind.NOT_STARTED:  # whose record has no reason
+    if cause.kind is Kind.NOT_STARTED:  # the record of such an end has no reason
         reasons = [end.text for end in ends if end.kind in (Kind.JOB, Kind.OTHER)]
         cause = replace(cause, message=", ".join(reasons[-1:]) or cause.message)
     return cause
@@ -158,9 +158,9 @@ def _aborted_at_exit(facts: EndFacts) -> Iterator[End]:
 def report(
     failure: Failure, run_dir: Path, output_tail: bytes = b"", attempt: int | None = None
 ) -> str:
-    """What is printed of a failure: the cause, then the end of that rank's output, and its place.
+    """The text to print about a failure: its cause, the end of the rank's output, and its place.
 
-    It is empty where all was printed already, as of a run that was stopped in order.
+    The text is empty if all of it was printed before, as for a run that was stopped in order.
 
     `output_tail`: the end of the output that was printed already; its lines are not printed again.
     `attempt`: the number of the attempt, if others may follow.
@@ -172,7 +172,7 @@ def report(
         if failure.rank is None and not failure.context:
             return ""
         cause = [*failure.context]
-        if failure.brief:  # which has the end of the context as well
+        if failure.brief:  # it begins with the last line of the context
             cause[-1:] = [failure.brief]
     output = "" if printed.issuperset(failure.output.splitlines()) else failure.output
     place = output_lines(run_dir.name, failure.rank, output, attempt)
@@ -180,13 +180,16 @@ def report(
 
 
 def _stopped_in_order(facts: EndFacts, cause: End) -> Failure | None:
-    """For a run of which every worker recorded a clean stop: a signal to it is no failure."""
-    stopped = [end["message"] for end in facts.exits.values() if end["cause"] == "stopped"]
-    if not stopped or len(stopped) != facts.world_size:
+    """What to print if every worker recorded a clean stop, else None.
+
+    A signal to a run that stopped like that is no failure.
+    """
+    reasons = [end["message"] for end in facts.exits.values() if end["cause"] == "stopped"]
+    if not reasons or len(reasons) != facts.world_size:
         return None
     if cause.kind in (Kind.STOPPED, Kind.SIGNAL, Kind.TIME_UP):
-        return Failure(STOPPED, stopped[0], cause=Kind.STOPPED.word)
-    return Failure(cause.exit_code, _lines(cause.text), (stopped[0],))
+        return Failure(STOPPED, reasons[0], cause=Kind.STOPPED.word)
+    return Failure(cause.exit_code, _lines(cause.text), (reasons[0],))
 
 
 def _text_alone(facts: EndFacts, cause: End) -> Failure:
@@ -196,7 +199,7 @@ def _text_alone(facts: EndFacts, cause: End) -> Failure:
 def _raised(facts: EndFacts, cause: End) -> Failure:
     alike = _failed_alike(facts, cause)
     record = facts.exits.get(cause.rank) if cause.rank is not None else None
-    # that of `cause` may be shortened
+    # the traceback in `cause` may be shortened
     traceback = record["traceback"] if record else cause.traceback
     if not traceback:
         return Failure(cause.exit_code, _lines(cause.message), alike, cause.rank)
@@ -216,7 +219,7 @@ def _raised(facts: EndFacts, cause: End) -> Failure:
 def _exited(facts: EndFacts, cause: End) -> Failure:
     """A rank without a traceback: its last lines may have the reason."""
     output = _last_lines(facts, cause.rank)
-    for printed in (f"error: {cause.message}", cause.message):  # as by sys.exit("no data")
+    for printed in (f"error: {cause.message}", cause.message):  # sys.exit("no data") prints it
         output = f"\n{output}".removesuffix(f"\n{printed}").strip("\n")
     alike = _failed_alike(facts, cause)
     return Failure(cause.exit_code, _lines(cause.text), alike, cause.rank, output=output)
@@ -233,11 +236,11 @@ def _failed_alike(facts: EndFacts, cause: End) -> tuple[str, ...]:
 
 def _killed(facts: EndFacts, cause: End) -> Failure:
     """A rank, or the starter of a node's ranks, that a signal ended."""
-    because = _because_of_it(set(facts.exits) - {cause.rank} - set(cause.ranks))
+    because = _others_stopped(set(facts.exits) - {cause.rank} - set(cause.ranks))
     ranks = cause.ranks if cause.rank is None else (cause.rank,)
     dump: tuple[str, ...] = ()
     text = cause.text
-    for rank in ranks:  # the stacks that the killed rank itself printed
+    for rank in ranks:  # a killed rank may have printed its stacks
         if crash := last_output.crash_of(ERRORS.path(facts.run_dir, rank=rank)):
             dump = crash.dump
             why = f"; {cause.message}" if cause.rank is not None and cause.message else ""
@@ -255,11 +258,11 @@ def _killed(facts: EndFacts, cause: End) -> Failure:
 
 def _vanished(facts: EndFacts, cause: End) -> Failure:
     """Ranks without a record; nobody has seen how they ended."""
-    context = _because_of_it(facts.exits)
+    context = _others_stopped(facts.exits)
     ranks = sorted({*facts.vanished, cause.rank or 0})
     for rank in ranks:
         path = ERRORS.path(facts.run_dir, rank=rank)
-        if crash := last_output.crash_of(path):  # for example an uncaught exception in C++
+        if crash := last_output.crash_of(path):  # an uncaught exception in C++ is an example
             place = f" on {facts.node_of[rank]}" if rank in facts.node_of else ""
             text = f"error: rank {rank}{place} died: {crash.why}"
             return Failure(crash.code, text, (*crash.dump, *context), rank)
@@ -314,31 +317,33 @@ def _timed_out(facts: EndFacts) -> list[End]:
 
 def _waited_for_in_vain(facts: EndFacts, cause: End) -> Failure:
     """Ranks that lived until their agents ended them, while others timed out."""
-    late = [end for end in ends_on_disk(facts) if end.kind is cause.kind]
-    late = sorted(late or [cause], key=lambda end: end.rank or 0)
+    late_ends = [end for end in ends_on_disk(facts) if end.kind is cause.kind]
+    late_ends = sorted(late_ends or [cause], key=lambda end: end.rank or 0)
     waited = _timed_out(facts)
     waiting = named(end.rank for end in waited if end.rank is not None)
-    them = "it" if len(late) == 1 else "them"
-    reasons = "; ".join(end.text if end.kind is Kind.ENDED else _busy(end) for end in late)
-    text = f"error: {reasons}: {waiting} waited for {them} and timed out; see --timeout-s"
+    pronoun = "it" if len(late_ends) == 1 else "them"
+    reasons = "; ".join(
+        end.text if end.kind is Kind.ENDED else _busy_text(end) for end in late_ends
+    )
+    text = f"error: {reasons}: {waiting} waited for {pronoun} and timed out; see --timeout-s"
     seen = stacks_seen(facts.run_dir, "end").get("sentences", ())
     how = [f"{waiting}: {end.message}" for end in waited[:1]]
     return Failure(1, text, (*how, *seen), cause=Kind.ENDED.word)
 
 
-def _busy(end: End) -> str:
+def _busy_text(end: End) -> str:
     return f"rank {end.rank} on {end.node} was busy elsewhere"
 
 
 def _signalled_worker(facts: EndFacts, cause: End) -> Failure:
-    """A rank that was sent a signal; its agent sent it if others had waited for it in vain."""
+    """A rank that was sent a signal: by its agent, if other ranks had waited for it in vain."""
     return _waited_for_in_vain(facts, cause) if _timed_out(facts) else _lost_peer(facts, cause)
 
 
 def _never_started(facts: EndFacts, cause: End) -> Failure:
     """Workers that failed before they had files of their own: their agent's log has the reason."""
     ranks = facts.never_started or cause.ranks
-    # the agent that fell silent first is the one that was not stopped by others
+    # the oldest log is first: the agent that wrote it was not stopped by other agents
     logs = [*AGENT_LOG.find(facts.run_dir), *AGENT_ERRORS.find(facts.run_dir)]
     logs.sort(key=lambda log: log.stat().st_mtime_ns)
     if printed := last_output.of_logs(logs):
@@ -396,7 +401,7 @@ PRINTED: dict[Kind, Callable[[EndFacts, End], Failure]] = {
 
 
 def _advice(run_dir: Path, cause: End) -> Iterator[str]:
-    """Hints about the place in which the program ran, of which a traceback says nothing."""
+    """Hints about the place where the program ran; a traceback says nothing about that."""
     if NO_CUDA in cause.message:
         yield f"the torch of this Python on {cause.node} is for CPUs; --python names another"
     missing = MISSING.search(cause.message)
@@ -414,7 +419,7 @@ def _advice(run_dir: Path, cause: End) -> Iterator[str]:
 
 
 def _brief(context: Sequence[str], cause: End) -> str:
-    """The line before a traceback, with the end of the traceback, which was printed already."""
+    """What stands for a traceback that was printed before: the line before it, and its message."""
     message = cause.message
     cut = f"{message[:BRIEF]} ..." if len(message) > BRIEF else message
     return f"{context[-1]} {cut}"
@@ -425,17 +430,17 @@ def _last_lines(facts: EndFacts, rank: int | None) -> str:
 
 
 def _out_of_memory(agents: Iterable[Mapping[str, Any]]) -> str:
-    """The nodes on which memory ran out, by the kernel; "" if there are none."""
+    """The nodes where the kernel has killed a process for lack of memory; "" if there are none."""
     nodes = [agent["node"] for agent in agents if agent.get("oom_kills")]
     return f"out of memory on {', '.join(nodes)}: the kernel killed it for that" if nodes else ""
 
 
 def _perhaps_out_of_memory(nodes: str) -> str:
-    """A way to find out, for nodes where nobody counts what the kernel ends; it is no cause."""
+    """A hint for nodes where nobody counts the processes that the kernel ends; it is no cause."""
     return f"the kernel may have ended it for lack of memory: see dmesg on {nodes}"
 
 
-def _because_of_it(others: Collection[int]) -> tuple[str, ...]:
+def _others_stopped(others: Collection[int]) -> tuple[str, ...]:
     return (f"{named(others)} stopped because of it",) if others else ()
 
 

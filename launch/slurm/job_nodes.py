@@ -22,7 +22,7 @@ from secrets import token_hex
 from typing import Any
 
 from configs.settings.launch import WorkersPerNode
-from launch.agent.led_run import LedRun, SchedulersJob
+from launch.agent.led_run import LedRun, SchedulerJob
 from launch.agent.processes import process_tree
 from launch.deadlines import MAIN_LOOP_TICK_S, MISSING_NODES_NAMED_AFTER_S, SRUN_ENDS_AFTER_TASKS_S
 from launch.nodes.channel import AgentProcess, Heartbeat, running_s
@@ -111,7 +111,7 @@ class JobNodes:
         Raises:
             MusterError: an agent does not start, or its node has no GPU but should have one.
         """
-        inside = SchedulersJob(
+        job = SchedulerJob(
             self.current.name,
             self.current.cluster,
             self.is_nearly_over,
@@ -122,7 +122,7 @@ class JobNodes:
             commands_of,
             prefixes=False,
             patience_s=SRUN_ENDS_AFTER_TASKS_S,
-            inside=inside,
+            job=job,
             complete=self._complete,
         )
         run.start(spec, facts)

@@ -127,7 +127,7 @@ def test_a_restart_says_at_once_for_what_it_waits_and_when_that_changes(spec, ca
             raise MusterError(why)
 
     job = SimpleNamespace(lives=lambda node: False)
-    assert leader.ask_again(Pretended("fails", asked), spec, FACTS, job) == FACTS
+    assert leader.nodes_for_restart(Pretended("fails", asked), spec, FACTS, job) == FACTS
     printed = capsys.readouterr().err.splitlines()
     assert [one.partition(" at most: ")[2] for one in printed] == [
         "node1: no route; node2: no route",
