@@ -84,7 +84,7 @@ def test_a_job_that_fails_before_it_leads_the_run_shows_what_it_has_printed(clus
 
 # Of the job: it starts, and no leader does.
 HANGS = """#!/bin/sh
-case "$*" in *batch_job*) exec sleep 10000 ;; esac
+case "$*" in *submitit.core*) exec sleep 10000 ;; esac
 exec '{python}' "$@"
 """
 
