@@ -142,10 +142,10 @@ def test_who_looks_at_a_run_writes_nothing_into_its_folder(slurm, tmp_path, monk
     else:
         slurm.forget()
     before = run.stat().st_mtime_ns
-    seen = run_state.of(run)
+    seen = run_state.state_of(run)
     assert seen.over and run.stat().st_mtime_ns == before
     monkeypatch.setattr("launch.runs.failure.full_disk", lambda path: f"{path}: the disk is full")
-    assert run_state.of(run).end["message"] == seen.end["message"]
+    assert run_state.state_of(run).end["message"] == seen.end["message"]
 
 
 def test_what_a_job_has_printed_that_never_had_a_leader_is_shown(slurm, tmp_path, capsys):

@@ -26,14 +26,14 @@ def sweep(slurm, tmp_path, monkeypatch):
 def ends(monkeypatch, sweep, act):
     """Call `act` with each look's number, before it; return what the run's row says at the end."""
     looks = []
-    of_all = run_state.of_all
+    states_of = run_state.states_of
 
     def look(*given):
         looks.append(len(looks))
         act(looks[-1])
-        return of_all(*given)
+        return states_of(*given)
 
-    monkeypatch.setattr(run_state, "of_all", look)
+    monkeypatch.setattr(run_state, "states_of", look)
     assert array_job.run(sweep, 1, wait=True)
     (cell,) = sweep.cells
     return cell.state, cell.message
