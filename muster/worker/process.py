@@ -177,10 +177,8 @@ def main() -> None:
     argv = sys.argv[2:]
     end_with_agent()
     end_with_parent(parent=parent)
-    for number in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # Python ignores them; the other program should not
+    # Python ignores these signals; the other program should not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)
