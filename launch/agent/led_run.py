@@ -500,11 +500,11 @@ class Attempt:
 
         Each of many agents sends a sign of life a second, and files may be on a file server.
         """
-        news = wait_for_news(
+        ready = wait_for_news(
             [agent.channel for agent in self._agents], max(self._looks_at_s - running_s(), 0.0)
         )
         is_due = running_s() >= self._looks_at_s
-        heard = [agent for agent in self._agents if is_due or agent.channel in news]
+        heard = [agent for agent in self._agents if is_due or agent.channel in ready]
         for agent in heard:
             self._hear(agent)
         if self._meeting.has_begun:

@@ -128,24 +128,12 @@ class Slurm(Launcher):
         return self._current is None
 
     def submit(self, spec: LaunchSpec, facts: Facts) -> Submission:
-        (job_id,), cluster = self._submit(spec.run_id, [spec], facts, job_folder(spec.run_dir))
+        folder = job_folder(spec.run_dir)
+        (job_id,), cluster = self.submit_array(spec.run_id, [spec], facts, folder)
         watcher = SlurmRunWatcher(self._env, SLURM_ANSWERS_WHO_WAITS_S, cluster)
         return Submission(job_id, cluster, watcher)
 
     def submit_array(
-        self, name: str, specs: Sequence[LaunchSpec], facts: Facts, folder: Path, at_once: int
-    ) -> tuple[list[str], str]:
-        """Submit one job array with a part for each run; return their numbers and the cluster.
-
-        A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
-        part prints.
-
-        Raises:
-            MusterError: Slurm refuses; with its own message.
-        """
-        return self._submit(name, specs, facts, folder, at_once)
-
-    def _submit(
         self,
         name: str,
         specs: Sequence[LaunchSpec],
@@ -153,6 +141,14 @@ class Slurm(Launcher):
         folder: Path,
         at_once: int = 1,
     ) -> tuple[list[str], str]:
+        """Submit one job array with a part for each run; return their numbers and the cluster.
+
+        A single run is a plain job. `folder`, see `job_folder`, gets the batch script and what each
+        part prints. At most `at_once` parts run at the same time.
+
+        Raises:
+            MusterError: Slurm refuses; with its own message.
+        """
         output = OUTPUT if len(specs) == 1 else OUTPUT_OF_PART
         options = self._options(name, facts, folder, output)
         for spec in specs:

@@ -178,8 +178,8 @@ def test_an_agent_imports_no_library_that_it_does_not_use():
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "set()\n"
 
 
-def test_what_looks_at_workers_is_loaded_whole_as_long_as_nothing_has_failed():
-    """An agent does so as soon as its workers have begun; after a failure others would wait."""
+def test_what_inspects_workers_is_loaded_whole_at_once():
+    """An agent loads it ten seconds after its workers have begun: a failure then waits for none."""
     words = "import sys; from launch.agent.inspection import node_inspection; "
     words += "print('concurrent.futures.thread' in sys.modules)"
     assert call(sys.executable, "-c", words, cwd=REPOSITORY).stdout == "True\n"

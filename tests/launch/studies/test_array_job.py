@@ -62,7 +62,7 @@ def test_a_record_that_is_seen_after_slurm_s_word_counts(slurm, sweep, monkeypat
     assert ends(monkeypatch, sweep, act) == ("failed", "rank 0 on node0: no data")
 
 
-def test_a_run_that_slurm_has_ended_is_told_by_its_word(slurm, sweep, monkeypatch):
+def test_a_run_that_slurm_has_ended_has_slurms_reason(slurm, sweep, monkeypatch):
     def act(look):
         if look == 1:
             slurm.job_is("OUT_OF_MEMORY")
