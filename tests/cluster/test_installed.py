@@ -53,7 +53,7 @@ def test_plain_srun_of_an_installation_takes_the_active_environment(
     cluster, installed, project, monkeypatch
 ):
     """Muster's own Python has no torch."""
-    (project / "train.py").write_text("import sys, torch; print('by', sys.executable)")
+    (project / "train.py").write_text("import sys, torch; print(f'by {sys.executable}')")
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     script = f"{_path(installed)}/slurm/multinode_manual.sh"
     argv = [*ways.SBATCH, "--nodes", "2", f"--output={project}/job.out", script]
