@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from muster.arguments import function
 from muster.errors import STOPPED, MusterError, refuse
@@ -29,16 +31,39 @@ NOTICE = "notice"  # the reason that workers get when a scheduler has announced 
 ALSO_STOP = (signal.SIGQUIT, *NOTICE_SIGNALS)
 
 
+class StoppedCleanly(SystemExit):
+    """The training ended early, with a checkpoint to continue from: exit code 75."""
+
+    def __init__(self, step: int, why: str, checkpoint: Path) -> None:
+        super().__init__(STOPPED)
+        self.step = step
+        self.why = why
+        self.checkpoint = checkpoint
+
+    def __str__(self) -> str:
+        return (
+            f"stopped cleanly after step {self.step} ({self.why}); go on with the same command and "
+            f"--resume {self.checkpoint}"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The content of `stopped.json` in the run folder, by which the run can be continued."""
+        return {"step": self.step, "why": self.why, "resume": str(self.checkpoint)}
+
+
 class StopRequest:
-    """Whether this process was asked to stop, why, and what it then does."""
+    """Whether this process was asked to stop, why, and what it then does.
+
+    The trainer and any other program have this one. It ends once, whoever asks and however often.
+    """
 
     def __init__(self) -> None:
         self.why = ""  # such as SIGTERM, or notice: the time limit is near
         self._owner: int | None = None  # the process that listens; not its forked children
         self.saves: list[Callable[[], object]] = []
 
-    def listen(self) -> None:
-        """Treat SIGTERM as a request from now on.
+    def listen(self, *more: int) -> None:
+        """Treat SIGTERM, and the signals `more`, as a request from now on.
 
         Raises:
             MusterError: outside the main thread, where Python handles no signals.
@@ -52,17 +77,51 @@ class StopRequest:
             )
         self._owner = os.getpid()
         self.why = ""
-        signal.signal(signal.SIGTERM, self._handle)
-        if folder := os.environ.get(FOLDER):
+        sign = self._sign()
+        if sign is not None:
             leave_notices_to_the_agent()
-            Path(folder, str(self._owner)).touch()
+        for number in (signal.SIGTERM, *more):
+            signal.signal(number, self._handle)
+        if sign is not None:
+            sign.touch()
+
+    @contextmanager
+    def during(self, *more: int) -> Iterator[None]:
+        """A context that listens anew; afterwards signals are as they were before.
+
+        After a clean end they are not: a scheduler and an agent both ask, and the last one must not
+        turn it into another end.
+        """
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, *more)}
+        self._owner = None
+        self.listen(*more)
+        try:
+            yield
+        except StoppedCleanly:
+            raise
+        except BaseException:
+            self._restore(before)
+            raise
+        else:
+            self._restore(before)
+
+    def _restore(self, before: dict[int, Any]) -> None:
+        if (sign := self._sign()) is not None:
+            sign.unlink(missing_ok=True)
+        self._owner = None
+        self.why = ""
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._owner:  # a forked data loader has inherited this
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            if number == signal.SIGTERM:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
             return
-        if self.why:  # agents repeat the signal
+        if self.why:  # agents repeat the signal; a user who does is in a hurry
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
             return
         self.why = self._reason() or signal_name(number)
         if self.saves:
@@ -70,9 +129,15 @@ class StopRequest:
                 save()
             sys.exit(STOPPED)
 
+    def _sign(self) -> Path | None:
+        """The file by which this process announces that it can stop."""
+        folder = os.environ.get(FOLDER)
+        return Path(folder, str(self._owner)) if folder else None
+
     def _reason(self) -> str:
-        path = Path(os.environ.get(FOLDER, ""), str(self._owner))
-        return path.read_text(encoding="utf-8") if FOLDER in os.environ and path.exists() else ""
+        """The agent's reason, which it has written into that file."""
+        sign = self._sign()
+        return sign.read_text(encoding="utf-8") if sign is not None and sign.exists() else ""
 
 
 def leave_notices_to_the_agent() -> None:

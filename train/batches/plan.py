@@ -8,7 +8,7 @@ batches nor the loss curve depend on the number of ranks or on the split.
 import itertools
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from muster.errors import UsageError
 
 from ..model.rng import hash_seed
-from ..records.schema import StepRecord
 from ..sync import batchnorm
-from ..sync.ranks import Collective
 from .by_length import Cut
 
 MOST_INT32 = 2**31 - 1
@@ -127,17 +125,6 @@ class StepPlan:
     @property
     def local_tokens(self) -> int:
         return sum(micro.tokens for micro in self.micro_batches)
-
-    def record(
-        self, rank: int, made: Sequence[Collective], seconds: Mapping[str, float], **numbers: float
-    ) -> StepRecord:
-        """What a rank writes down of it: `seconds` of its phases, and loss, lr and grad_norm."""
-        phases: dict[str, Any] = {f"{name}_s": taken for name, taken in seconds.items()}
-        return StepRecord(
-            step=self.step, epoch=self.epoch + 1, rank=rank,
-            samples=self.samples, local_samples=self.local_samples, local_tokens=self.local_tokens,
-            payload_bytes=sum(one.nbytes for one in made), **phases | numbers,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

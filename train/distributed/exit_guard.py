@@ -24,12 +24,12 @@ from typing import Literal
 
 from muster import extras
 from muster.errors import STOPPED, MusterError, UsageError, explained, is_full, text_of
+from muster.orderly_stop import StoppedCleanly
 from muster.run_files import RANK_END
 from muster.worker.lost_peer import CONSEQUENCE, is_consequence, report_timeout
 from muster.writing import CannotWrite, reserve, write_last
 
 from ..records.schema import ExitRecord
-from .stop_request import StoppedCleanly
 from .world import World
 
 Cause = Literal["done", "stopped", "refused", "crash", "lost_peer", "signal"]

@@ -33,6 +33,7 @@ import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError
+from muster.orderly_stop import StoppedCleanly
 from muster.worker import gloo_threads
 
 from . import placement
@@ -40,7 +41,6 @@ from .address import bind_own_address, choose_interface, wait_for_address
 from .agreement import DISK_PATIENCE_S, PATIENCE_S, of_each, of_first, set_timeout, wait_for_all
 from .lost_peers import explained
 from .placement import WorkerInfo
-from .stop_request import StoppedCleanly
 from .world import World
 
 HEARD_S = 10.0  # how long a rank that gives up stays, so that others can read why

@@ -16,6 +16,7 @@ from configs.cli import to_yaml
 from configs.settings.train import TrainConfig
 from muster import run_files
 from muster.errors import UsageError
+from muster.orderly_stop import StoppedCleanly
 from muster.writing import write_json, write_text
 from train.checkpoints.exchange import sees_first
 from train.distributed import environment, rendezvous
@@ -23,7 +24,6 @@ from train.distributed.agreement import of_first
 from train.distributed.exit_guard import ExitGuard
 from train.distributed.placement import fair_share
 from train.distributed.rendezvous import Meeting, Peers
-from train.distributed.stop_request import StoppedCleanly
 from train.distributed.world import World
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build, export

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over this rank's part, sync, clip, update.
+"""The parts of an optimizer step: forward and backward over this rank's part, sync, clip, update.
 
 The optimizer and its learning rate step once, whatever the number of ranks. A step that fp16 skips
 moves neither.
@@ -9,17 +9,14 @@ global mean, times W; so the plain mean over ranks, which every sync mode comput
 over all M samples of loss and gradient, whatever the split.
 
 Collectives of a step, in this order on every rank: (1) the sum of the task's units, if it counts
-units other than samples; (2) what the sync mode sends during the backward pass; (3) one float64 row
-of each rank: [loss, norm, stop, save, busy, a mark for each buffer, which gradients it has, if the
-mode needs it]; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has
-changed. All ranks decide from the same rows, after the same step, whether to stop or save. So a
-signal that reaches one rank never separates the ranks.
+units other than samples; (2) what the sync mode sends during the backward pass; (3) the exchange
+of program/exchange.py, with a mark for each buffer, and which gradients the rank has, if the mode
+needs it; (4) what the mode's `sync` sends; (5) the mean of the buffers that some rank has changed.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -33,20 +30,14 @@ from muster.errors import MusterError
 from train.batches.plan import StepPlan
 from train.checkpoints.manager import StepRequests
 from train.loop.state import TrainingState
-from train.records.schema import StepRecord
+from train.program.exchange import Shared, exchange
 from train.sync import batchnorm
 from train.sync.buffers import Buffers
-from train.sync.ranks import Collective
-from train.sync.step_times import timer_of
 from train.tasks.base import Batch, Task
 
 
-class Step:
-    """Runs one step after another; `wrapped` is the model in its sync mode's wrapper.
-
-    Raises:
-        MusterError: the loss or a gradient is no longer finite (on all ranks).
-    """
+class TrainedModel:
+    """The parts of a step on one model; `wrapped` is it in its sync mode's wrapper."""
 
     def __init__(
         self, task: Task, state: TrainingState, wrapped: nn.Module, max_grad_norm: float
@@ -58,50 +49,15 @@ class Step:
         # most losses are means over samples: then there is nothing to ask in a step
         self._counts_units = getattr(type(task), "units", Task.units) is not Task.units
         self._autocast = state.precision.autocast()
-        self.collectives: list[Collective] = []  # of the last step's gradients
         # found once, since walking through the modules of a BERT takes half a millisecond
         self._params = list(wrapped.parameters())
         self._batchnorms = batchnorm.synced_layers(wrapped)
-        self._timer = timer_of(wrapped)
         wrapped.train()
 
-    def run(
-        self, plan: StepPlan, batches: Iterator[Batch], requests_of: Callable[[int], Tensor]
-    ) -> tuple[StepRecord, StepRequests]:
-        """Run the step of `plan`; `requests_of(step)` is what this rank requests after it."""
-        at = self.state.at
-        self._timer.begin()
+    def forward_backward(self, plan: StepPlan, batches: Iterator[Batch]) -> Tensor:
+        """Forward and backward over this rank's micro-batches; returns its part of the loss."""
         if not self.state.model.training:  # an evaluation came before
             self.model.train()
-        local_loss = self._passes(plan, batches)
-        with named("optimizer"):
-            # A mode that is not exact leaves gradients local, so each rank clips its own.
-            is_exact = self.grad_sync.is_exact
-            own_norm = torch.zeros(()) if is_exact else self._clip()
-        with named("sync"):
-            losses, norms, requests = self._sync(
-                plan, local_loss, own_norm, requests_of(at.step + 1)
-            )
-        with named("optimizer"):
-            if is_exact:
-                norms[:] = self._clip()
-            lr = float(self.state.schedule.get_last_lr()[0])
-            self._update()
-        with named("sync"):
-            self.grad_sync.updated(self.model)
-        rows = torch.cat([losses, norms, requests], dim=1).cpu()  # the host waits only here
-        loss, grad_norm = self._read(rows[:, 0].tolist(), rows[:, 1].tolist())
-        self.grad_sync.finished()
-        at.step, at.in_epoch = at.step + 1, at.in_epoch + 1
-        self.collectives = self.ranks.ledger.take_step()
-        record = replace(plan, step=at.step, epoch=at.epoch).record(
-            self.ranks.rank, self.collectives, self._seconds(),
-            loss=loss, lr=lr, grad_norm=grad_norm,
-        )  # fmt: skip
-        return record, StepRequests(*rows[:, 2:].any(0).tolist())
-
-    def _passes(self, plan: StepPlan, batches: Iterator[Batch]) -> Tensor:
-        """Forward and backward over this rank's micro-batches; returns its part of the loss."""
         local_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         with named("data"):
             loaded = [next(batches) for _ in plan.micro_batches]
@@ -120,26 +76,30 @@ class Step:
             local_loss += loss.detach()
         return local_loss
 
-    def _sync(
-        self, plan: StepPlan, local_loss: Tensor, own_norm: Tensor, own_requests: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Make gradients and buffers equal; losses, norms and requests of all ranks, a row each."""
-        own_used = self.grad_sync.used(self.model)
-        own_marks = self.buffers.marks(self.device) if self.buffers.watched else torch.zeros(0)
-        losses, norms, requests, marks, used = self.ranks.exchange(
-            local_loss, own_norm, own_requests, own_marks, torch.tensor(own_used)
-        )
-        # a rank that has used all gradients need not wait for the device here
-        self.grad_sync.sync(self.model, own_used if all(own_used) else used.any(0).tolist())
-        if self.buffers.watched:
-            self.buffers.average(plan.local_samples / plan.samples, marks)
-        return losses, norms, requests
+    def synchronise(
+        self, plan: StepPlan, local_loss: Tensor, requests: StepRequests
+    ) -> tuple[Shared, Tensor]:
+        """Exchange this rank's loss and requests, and make gradients and buffers equal.
 
-    def _seconds(self) -> dict[str, float]:
-        return self._timer.end_step().seconds() | {
-            "comm": self.grad_sync.comm_s,
-            "overlapped": self.grad_sync.overlapped_s,
-        }
+        Returns what the ranks have exchanged, and the gradient's norm before it was clipped. A mode
+        that is not exact leaves gradients local: each rank clips its own, and all have the norms.
+        """
+        is_exact = self.grad_sync.is_exact
+        norm: Tensor | float = 0.0 if is_exact else self._clip()
+        with named("sync"):
+            more = []
+            if self.buffers.watched:
+                more.append(self.buffers.marks(self.device))
+            own_used = self.grad_sync.used(self.model)
+            if own_used:
+                more.append(torch.tensor(own_used))
+            shared = exchange(self.ranks, local_loss, requests, norm, more)
+            # a rank that has used all gradients need not wait for the device here
+            used = own_used if all(own_used) else shared.more[-1].any(0).tolist()
+            self.grad_sync.sync(self.model, used)
+            if self.buffers.watched:
+                self.buffers.average(plan.local_samples / plan.samples, shared.more[0])
+        return shared, norm if isinstance(norm, Tensor) else self._clip()
 
     def _loss_weights(self, plan: StepPlan, loaded: Sequence[Batch]) -> Sequence[float | Tensor]:
         """A factor for each micro-batch's loss; with it the mean over ranks is the global mean.
@@ -161,35 +121,44 @@ class Step:
 
     def _clip(self) -> Tensor:
         """Clip the gradients; return their norm before that."""
-        self.state.precision.unscale_(self.state.optimizer)  # before the clipping
-        return self.grad_sync.clip(self._params, self.max_grad_norm)
+        with named("optimizer"):
+            self.state.precision.unscale_(self.state.optimizer)  # before the clipping
+            return self.grad_sync.clip(self._params, self.max_grad_norm)
 
-    def _update(self) -> None:
+    def update(self) -> None:
         """Step the optimizer and its learning rate, unless a gradient of fp16 has overflowed."""
-        precision = self.state.precision
-        precision.step(self.state.optimizer)
-        before = precision.get_scale() if precision.can_overflow else 0.0
-        precision.update()  # it lowers the scale after an overflow
-        self.state.optimizer.zero_grad(set_to_none=True)
-        if not precision.can_overflow or precision.get_scale() >= before:
-            self.state.schedule.step()
+        with named("optimizer"):
+            precision = self.state.precision
+            precision.step(self.state.optimizer)
+            before = precision.get_scale() if precision.can_overflow else 0.0
+            precision.update()  # it lowers the scale after an overflow
+            self.state.optimizer.zero_grad(set_to_none=True)
+            if not precision.can_overflow or precision.get_scale() >= before:
+                self.state.schedule.step()
+        with named("sync"):
+            self.grad_sync.updated(self.model)
 
-    def _read(self, losses: Sequence[float], norms: Sequence[float]) -> tuple[float, float]:
-        """The loss, and this rank's norm, from the values of all ranks."""
-        where = f"step {self.state.at.step + 1}: the"
+    def require_finite(self, step: int, shared: Shared, norm: float) -> None:
+        """Refuse to go on after `step` if it has left no numbers to learn from.
+
+        Raises:
+            MusterError: the loss or a gradient is no longer finite (on all ranks).
+        """
+        where = f"step {step}: the"
         remedy = f"try a lower --lr than {self.state.schedule.base_lrs[0]}"
-        if broken := _not_finite(losses):
-            loss, ranks = losses[broken[0]], ", ".join(map(str, broken))
+        if broken := _not_finite(shared.losses):
+            loss, ranks = shared.losses[broken[0]], ", ".join(map(str, broken))
             raise MusterError(
                 f"{where} loss on rank {ranks} is {loss}, not a number to learn from; {remedy}, "
                 "or --precision fp32"
             )
+        is_exact = self.grad_sync.is_exact
+        norms = [norm] if is_exact else shared.norms
         broken = _not_finite(norms)
         if broken and not self.state.precision.can_overflow:
-            norm, ranks = norms[broken[0]], ", ".join(map(str, broken))
-            on = "every rank" if self.grad_sync.is_exact else f"rank {ranks}"
-            raise MusterError(f"{where} gradient's norm is {norm} on {on}; {remedy}")
-        return math.fsum(losses) / len(losses), norms[self.ranks.rank]
+            ranks = ", ".join(map(str, broken))
+            on = "every rank" if is_exact else f"rank {ranks}"
+            raise MusterError(f"{where} gradient's norm is {norms[broken[0]]} on {on}; {remedy}")
 
 
 def named(phase: str) -> record_function:

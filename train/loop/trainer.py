@@ -1,24 +1,25 @@
 """The training loop: the same losses in every exact sync mode, on any ranks, with any split."""
 
 import itertools
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from configs.settings.train import TrainConfig
+from muster import orderly_stop
 from muster.errors import refuse
+from muster.orderly_stop import StoppedCleanly
 from train.batches.plan import StepPlan
 from train.batches.splitter import MEASURED_STEPS, Pace, Splitter
 from train.checkpoints.exchange import gather
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.snapshot import misfits
 from train.distributed import agreement
-from train.distributed.stop_request import StoppedCleanly, StopRequest
 from train.evaluation.task_metrics import TaskMetrics
 from train.loop import build
 from train.loop.evaluation import evaluate, require_metric
@@ -31,9 +32,11 @@ from train.loop.state import (
     recorded,
     resets,
 )  # fmt: skip
-from train.loop.step import Step, build_schedule, schedule_end
+from train.loop.step import TrainedModel, build_schedule, schedule_end
 from train.model import rng
 from train.model.precision import Precision
+from train.program.exchange import exchange
+from train.program.recorder import Recorder
 from train.records.schema import DriftRecord, EvalRecord, StepRecord
 from train.records.sinks import FIRST_LOSSES, Console, History, Sinks
 from train.records.traffic import Meter
@@ -101,8 +104,10 @@ class Trainer:
         self.state = TrainingState(
             model, optimizer, schedule, arithmetic, self.grad_sync, resets(config)
         )
-        self.stopping, self.history = StopRequest(config.stop_signal), History()
-        self._step = Step(task, self.state, self.model, config.max_grad_norm)
+        self._stop_signals = signal.SIGINT, signal.Signals[f"SIG{config.stop_signal}"]
+        self.history = History()
+        self.trained = TrainedModel(task, self.state, self.model, config.max_grad_norm)
+        self.recorder = Recorder(sinks, ranks)
         self._count_traffic(before=0, epoch=0)  # the broadcast that made the replicas equal
         if best is not None:
             with self.grad_sync.whole(model):
@@ -139,7 +144,7 @@ class Trainer:
         if line := changed(config, state):
             self.console.line(line)
         self.checkpoints.restore(self.state, files, state)
-        self._step.buffers.remember()
+        self.trained.buffers.remember()
         same = state["world_size"] == self.ranks.world_size  # otherwise present ones stay
         if self._splitter is not None and state["split"] and same:
             self.console.line("split auto: going on with the checkpoint's parts")
@@ -161,13 +166,13 @@ class Trainer:
         self.console.start(last, self.at.step)
         began_s = time.perf_counter()
         self.sinks.total_steps = last
-        with self.stopping:
+        with orderly_stop.request.during(*self._stop_signals):
             while self.at.epoch < epochs and self.at.step < last:
                 before = self.at.step
                 if self.meter is not None:
                     self.meter.begin()
                 for plan, batches in self._batches(last):
-                    record, requests = self._step.run(plan, batches, self._requests)
+                    record, requests = self._run(plan, batches)
                     if self._pace is not None:
                         by_length = self.plan.by_length
                         amount = record.local_tokens if by_length else record.local_samples
@@ -186,6 +191,25 @@ class Trainer:
         self.history.total_s = time.perf_counter() - began_s
         self.console.stop()
         return self.history
+
+    def _run(self, plan: StepPlan, batches: Iterator[Batch]) -> tuple[StepRecord, StepRequests]:
+        step = self.at.step + 1
+        plan = replace(plan, step=step, epoch=self.at.epoch)
+        self.recorder.begin(self.model)
+        loss = self.trained.forward_backward(plan, batches)
+        shared, norm = self.trained.synchronise(plan, loss, self._requests(step))
+        lr = float(self.state.schedule.get_last_lr()[0])
+        self.trained.update()
+        grad_norm = float(norm)  # the host waits for the device here
+        self.trained.require_finite(step, shared, grad_norm)
+        self.grad_sync.finished()
+        self.at.step, self.at.in_epoch = step, self.at.in_epoch + 1
+        record = self.recorder.stepped(
+            plan, self.model, self.ranks.ledger.take_step(),
+            loss=shared.loss, lr=lr, grad_norm=grad_norm,
+            comm_s=self.grad_sync.comm_s, overlapped_s=self.grad_sync.overlapped_s,
+        )  # fmt: skip
+        return record, shared.requests
 
     def _warn_of_warmup(self, last: int) -> None:
         """Say so if the learning rate never becomes --lr."""
@@ -216,7 +240,7 @@ class Trainer:
         self._split_anew()
         is_best = self.checkpoints.is_best(metrics, self.at.step)
         # the evaluation took time, and no further step would tell the other ranks
-        asked = StepRequests(*self.ranks.all_gather(self._requests(self.at.step)).any(0).tolist())
+        asked = exchange(self.ranks, requests=self._requests(self.at.step)).requests
         save = asked.save or is_best or self.checkpoints.is_due_after_epoch
         # wait for the best one; at the end a stop request is of no use
         self._checkpoint(StepRequests(asked.stop and not is_last, save, asked.busy and not is_best))
@@ -245,15 +269,15 @@ class Trainer:
         self.checkpoints.make(self.at.step, self.state, requests)
         if requests.stop:
             # the reason of whichever rank was asked; the launcher reads it
-            why = next(filter(None, gather(self.ranks, self.stopping.why)))
+            why = next(filter(None, gather(self.ranks, orderly_stop.request.why)))
             raise StoppedCleanly(self.at.step, why, self.checkpoints.folder)
 
-    def _requests(self, step: int) -> Tensor:
-        """What this rank requests after `step`, as a row of `StepRequests`."""
-        requests = StepRequests(stop=bool(self.stopping.why))
+    def _requests(self, step: int) -> StepRequests:
+        """What this rank requests after `step`."""
+        is_asked = bool(orderly_stop.request.why)
         if self._makes_checkpoints:
-            requests = self.checkpoints.requests(step, stop=requests.stop)
-        return torch.tensor(requests, dtype=torch.float64, device=self.device)
+            return self.checkpoints.requests(step, stop=is_asked)
+        return StepRequests(stop=is_asked)
 
     def _batches(self, last: int) -> Iterator[tuple[StepPlan, Iterator[Batch]]]:
         """The remaining steps of this epoch, each with its micro-batches."""
@@ -313,7 +337,6 @@ class Trainer:
 
     def _report(self, record: StepRecord) -> None:
         self.history.add(record)
-        self.sinks.stepped(record, self._step.collectives)
         self.console.advance(record.loss)
         every = self.config.log_every
         is_due = record.step <= FIRST_LOSSES or self.console.is_line_due

@@ -1,16 +1,12 @@
 """The records of any program, which reports, comparisons and the cost model read."""
 
-import math
 import os
 import time
-import weakref
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,22 +14,13 @@ from muster.arguments import methods, number, whole_number
 from muster.errors import UsageError, refuse
 
 from ..batches.plan import StepPlan
-from ..checkpoints.manager import StepRequests
-from ..records.schema import EvalRecord, Record
+from ..records.schema import EvalRecord, Record, StepRecord
 from ..records.sinks import Sinks
 from ..sync.ddp.data_parallel import SyncedDataParallel
 from ..sync.ddp.torch_ddp import buckets_of
 from ..sync.ranks import Collective, Ranks, current_ranks
 from ..sync.step_times import StepTimer, timer_of
-
-if TYPE_CHECKING:
-    from .saved_objects import Checkpoints
-
-
-# The checkpoints whose `after_step` was called last, if they still exist. Their requests to other
-# ranks are sent with the loss, so that a step has one small collective. Python's collector may have
-# taken them on some ranks only, so what is sent must have the same size with and without them.
-last_asked: "weakref.WeakValueDictionary[str, Checkpoints]" = weakref.WeakValueDictionary()
+from .exchange import of_program
 
 
 def record(
@@ -85,8 +72,13 @@ def record(
     if metrics is not None:
         recorder.evaluated(step, metrics)
         return None
-    own = {name: _number(one) for name, one in {"loss": loss, **numbers}.items()}
-    return recorder.stepped(step, int(samples), model, **own)
+    plan = recorder.counted(step, int(samples))
+    shared = of_program.with_loss(recorder.ranks, plan.step, _number(loss))
+    sent = [] if model is None else sent_by(model)
+    numbers = {name: _number(value) for name, value in numbers.items()}
+    recorder.stepped(plan, model, sent, loss=shared.loss, **numbers)
+    recorder.begin()
+    return shared.loss
 
 
 def _problems(
@@ -119,62 +111,73 @@ def write_record(record: Record) -> None:
 
 
 class Recorder:
-    """Writes this rank's records into `run_dir`."""
+    """Makes this rank's records of steps, and writes them into `sinks`.
 
-    def __init__(self, run_dir: Path, ranks: Ranks) -> None:
-        self._ranks, self.sinks = ranks, Sinks(run_dir, ranks.rank)
-        self._step, self._epoch = 0, 1
+    The trainer has one, and so has a program that calls `record`.
+    """
+
+    def __init__(self, sinks: Sinks, ranks: Ranks) -> None:
+        self.sinks = sinks
+        self.ranks = ranks
+        self._step = 0
+        self._epoch = 1
         self._untimed = StepTimer()  # of steps without a model
         self._timer = self._untimed  # of the last step
         self._ended_s = time.perf_counter()  # that step, or an evaluation
 
-    def stepped(
-        self, step: StepPlan | int | None, samples: int, model: nn.Module | None, loss: float,
-        **numbers: float,
-    ) -> float:  # fmt: skip
-        plan = self._counted(step, samples)
-        self._timer = self._untimed if model is None else timer_of(model)
-        asking = last_asked.get("checkpoints")
-        requests = StepRequests() if asking is None else asking.requests(plan.step)
-        own = torch.tensor(loss, dtype=torch.float64, device=self._ranks.device)
-        losses, asked = self._ranks.exchange(own, torch.tensor(requests))
-        mean = math.fsum(losses.flatten().tolist()) / len(losses)
-        if asking is not None:
-            asking.answered(plan.step, asked)
-        seconds = self._timer.end_step().seconds()
-        made = []
-        if model is None:
-            seconds["optimizer"] = 0.0  # only what was waited is known
-        else:
-            made = sent_by(model)
-        record = plan.record(self._ranks.rank, made, seconds, loss=mean, **numbers)
-        if not plan.micro_batches:  # step is a number: assume equal parts
-            record = replace(record, local_samples=samples // self._ranks.world_size)
-        self.sinks.stepped(record, made)
-        self._begin()
-        return mean
-
-    def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
-        if step is not None:
-            self._counted(step)
-        record = EvalRecord(
-            step=self._step, epoch=self._epoch, rank=self._ranks.rank, samples=0, local_samples=0,
-            eval_s=time.perf_counter() - self._ended_s,
-            metrics={name: float(one) for name, one in metrics.items()},
-        )  # fmt: skip
-        self.sinks.write(record)
-        self._begin()
-
-    def _begin(self) -> None:
-        """The next step begins when this one, or an evaluation, is recorded."""
+    def begin(self, model: nn.Module | None = None) -> None:
+        """A step begins now: by default of the model that was given last."""
+        if model is not None:
+            self._timer = timer_of(model)
         self._timer.begin()
         self._ended_s = time.perf_counter()
 
-    def _counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
+    def stepped(
+        self,
+        plan: StepPlan,
+        model: nn.Module | None,
+        sent: Sequence[Collective],
+        **numbers: float,
+    ) -> StepRecord:
+        """A step of `model` ends now, in which this rank has `sent` gradients.
+
+        `numbers` are loss, lr and grad_norm, and others of a record that the caller knows.
+        """
+        self._timer = self._untimed if model is None else timer_of(model)
+        seconds = self._timer.end_step().seconds()
+        if model is None:
+            seconds["optimizer"] = 0.0  # only what was waited is known
+        local_samples = plan.local_samples
+        if not plan.micro_batches:  # the step is a number: assume equal parts
+            local_samples = plan.samples // self.ranks.world_size
+        phases: dict[str, Any] = {f"{name}_s": taken_s for name, taken_s in seconds.items()}
+        record = StepRecord(
+            step=plan.step, epoch=plan.epoch + 1, rank=self.ranks.rank,
+            samples=plan.samples, local_samples=local_samples, local_tokens=plan.local_tokens,
+            payload_bytes=sum(collective.nbytes for collective in sent), **phases | numbers,
+        )  # fmt: skip
+        self.sinks.stepped(record, sent)
+        return record
+
+    def evaluated(self, step: StepPlan | int | None, metrics: Mapping[str, float]) -> None:
+        """An evaluation ends now, which began after the last step."""
+        if step is not None:
+            self.counted(step)
+        record = EvalRecord(
+            step=self._step, epoch=self._epoch, rank=self.ranks.rank, samples=0, local_samples=0,
+            eval_s=time.perf_counter() - self._ended_s,
+            metrics={name: float(value) for name, value in metrics.items()},
+        )  # fmt: skip
+        self.sinks.write(record)
+        self.begin()
+
+    def counted(self, step: StepPlan | int | None, samples: int = 0) -> StepPlan:
+        """`step` as one of a plan; a number, or one more than the last, if it is none."""
         if not isinstance(step, StepPlan):
             number = self._step + 1 if step is None else int(step)
             step = StepPlan(samples, (), number, self._epoch - 1)
-        self._step, self._epoch = step.step, step.epoch + 1
+        self._step = step.step
+        self._epoch = step.epoch + 1
         return step
 
 
@@ -189,4 +192,4 @@ def sent_by(model: nn.Module) -> list[Collective]:
 
 @lru_cache(maxsize=1)
 def _recorder(run_dir: Path, ranks: Ranks) -> Recorder:
-    return Recorder(run_dir, ranks)
+    return Recorder(Sinks(run_dir, ranks.rank), ranks)

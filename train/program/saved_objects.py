@@ -12,19 +12,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
-import torch
-from torch import Tensor
-
 from muster.arguments import methods, whole_number
-from muster.errors import STOPPED, UsageError, refuse
-from muster.orderly_stop import stopping
+from muster.errors import UsageError, refuse
+from muster.orderly_stop import StoppedCleanly, request, stopping
 
-from ..checkpoints.exchange import sees_first
+from ..checkpoints.exchange import gather, sees_first
 from ..checkpoints.manager import CheckpointManager, StepRequests
 from ..checkpoints.writer import NotWritten, warn
 from ..sync.ranks import Ranks, current_ranks
+from .exchange import of_program
 from .object_states import ObjectStates, Stateful
-from .recorder import last_asked, write_record
+from .recorder import write_record
 
 UNITS = {"step": "step", "steps": "step", "min": "min"}
 _default_folders = set[Path]()  # that this process has given out
@@ -117,7 +115,6 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._manager, self._ranks = manager, ranks
         self._state = ObjectStates(objects, ranks, writes=writes)
         self.folder = manager.folder
-        self._answers = dict[int, Tensor]()  # replies to the requests after a step
         self.step = 0  # the last step given to `after_step`, or resumed from
 
     def resume(self) -> int:
@@ -153,25 +150,17 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             SystemExit: a rank was asked to stop; everything is on the disk.
         """
         self._count(step)
-        rows, self._answers = self._answers.get(self.step), {}
-        if rows is None:
-            own = self.requests(self.step)
-            row = torch.tensor(own, dtype=torch.float64, device=self._ranks.device)
-            rows = self._ranks.all_gather(row)
-        last_asked["checkpoints"] = self
-        asked = StepRequests(*rows.any(0).tolist())
+        asked = of_program.after(self._ranks, self.step, self)
         if asked.save or asked.stop:
             self._manager.make(self.step, self._state, asked)
         if asked.stop:
-            raise SystemExit(STOPPED)
+            # the reason of whichever rank was asked
+            why = next(filter(None, gather(self._ranks, request.why)))
+            raise StoppedCleanly(self.step, why, self.folder)
 
     def requests(self, step: int) -> StepRequests:
         """What this rank requests after `step`."""
         return self._manager.requests(step, stop=stopping())
-
-    def answered(self, step: int, rows: Tensor) -> None:
-        """Take `requests` of every rank, (world_size, 3), which came with the loss of `step`."""
-        self._answers = {step: rows}
 
     def save(self, step: int) -> None:
         """Save now, and return when the checkpoint is on the disk."""

@@ -175,16 +175,6 @@ class Ranks:
         self.note("all_gather", row)
         return rows
 
-    def exchange(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """A step's one small collective: of every rank each of its `parts`, (world_size, n).
-
-        A part is a number or (n,), of as many on every rank; the first one's type is that of all.
-        """
-        own = [one.reshape(-1).to(parts[0]) for one in parts]
-        rows = self.all_gather(torch.cat(own))
-        found: tuple[Tensor, ...] = rows.split([len(one) for one in own], dim=1)
-        return found
-
     @torch.no_grad()
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Make `tensors` equal to those of rank 0, on every rank."""

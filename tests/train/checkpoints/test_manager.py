@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from muster.errors import NO_RETRY, UsageError
+from muster.orderly_stop import StoppedCleanly
 from tests.commands import call
 from tests.train.retained import CONFIG, bits, run, steps
 from tests.train.workers import REPOSITORY, results_of
 from train.checkpoints import manager, storage
 from train.checkpoints.manager import CheckpointManager, StepRequests
 from train.checkpoints.writer import NotWritten, TrainedButNotSaved, Writer
-from train.distributed.stop_request import StoppedCleanly
 from train.tasks import synthetic
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from configs.settings.train import TrainConfig
 from train.loop import build
-from train.loop.step import Step
+from train.loop.step import TrainedModel
 from train.model.precision import Precision
 from train.sync.base import SyncOptions
 from train.sync.modes import single
@@ -18,12 +18,12 @@ from train.sync.ranks import Ranks
 CPU = torch.device("cpu")
 
 
-def step(model: nn.Module, **settings) -> Step:
+def step(model: nn.Module, **settings) -> TrainedModel:
     config = TrainConfig(task="synthetic", sync="single", device="cpu", **settings)
     optimizer = build.optimizer(config, model)
     precision, sync = Precision("fp32", CPU), single.build(Ranks(), SyncOptions())
     state = SimpleNamespace(model=model, precision=precision, optimizer=optimizer, grad_sync=sync)
-    return Step(None, state, model, config.max_grad_norm)
+    return TrainedModel(None, state, model, config.max_grad_norm)
 
 
 @pytest.mark.parametrize("limit", [0.0, 3.0, 5.0, 5.0000005, 5.00001, 7.0])

@@ -10,6 +10,7 @@ from torch import nn
 
 import muster
 from tests.train.workers import run_program
+from train.program.exchange import ProgramRequests
 
 
 class Own(dict):
@@ -97,7 +98,9 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
 def test_a_step_that_is_recorded_has_one_small_collective(tmp_path, monkeypatch):
     monkeypatch.setenv("MUSTER_RUN_DIR", str(tmp_path / "run"))
     recorder, rows = sys.modules[muster.record.__module__], []
-    recorder.last_asked.clear()  # of another test
+    saved_objects = sys.modules[muster.checkpoints.__module__]
+    monkeypatch.setattr(recorder, "of_program", ProgramRequests())  # not of another test
+    monkeypatch.setattr(saved_objects, "of_program", recorder.of_program)
     ranks = recorder.Ranks
     gather = ranks.all_gather
     monkeypatch.setattr(ranks, "all_gather", lambda own, row: rows.append(row) or gather(own, row))
@@ -106,7 +109,9 @@ def test_a_step_that_is_recorded_has_one_small_collective(tmp_path, monkeypatch)
     for step in (1, 2, 3):
         assert muster.record(step, loss=step) == step
         checkpoints.after_step(step)
-    assert [row.tolist() for row in rows] == [[1, 0, 0, 0], [0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]
+    assert [row.tolist() for row in rows] == [
+        [1, 0, 0, 0, 0], [0, 0, 0, 0, 0], [2, 0, 0, 0, 0], [3, 0, 0, 0, 0],
+    ]  # fmt: skip
     with checkpoints:
         checkpoints.after_step(4)  # before its record, or without one
         muster.record(4, loss=0.5)

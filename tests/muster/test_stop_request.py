@@ -1,0 +1,70 @@
+"""Whoever asks a training to stop, and however often: it ends once, in order."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from muster.errors import STOPPED
+from muster.orderly_stop import StoppedCleanly, StopRequest
+
+
+class TooLate(Exception):
+    """A signal that reached what comes after the training."""
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    def late(number: int, frame: object) -> None:
+        raise TooLate
+
+    numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, late) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_stop_request_has_the_reason_of_the_first_signal():
+    request = StopRequest()
+    with request.during(signal.SIGUSR1):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert request.why == "SIGUSR1"
+
+
+def test_second_interrupt_ends_the_process_at_once():
+    request = StopRequest()
+    with pytest.raises(KeyboardInterrupt), request.during(signal.SIGINT):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.why == "SIGINT"
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signal_after_a_clean_stop_does_not_change_its_end():
+    with pytest.raises(StoppedCleanly) as stopped, StopRequest().during(signal.SIGUSR1):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise StoppedCleanly(3, "SIGTERM", Path("checkpoints"))
+    os.kill(os.getpid(), signal.SIGTERM)  # the agent's, after the scheduler's
+    assert stopped.value.code == STOPPED
+    assert "after step 3 (SIGTERM)" in str(stopped.value)
+
+
+def test_signals_are_as_before_after_a_training_that_was_not_stopped():
+    request = StopRequest()
+    with request.during(signal.SIGUSR1):
+        pass
+    with pytest.raises(TooLate):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert not request.why
+
+
+def test_signal_in_a_forked_child_is_no_request():
+    request = StopRequest()
+    with request.during(signal.SIGUSR1):
+        child = os.fork()
+        if not child:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            os._exit(bool(request.why))
+        assert os.waitpid(child, 0)[1] == 0
