@@ -14,6 +14,7 @@ from muster.errors import MusterError, UsageError
 from tests.train.evaluation.metric_worker import MODULES
 from tests.train.workers import run_on_ranks
 from train.evaluation.evaluate_metrics import evaluate
+from train.model import rng
 
 SCORES, DISTANCES, TEXTS = (
     str(MODULES / f"{name}.py") for name in ("class_scores", "distances", "texts")
@@ -120,6 +121,27 @@ def test_it_leaves_no_file_and_draws_no_random_number(tmp_path, monkeypatch):
         evaluate(SCORES, predictions=[1], references=[1], average="none such")
     assert torch.equal(before, torch.get_rng_state())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_a_metric_draws_change_no_later_ones(tmp_path):
+    """As rouge's resampling does with numpy: on rank 0 alone dropout would go on elsewhere."""
+    path = tmp_path / "drawing.py"
+    path.write_text(
+        "import random\nimport datasets\nimport evaluate\nimport numpy\nimport torch\n"
+        "class Drawing(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        number = datasets.Value('int64')\n"
+        "        features = datasets.Features({'predictions': number, 'references': number})\n"
+        "        return evaluate.MetricInfo(description='', citation='', features=features)\n"
+        "    def _compute(self, predictions, references):\n"
+        "        return {'drawn': random.random() + numpy.random.rand() + torch.rand(()).item()}\n"
+    )
+    rng.seed(1)
+    before = rng.capture()
+    evaluate(str(path), predictions=[1], references=[1])
+    after = rng.capture()
+    assert torch.equal(before.pop("torch"), after.pop("torch"))
+    assert before == after
 
 
 def test_a_result_that_is_no_dict_is_named(tmp_path):
