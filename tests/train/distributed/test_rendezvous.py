@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from muster.errors import MusterError, UsageError
+from tests.launch.submit import wait_until
 from tests.train.workers import errors_of, finish, free_port, results_of, start_by_hand
 from train.distributed import agreement, placement, rendezvous
 from train.distributed.placement import WorkerInfo
@@ -119,6 +120,26 @@ def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
         assert found["own"] == (1, True)  # once per host that does not see what rank 0 made
         assert found["sha"] == (int(rank == 0), True)
         assert found["slow"] is None  # whatever ranks wait for elsewhere
+
+
+def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
+    printed = []
+
+    def make():
+        assert wait_until(lambda: printed.append(capsys.readouterr().err) or printed[-1])
+
+    def prepare(rank, size, make):
+        world = World(rank=rank, world_size=size)
+        Peers(world, Mock(), [Mock(), Mock()], torch.device("cpu")).prepare(make, lambda: True)
+
+    monkeypatch.setattr(rendezvous, "ANNOUNCE_S", 0.0)
+    monkeypatch.setattr(rendezvous, "of_first", lambda rank, size, act, patience_s: act())
+    monkeypatch.setattr(rendezvous, "of_each", lambda size, act, patience_s: act())
+    for rank, size in ((1, 2), (0, 1)):  # whose output is not shown, and for whom nobody waits
+        prepare(rank, size, lambda: None)
+    assert capsys.readouterr().err == ""
+    prepare(0, 2, make)
+    assert printed[-1] == "waiting for rank 0, which prepares the data\n"
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:1", "nccl")])
