@@ -125,8 +125,12 @@ def test_ranks_agree_on_a_choice_a_refusal_and_who_makes_the_data(tmp_path):
 def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
     printed = []
 
+    def is_printed():
+        printed.append(capsys.readouterr().err)
+        return printed[-1].endswith("\n")
+
     def make():
-        assert wait_until(lambda: printed.append(capsys.readouterr().err) or printed[-1])
+        assert wait_until(is_printed)
 
     def prepare(rank, size, make):
         world = World(rank=rank, world_size=size)
@@ -139,7 +143,7 @@ def test_long_preparation_of_data_is_announced_by_rank_0(monkeypatch, capsys):
         prepare(rank, size, lambda: None)
     assert capsys.readouterr().err == ""
     prepare(0, 2, make)
-    assert printed[-1] == "waiting for rank 0, which prepares the data\n"
+    assert "".join(printed) == "waiting for rank 0, which prepares the data\n"
 
 
 @pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:1", "nccl")])
