@@ -121,14 +121,14 @@ def _computed(
         given = {name: [column[at] for at in chosen] for name, column in given.items()}
     try:
         with rng.preserved():  # the other ranks draw no random numbers here
-            found = module.compute(**given, **arguments)
+            result = module.compute(**given, **arguments)
     except Exception as error:
         line = text_of(error).strip().partition("\n")[0]
         raise MusterError(f"metric {label}: {type(error).__name__}: {line}") from error
-    if not isinstance(found, dict):
-        kind = "None" if found is None else f"a {type(found).__name__}"
+    if not isinstance(result, dict):
+        kind = "None" if result is None else f"a {type(result).__name__}"
         raise MusterError(f"metric {label}: it returned {kind}, not a dict of its results")
-    return found
+    return result
 
 
 def _listed(values: Any) -> list[Any]:
@@ -147,11 +147,11 @@ def _loaded(metric: Any, config_name: str | None, folder: ModuleFolder) -> Any:
     """What computes `metric`: a module, or several as `evaluate.combine` has them."""
     from evaluate import CombinedEvaluations, EvaluationModule, combine
 
-    def load(one: Any) -> Any:
-        return folder.load(one, config_name) if isinstance(one, str) else one
+    def load(module: Any) -> Any:
+        return folder.load(module, config_name) if isinstance(module, str) else module
 
     if isinstance(metric, Mapping):
-        return combine({name: load(one) for name, one in metric.items()})
+        return combine({name: load(module) for name, module in metric.items()})
     if isinstance(metric, Sequence) and not isinstance(metric, str):
         return combine(list(map(load, metric)))
     module = load(metric)
