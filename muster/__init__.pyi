@@ -524,6 +524,8 @@ def record(
         step: a step of `muster.steps`, which knows its samples and epoch; or its number, from 1; by
             default one more than the last.
         loss: this rank's loss: with `muster.steps` the sum of its micro-batches' weighted losses.
+            Ranks whose losses are equal in each of the first steps are named in a warning: they may
+            compute the same samples.
         metrics: by name, such as {"accuracy": 0.71}.
         model: what `muster.sync` or DDP returned: then bytes of each step and seconds of its phases
             are recorded, too, except for the first. What a step waits for other ranks is `sync_s`.
